@@ -1,17 +1,17 @@
 /* Implements the copies of tensors.
  *
- * A tensor that moves is cold and large: other tensors pass through the caches before anybody reads what
- * the copy wrote. Non-temporal stores do not read the destination first, and they leave the caches to the
- * ops that run at the same time. The copy walks through four pages side by side, one cache line of each in
- * turn. That is faster than a single sequence, because it keeps four hardware prefetchers busy. Wider
- * vectors add little, so plain SSE2 is enough, which every x86-64 has.
+ * A tensor that moves is cold and large. By the time it is used, other tensors have passed through the
+ * caches. Non-temporal stores do not read the destination first, and they leave the caches to the ops that
+ * run at the same time. The copy walks through four pages side by side, one cache line of each in turn.
+ * This is faster than a single sequence, because it keeps four hardware prefetchers busy. Wider vectors
+ * add little, so plain SSE2 is enough, which every x86-64 has.
  *
  * Small blocks are likely to be used soon and should stay in the caches, so memcpy copies them.
  *
- * Under the sanitizers, memcpy copies everything. The sanitizers see its reads and writes, and so find a
- * missing wait or a range that is too long. They would not see the intrinsics.
+ * Under the sanitizers, memcpy copies everything. The sanitizers check the reads and writes of memcpy, and
+ * so find a missing wait or a range that is too long. They do not check the intrinsics.
  *
- * This file has no state; any thread may call it.
+ * This file has no state. Any thread may call its functions.
  */
 #include "kernels/cpu/copy.h"
 
@@ -36,9 +36,9 @@
 #define PAGE         ((size_t)4096)
 #define PAGES        4
 #define STREAM_BYTES (256u << 10) /* smallest copy that bypasses the caches */
-#define PIECE_BYTES  STREAM_BYTES /* takes about ten microseconds */
+#define PIECE_BYTES  STREAM_BYTES /* about ten microseconds of work */
 
-/* Copies one cache line. dst is aligned to a cache line. */
+/* Copies one cache line. dst must be aligned to a cache line. */
 static inline void copy_line(uint8_t *dst, const uint8_t *src)
 {
     __m128i a = _mm_loadu_si128((const __m128i *)(const void *)src);
@@ -52,7 +52,7 @@ static inline void copy_line(uint8_t *dst, const uint8_t *src)
     _mm_stream_si128((__m128i *)(void *)(dst + 48), d);
 }
 
-/* Copies a block of at least LINE bytes past the caches. */
+/* Copies a block of at least LINE bytes. The stores bypass the caches. */
 static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
     uint64_t head = -(uintptr_t)dst % LINE;
@@ -64,7 +64,7 @@ static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
             for (unsigned p = 0; p < PAGES; p++)
                 copy_line(dst + p * PAGE + at, src + p * PAGE + at);
     memcpy(dst, src, bytes);
-    /* A fence is needed here, because releasing a lock does not order non-temporal stores. */
+    /* This fence is needed because releasing a lock does not order non-temporal stores. */
     _mm_sfence();
 }
 
@@ -76,12 +76,12 @@ void cpu_copy(void *dst, const void *src, uint64_t bytes)
         memcpy(dst, src, bytes);
 }
 
-/* A large copy that the pool's threads share. */
+/* A large copy that several threads of the pool share. */
 struct pieces {
     uint8_t *dst;
     const uint8_t *src;
     uint64_t bytes;
-    uint32_t n; /* the last piece also takes the remainder */
+    uint32_t n; /* the last piece also has the remainder */
 };
 
 static void copy_piece(void *ctx, uint32_t i)
@@ -103,8 +103,8 @@ void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *po
 
 #else
 
-/* Under the sanitizers the calling thread makes the whole copy. Sharing a pool would order threads by the
- * pool's lock, and so hide a missing wait. */
+/* Under the sanitizers, the calling thread makes the whole copy. With several threads, the pool's lock
+ * would order them and hide a missing wait. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
 {
     (void)pool;

@@ -6,11 +6,11 @@
 
 struct pool;
 
-/* Copies like memcpy, with the same contract. Large blocks bypass the caches. A thread that learns through
- * a lock or an atomic that the copy is done sees all of it. Any thread may call it. */
+/* Copies like memcpy and with the same contract. Large blocks bypass the caches. Other threads see the
+ * whole copy once a lock or an atomic tells them that it is done. Any thread may call it. */
 void cpu_copy(void *dst, const void *src, uint64_t bytes);
 
-/* Copies like cpu_copy, but the pool's threads share the work of a large block. */
+/* Copies like cpu_copy, but the threads of the pool share the work if the block is large. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool);
 
 #endif

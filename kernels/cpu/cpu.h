@@ -12,35 +12,36 @@
 
 struct pool;
 
-/* Creates a pool in which `threads` threads work on one pool_run, including the caller. With 1, the caller
- * works alone. Returns a negative errno if a thread cannot be started. */
+/* Creates a pool. Each pool_run uses up to `threads` threads, including the caller. If `threads` is 1, the
+ * caller works alone. Returns a negative errno if a thread cannot be started. */
 int pool_create(uint32_t threads, struct pool **ret);
-/* Stops the threads and frees the pool. No pool_run may be in progress. Takes NULL. */
+/* Stops the threads and frees the pool. No pool_run may be in progress. p may be NULL. */
 void pool_destroy(struct pool *p);
-/* Calls fn(ctx, i) once for every i < n, in any order and on any of the threads, and returns when all
- * calls are done. Several threads may call pool_run at the same time. Idle threads sleep. Nothing is
- * allocated. */
+/* Calls fn(ctx, i) once for every i < n and returns when all calls are done. The calls run in any order
+ * and on any thread of the pool. Several threads may call pool_run at the same time. Allocates nothing. */
 void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t n);
 /* Returns a second view of the pool, for work that should not take a core from an op, such as copies. A
- * pool_run on it uses the same threads. Its caller works on its pieces only while a core is free.
- * Otherwise the caller sleeps, and threads that do have a core run these pieces between their own. The
- * pieces should be short, and a piece must not call pool_run. The view belongs to p and lives as long. */
+ * pool_run on this view uses the same threads. While all cores are busy, its caller sleeps, and threads
+ * that have a core run its pieces between their own. Pieces should be short and must not call pool_run.
+ * The view is freed together with p. */
 struct pool *pool_aside(struct pool *p);
 
-/* Must be called first in every thread that may run an op. It turns off the threading inside libraries. */
+/* Every thread that may run an op must call this function first. It turns off the threading inside
+ * libraries. */
 void cpu_thread_init(void);
 
-/* Returns the calling thread's scratch buffer: at least `bytes` long, cache-line aligned, uninitialized,
- * valid until the thread's next call. The buffer does not count as memory of a device; it is to a core
- * what registers and shared memory are to a GPU. Aborts if there is no memory. */
+/* Returns the calling thread's scratch buffer. It has at least `bytes` bytes, is aligned to a cache line,
+ * and is valid until the thread's next call. The contents are undefined. The buffer does not count as
+ * device memory. Aborts if there is no memory. */
 void *cpu_thread_memory(size_t bytes);
 
-/* The function of one op, and the table of all these functions. An op runs in the calling thread and
- * shares its work with the threads of the pool. */
+/* The function of one op, and the table of the functions of all ops. The caller waits until the op is
+ * done, and the threads of the pool share the work. */
 typedef void cpu_op_fn(const struct op_call *call, struct pool *pool);
 extern cpu_op_fn *const cpu_ops[OP_COUNT];
 
-/* Returns what the bits of this backend's results depend on, such as "avx512 oneDNN 2.6.3". */
+/* Returns a string that names everything in this backend that affects the bits of results, such as "avx512
+ * oneDNN 2.6.3". */
 const char *cpu_numerics(void);
 
 #endif

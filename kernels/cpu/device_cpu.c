@@ -4,14 +4,14 @@
  * A device consists of an arena (guarded.c, where guard pages enforce the capacity) and four streams
  * (stream.c, with one thread each). The host has one more stream. All streams share one pool of threads
  * for the work inside an op. Copies and the host's computations run aside, so that no op loses a core to
- * them in the middle of a piece (pool.c). Copies are real copies and are counted where they happen. A link
- * speed is imitated by making each copy last as long as it would on that link. Copies inside a device use
- * no link.
+ * them in the middle of a piece (pool.c). Copies really move bytes, and each copy counts its bytes when it
+ * runs. To imitate a link speed, each copy lasts as long as it would on that link. Copies inside a device
+ * use no link.
  *
- * For tests, `delay_seed` makes every stream sleep at random before commands, so that an order that no
- * wait enforces does not come about by chance. It also fills the first 256 MiB (FILL_MAX) of each arena,
- * and all discarded memory, with 0xFF bytes, which are NaN in float and double. A read of memory that was
- * never written, or that was discarded, then shows in the numbers.
+ * For tests, `delay_seed` makes every stream sleep at random before commands. Commands that no wait puts
+ * in order then run in different orders. It also fills the first 256 MiB (FILL_MAX) of each arena, and all
+ * discarded memory, with 0xFF bytes, which are NaN in float and double. A read of memory that was never
+ * written, or that was discarded, then shows in the numbers.
  *
  * device.h states the order of calls and the threads. Ops and copies run in the streams' threads,
  * everything else in the caller's thread.
@@ -36,36 +36,38 @@
 
 #define DELAY_ONE_IN 4       /* one in this many commands is delayed */
 #define DELAY_MAX_NS 200000u /* longest delay: 200 us */
-/* Bytes at the start of each arena that are filled with NaN when delays are on. */
+/* If delays are on, this many bytes at the start of each arena are filled with NaN. */
 #define FILL_MAX (UINT64_C(256) << 20)
 
-/* One stream with its counters. It is the ctx of the stream's thread. */
+/* One stream and its counters. This struct is passed to the stream's thread as ctx. */
 struct cpu_stream {
     struct stream *stream;
-    /* Compute streams of devices use the devset's pool. All other streams use its aside view (pool_aside). */
+    /* The pool that shares the work of this stream's commands. Compute streams of devices use the devset's
+     * pool, and all other streams use its aside view (pool_aside). */
     struct pool *pool;
-    uint64_t bytes_per_s; /* speed limit of copies; 0: no limit */
+    uint64_t bytes_per_s; /* speed limit of copies, or 0 */
     bool delayed;         /* delay_seed was given */
     struct rng rng;       /* stream's thread only */
-    /* The stream's thread adds to these three counters. Any thread reads them. */
+    /* Only the stream's thread changes these three counters. Any thread may read them. */
     _Atomic uint64_t copied_bytes;
     _Atomic uint64_t busy_ns;
     _Atomic uint64_t wait_ns;
 };
 
-/* A devset of this backend. cpu_open makes it and cpu_close frees it. */
+/* A devset of this backend. cpu_open creates it and cpu_close frees it. */
 struct cpu_devset {
     struct devset base; /* must be first */
     struct pool *pool;
     struct guarded arenas[DEVICE_MAX];
-    /* Whether to fill arenas and discarded memory with NaN. Set if the config has a delay_seed. */
+    /* True if arenas and discarded memory are filled with NaN. Set if the config has a delay_seed. */
     bool fill;
     char numerics[128];
     uint32_t n_streams;
     struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* numbered as in plans */
 };
 
-/* An event is a position of a stream, or all zero if it was never recorded. Enqueueing thread only. */
+/* An event is a position in a stream, or all zero if it was never recorded. Only the enqueueing thread
+ * uses it. */
 struct cpu_event {
     struct stream *on;
     uint64_t position;
@@ -93,14 +95,16 @@ static void add_count(_Atomic uint64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-/* Sleeps for a random time before one in DELAY_ONE_IN commands. */
+/* Sleeps for a random time before some of the commands. On average, one in DELAY_ONE_IN commands is
+ * delayed. */
 static void delay(struct rng *rng)
 {
     if (rng_below(rng, DELAY_ONE_IN) == 0)
         clock_sleep_ns(rng_below(rng, DELAY_MAX_NS));
 }
 
-/* Returns the time that a link with this speed takes, rounded up. Saturates at UINT64_MAX. */
+/* Returns the time in nanoseconds that a link of this speed needs for `bytes` bytes. Rounds up, and
+ * returns UINT64_MAX on overflow. */
 static uint64_t link_ns(uint64_t bytes, uint64_t bytes_per_s)
 {
     unsigned __int128 ns = ((unsigned __int128)bytes * 1000000000u + (bytes_per_s - 1)) / bytes_per_s;
@@ -137,7 +141,7 @@ static void run_wait(struct cpu_stream *s, struct stream *on, uint64_t position)
     add_count(&s->wait_ns, clock_now_ns() - start);
 }
 
-/* Runs one command. The stream's thread calls it. */
+/* Runs one command. Called on the stream's thread. */
 static void run(void *ctx, const struct stream_command *c)
 {
     struct cpu_stream *s = ctx;
@@ -192,7 +196,7 @@ static int open_stream(struct cpu_devset *ds, uint32_t stream, const struct devs
     struct cpu_stream *s = &ds->streams[stream];
     enum lane lane = backend_lane(&ds->base, stream);
     bool host = stream == LANE_COUNT * ds->base.n_devices;
-    char name[16] = "host"; /* the kernel stores only 15 characters */
+    char name[16] = "host"; /* thread names have at most 15 characters */
     int r;
 
     if (!host)
@@ -231,7 +235,7 @@ static int open_parts(struct cpu_devset *ds, const struct devset_config *config,
     return 0;
 }
 
-/* Stops the streams and frees everything. Works on a half-built devset too. */
+/* Stops the streams and frees everything. Also works if the devset was only partly opened. */
 static void destroy(struct cpu_devset *ds)
 {
     for (uint32_t i = 0; i < ds->n_streams; i++)
@@ -274,7 +278,7 @@ static void cpu_close(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
 
-    /* Wait for all streams before any of them stops, because streams may wait for each other. */
+    /* Wait for all streams before stopping any of them, because streams may wait for each other. */
     wait_all(ds);
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (!guarded_intact(&ds->arenas[d]))
@@ -344,16 +348,15 @@ static int record(struct devset *base, uint32_t stream, struct event *event)
     return 0;
 }
 
-/* Enqueues the wait even if it is known to be over. Checking would tie the enqueueing thread, and with it
- * all later commands, to that stream's progress. It would also hide a missing wait from the thread
- * sanitizer. */
+/* Enqueues the wait even if the event has already happened. A check here would make later commands depend
+ * on the progress of that stream. It would also hide a missing wait from the thread sanitizer. */
 static int wait(struct devset *base, uint32_t stream, struct event *event)
 {
     const struct cpu_event *e = cpu_event(event);
     struct stream *s = cpu(base)->streams[stream].stream;
 
-    /* There is nothing to wait for if the event was never recorded. If it was recorded on this same
-     * stream, the stream's own order is enough. */
+    /* An event that was never recorded needs no wait. If the event was recorded on this same stream, the
+     * order of the stream's commands is enough. */
     if (e->position == 0 || e->on == s)
         return 0;
     stream_push(
@@ -373,7 +376,8 @@ static int sync_event(struct devset *base, struct event *event)
 
 /* ---- results ---- */
 
-/* Commands cannot fail in this backend. The only error to report is damage in front of an arena. */
+/* Commands of this backend cannot fail. The only possible error is that memory in front of an arena was
+ * overwritten. */
 static int drain(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
@@ -441,7 +445,7 @@ static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct e
     return 0;
 }
 
-/* Finds no devices: virtual devices come into being when they are opened. */
+/* Returns no devices, because virtual devices exist only once they are opened. */
 static int probe(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
 {
     (void)asked;

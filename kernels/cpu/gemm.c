@@ -1,7 +1,7 @@
 /* Matrix products on oneDNN, and everything else that depends on oneDNN.
  *
- * oneDNN's own threading cuts the work, even along K, by the number of threads, and so changes the bits.
- * Here the shape alone decides how the output is cut into tiles, the pool hands out the tiles, and every
+ * oneDNN's own threading cuts the work by the number of threads, even along K, and so changes the bits.
+ * Here the shape alone decides how the output is cut into tiles. The pool hands out the tiles, and every
  * call into the library is single-threaded. In each call K is at most GEMM_K_BLOCK or a multiple of it,
  * and no tile is narrower than GEMM_SMALL. Within these limits the AVX512 kernels compute exactly the
  * chain that gemm.h defines. So with AVX512 even the choice of tiles does not affect the bits
@@ -9,10 +9,10 @@
  *
  * With AVX512, operands that the library handles slowly are first copied, a block at a time, into a layout
  * that it handles well. These are a transposed b, and rows whose distance is a multiple of 4 KiB, because
- * such rows compete for the same few cache lines. Which operands are slow differs between processors, so
- * the first calls of each shape also try the other variant (tune.h).
+ * such rows compete for the same few cache lines. Processors differ in the operands that they handle
+ * slowly, so the first calls of each shape also try the other variant (tune.h).
  *
- * Any thread may call it, after cpu_thread_init.
+ * Any thread may call these functions after cpu_thread_init.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -30,36 +30,37 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/tune.h"
 
-/* Tiles are at most TILE_M x TILE_N. They are halved until there are as many as wanted. They do not get
- * smaller than the least tile, where copying into the library's panels would outweigh the arithmetic, nor
- * than the least work, where waking a thread would. Multiples of TILE_STEP suit the library's kernels.
- * tools/bench.d/gemm.c measures all this. */
+/* Tiles are at most TILE_M x TILE_N. They are halved until there are as many tiles as wanted. A tile is
+ * not halved if it would become smaller than the least tile, where copying into the library's panels would
+ * cost more than the arithmetic. Nor is it halved below the least work, where waking a thread would cost
+ * more. Multiples of TILE_STEP suit the library's kernels. tools/bench.d/gemm.c measures all this. */
 #define TILE_M       512
 #define TILE_N       512
 #define TILE_M_LEAST 64
 #define TILE_N_LEAST 96
-/* The least width of a tile for large k, where each tile copies many rows of the operand a. */
+/* Smallest width of a tile if k is large. Wider tiles save copies of the operand a. */
 #define TILE_N_DEEP     192
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
-/* With many tiles, a thread waits less for another thread's last tile when copies share the cores. */
+/* Number of tiles to aim for. If copies share the cores, threads wait less for the last tile when there
+ * are many tiles. */
 #define TILES_WANTED 8
-/* Tiles wanted if each tile transposes its part of an operand, or if k is large. */
+/* Number of tiles to aim for if each tile transposes its part of an operand, or if k is large. */
 #define TILES_TURNED 4
 
-/* Rows whose distance is a multiple of FAR_APART floats are copied if each row is read at least
- * READS_ENOUGH times. */
+/* If rows are a multiple of FAR_APART floats apart, the operand is copied first. The copy pays off only if
+ * each row is read at least READS_ENOUGH times. */
 #define FAR_APART    1024
 #define READS_ENOUGH 128
 
-/* How one product is cut into tiles. It lives on the stack of gemm_run_variant. */
+/* Describes how one product is cut into tiles. It lives on the stack of gemm_run_variant. */
 struct tiling {
     const struct gemm *g;
-    /* Operands that are transposed or copied before the library reads them. With AVX512, this does not
-     * change the bits. */
+    /* Which operands are transposed or copied before the library reads them. With AVX512, these choices do
+     * not change the bits. */
     bool turn_a, turn_b, copy_b;
-    uint32_t rows, cols; /* rows and columns of tiles */
+    uint32_t rows, cols; /* number of rows and columns of tiles */
 };
 
 static uint32_t div_up(uint32_t a, uint32_t b)
@@ -88,8 +89,9 @@ static void choose_tiles(struct tiling *t)
     }
 }
 
-/* Returns where tile i of `tiles` begins: at even shares, rounded down to TILE_STEP. Shares are at least 2
- * * TILE_STEP, because the least tile is larger, so no tile is narrower than GEMM_SMALL. */
+/* Returns the first row or column of tile i. The tiles share `size` evenly, and each start is rounded down
+ * to a multiple of TILE_STEP. Each share is at least 2 * TILE_STEP, so no tile becomes narrower than
+ * GEMM_SMALL. */
 static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 {
     if (i == tiles)
@@ -97,23 +99,22 @@ static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
     return (uint32_t)((uint64_t)size * i / tiles) / TILE_STEP * TILE_STEP;
 }
 
-/* An operand of one call into the library: its address, the distance between rows, and whether it is
- * transposed. */
+/* An operand of one call into the library. `ld` is the distance between rows, in floats. */
 struct operand {
     const float *at;
     size_t ld;
     bool trans;
 };
 
-/* Buffers of each thread for copied operands. A tile may have up to TILE_STEP - 1 rows or columns more
- * than TILE_M or TILE_N, because its begin is rounded down. */
+/* Each thread's buffers for copied operands. They have room for TILE_STEP more rows and columns than a
+ * tile, because the start of a tile is rounded down. */
 #define COPIED_A_LD (GEMM_K_BLOCK + TILE_STEP)
 #define COPIED_B_LD (TILE_N + TILE_STEP)
 static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
 static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
 
-/* operand_a and operand_b return a part of an operand for one call into the library. They first copy it if
- * choose_copies has decided so. */
+/* operand_a and operand_b return the part of an operand that one call into the library needs. They copy it
+ * first if choose_copies has decided so. */
 static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;
@@ -145,7 +146,7 @@ static struct operand operand_b(const struct tiling *t, uint32_t n0, uint32_t n1
     return (struct operand){copied_b, COPIED_B_LD, false};
 }
 
-/* Multiplies a tile for k0 <= k < k1. */
+/* Adds the products of one tile for k0 <= k < k1. */
 static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1,
                        uint32_t k0, uint32_t k1)
 {
@@ -156,7 +157,7 @@ static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_
 
     dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0,
                                       1.0f, a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, c, g->n);
-    /* The library could not allocate its panels. They are small and internal, so this is fatal. */
+    /* The library could not allocate its panels. There is no way to go on, because an op cannot fail. */
     if (status != dnnl_success) {
         log_error("dnnl_sgemm failed with status %d", (int)status);
         abort();
@@ -181,14 +182,14 @@ static void run_tile(void *ctx, uint32_t i)
         g->done(g, m0, m1, n0, n1);
 }
 
-/* Returns whether the library uses AVX512. It can be told to use less than the processor has. */
+/* Returns true if the library uses AVX512. The library can be told to use less than the processor has. */
 static bool has_avx512(void)
 {
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
     return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
-/* Decides which operands to copy. Variant 1 inverts the choice for one operand. */
+/* Decides which operands are copied first. Variant 1 makes the opposite choice for one operand. */
 static void choose_copies(struct tiling *t, uint32_t variant)
 {
     const struct gemm *g = t->g;
@@ -224,8 +225,8 @@ void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool)
 
 static struct tune_table variants;
 
-/* Returns a number, never 0, made of everything that the time depends on. If two shapes had the same key,
- * they would only share their choice of variant. */
+/* Returns a hash of everything that the running time depends on. It is never 0. If two shapes have the
+ * same hash, they merely share one choice of variant. */
 static uint64_t key_of(const struct gemm *g)
 {
     uint64_t key = g->m, flags = g->a_trans | g->b_trans << 1 | g->accumulate << 2 | (g->done != NULL) << 3;

@@ -1,12 +1,12 @@
 /* Matrix products inside the cpu backend. Their bits depend on values and shapes only.
  *
- * With AVX512, each element of the result has one definition, whatever the tiles and threads. Each block
- * of GEMM_K_BLOCK consecutive k (the last may be shorter) is one chain of fused multiply-adds in ascending
- * k, starting from zero. The blocks are added up in ascending order, starting from the old value if
- * `accumulate` is set.
+ * With AVX512, each element of the result has one definition, for any choice of tiles and threads. Each
+ * block of GEMM_K_BLOCK consecutive k (the last may be shorter) is one chain of fused multiply-adds in
+ * ascending k, starting from zero. The blocks are added up in ascending order, starting from the old value
+ * if `accumulate` is set.
  *
- * gemm_small follows this definition on every machine. oneDNN's AVX2 kernels do not, so there the bits
- * depend on the tiles, and the tiles depend on the shape alone.
+ * gemm_small follows this definition on every machine. oneDNN's AVX2 kernels do not. With AVX2, the bits
+ * also depend on the tiles, which in turn depend only on the shape.
  */
 #ifndef KERNELS_CPU_GEMM_H
 #define KERNELS_CPU_GEMM_H
@@ -18,39 +18,41 @@
 struct pool;
 
 #define GEMM_K_BLOCK 384
-/* Below this many rows or columns, oneDNN changes its order of summation. */
+/* If a product has fewer rows or columns than this, oneDNN sums in a different order. */
 #define GEMM_SMALL 16
 
-/* A product: c[m][n] = (accumulate ? c : 0) + op(a) * op(b), all dense and row-major. a is [m][k], or
- * [k][m] if a_trans; b is [k][n], or [n][k] if b_trans. m, n, k >= 1. */
+/* A matrix product: c[m][n] = (accumulate ? c : 0) + op(a) * op(b). All matrices are dense and row-major.
+ * a is [m][k], or [k][m] if a_trans is set. b is [k][n], or [n][k] if b_trans is set. m, n and k are at
+ * least 1. */
 struct gemm {
     const float *a, *b;
     float *c;
     uint32_t m, n, k;
     bool a_trans, b_trans, accumulate;
-    /* Called for every part of c, rows m0..m1-1 and columns n0..n1-1, when that part is complete and still
-     * in a cache. Its effect must not depend on how c was cut into parts. May be NULL. */
+    /* Called for each part of c as soon as the part is complete, while it is still in a cache. The part
+     * has the rows m0..m1-1 and the columns n0..n1-1. The final c must not depend on the choice of parts.
+     * May be NULL. */
     void (*done)(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1);
     const void *ctx; /* argument for `done` */
 };
 
-/* Computes the product, sharing the work with the pool's threads. */
+/* Computes the product. The threads of the pool share the work. */
 void gemm_run(const struct gemm *g, struct pool *pool);
-/* Computes the product in one of two variants, 0 or 1, which differ in the operands that are copied first.
- * gemm_run finds out which variant is faster. Both give the same bits; a test compares them. */
+/* Computes the product in variant 0 or 1. The variants differ in the operands that they copy first, but
+ * both give the same bits. gemm_run finds out which variant is faster. */
 void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool);
 
 enum gemm_isa { GEMM_PLAIN, GEMM_AVX2, GEMM_AVX512 };
-/* Returns the best instruction set that this processor has. */
+/* Returns the best instruction set that this processor supports. */
 enum gemm_isa gemm_small_best(void);
-/* Computes a product with m or n < GEMM_SMALL. gemm_run calls it with gemm_small_best(). All instruction
- * sets give the same bits; a test compares them. */
+/* Computes a product whose m or n is less than GEMM_SMALL. gemm_run passes gemm_small_best() as isa. All
+ * instruction sets give the same bits. */
 void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool);
 
 #define GEMM_ROWS 8
 /* GEMM_ROWS rows of a product whose operands are in a cache: c[i][j] = (accumulate ? c : 0) + the sum over
  * k of a[i * a_i + k * a_k] * b[k * ldb + j]. The sum is one chain of fused multiply-adds in ascending k,
- * starting from zero. n is a multiple of 16. */
+ * starting from zero. n must be a multiple of 16. */
 struct gemm_rows {
     const float *a, *b;
     float *c;

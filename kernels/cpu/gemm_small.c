@@ -1,20 +1,20 @@
 /* Matrix products that do not use oneDNN. One kind has fewer than 16 rows or columns, as in the last layer
- * of a classifier or in batches of a few rows. The other is the building block of attention: a few rows of
- * a product whose operands are in a cache (gemm_rows).
+ * of a classifier or in batches of a few rows. The other kind is the building block of attention: a few
+ * rows of a product whose operands are in a cache (gemm_rows).
  *
  * For narrow shapes oneDNN changes its order of summation and is slow. Here the narrow operand (under 16)
- * is copied, padded with zeros, into a panel [k][16]. The wide operand is read where it is. If it is
- * contiguous along k, the 16 lanes of a vector hold the narrow operand, and the wide operand is broadcast
- * ("rows" form). If it is contiguous along its own index, the lanes hold the wide operand, and the panel
- * is broadcast ("lanes" form). Lanes never mix, so every element is the chain of fused multiply-adds that
- * gemm.h defines, on every instruction set.
+ * is copied, padded with zeros, into a panel [k][16]. The wide operand is not copied. If the wide operand
+ * is contiguous along k, the 16 lanes of a vector hold the narrow operand, and the wide operand is
+ * broadcast ("rows" form). If it is contiguous along its own index, the lanes hold the wide operand, and
+ * the panel is broadcast ("lanes" form). Lanes never mix, so every element is the chain of fused
+ * multiply-adds that gemm.h defines, on every instruction set.
  *
  * The kernels are written once, in gemm_small_kernel.h, over vectors of 16 floats. They are compiled for
  * AVX512, AVX2 and plain C. Compilers do not generate this code by themselves: C has no portable way to
  * write a fused multiply-add over a generic vector, and arrays of accumulators end up in memory. On a
  * processor without FMA, plain C is correct but slow.
  *
- * Any thread may call it.
+ * Any thread may call these functions.
  */
 #include <math.h>
 #include <string.h>
@@ -23,33 +23,33 @@
 #include "kernels/cpu/gemm.h"
 
 #define LANES 16
-/* Rows or columns of the wide operand in one piece of work for the pool. It is large enough to pay for the
- * piece's own copy of the panel. */
+/* Number of rows or columns of the wide operand in one piece of work for the pool. Each piece makes its
+ * own copy of the panel, so pieces must not be too small. */
 #define WIDE_PIECE 128
 
-/* The narrow operand for one block of k, padded with zeros to LANES. */
+/* The narrow operand for one block of k, padded with zeros to LANES columns. */
 typedef float panel[GEMM_K_BLOCK][LANES];
 
 /* The kernels of one instruction set. */
 struct kernels {
-    /* The "rows" form. For j < count, out[j][i] = the chain of fused multiply-adds over k < n of wide[j *
-     * ld + k] * p[k][i]. */
+    /* The "rows" form. For each j < count, out[j][i] is the chain of fused multiply-adds of wide[j * ld +
+     * k] * p[k][i] over k < n. */
     void (*rows)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                  float (*out)[LANES]);
-    /* The "lanes" form. For i < narrow and l < lanes, out[i][l] = the chain of fused multiply-adds over k
-     * < n of wide[k * ld + l] * p[k][i]. */
+    /* The "lanes" form. For each i < narrow and l < lanes, out[i][l] is the chain of fused multiply-adds
+     * of wide[k * ld + l] * p[k][i] over k < n. */
     void (*lanes)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow, uint32_t n,
                   float (*out)[WIDE_PIECE]);
     void (*some_rows)(const struct gemm_rows *g);
 };
 
-/* The product in terms of its wide and its narrow operand: c(j, i) = sum over k of wide(j, k) * narrow(i,
- * k). */
+/* A product, written in terms of its wide and its narrow operand: c(j, i) = sum over k of wide(j, k) *
+ * narrow(i, k). */
 struct small {
     const struct gemm *g;
     const float *wide, *narrow;
     float *c;
-    /* Strides of the two operands and of c. Of each pair, one stride is 1. */
+    /* Strides of the wide operand, of the narrow operand and of c. One stride of each pair is 1. */
     size_t wide_j, wide_k;
     size_t narrow_i, narrow_k;
     size_t c_j, c_i;
@@ -213,8 +213,8 @@ static const struct kernels *kernels_of(enum gemm_isa isa)
     return &kernels_plain;
 }
 
-/* Copies n rows of the narrow operand, starting at k0, into a panel. The loops follow the contiguous
- * direction. */
+/* Copies n rows of the narrow operand, starting at k0, into a panel. The inner loop runs over contiguous
+ * memory. */
 static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
 {
     const float *from = s->narrow + k0 * s->narrow_k;
@@ -240,7 +240,8 @@ static void put_line(float *restrict c, const float *restrict out, size_t out_st
             c[l] = out[l * out_stride];
 }
 
-/* Stores a result: c(j0 + j, i) = out[j * out_j + i * out_i]. With `add`, the result is added to c. */
+/* Stores results in c: c(j0 + j, i) = out[j * out_j + i * out_i]. If `add` is set, the results are added
+ * to c instead. */
 static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j,
                 size_t out_i, bool add)
 {
@@ -271,7 +272,7 @@ static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint
     const float *wide = s->wide + k0 * s->wide_k + j0;
 
     s->kernels->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
-    /* A rest that is smaller than a vector is padded in a panel of its own. */
+    /* The remaining columns do not fill a vector. They are copied into a panel that is padded with zeros. */
     if (rest > 0) {
         panel tail;
         memset(tail, 0, n * sizeof tail[0]);
@@ -307,7 +308,7 @@ static void run_piece(void *ctx, uint32_t piece)
         s->g->done(s->g, 0, s->g->m, j0, j0 + count);
 }
 
-/* Decides which operand is the narrow one. */
+/* Decides which operand is the narrow one, and sets the strides. */
 static struct small from_gemm(const struct gemm *g)
 {
     struct small s = {.g = g, .c = g->c, .k = g->k, .accumulate = g->accumulate};

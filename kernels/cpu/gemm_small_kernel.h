@@ -1,5 +1,5 @@
-/* The kernels of gemm_small.c. That file includes this one once per instruction set, so there is no
- * include guard on purpose.
+/* The kernels of gemm_small.c. That file includes this one once per instruction set, so this header has no
+ * include guard.
  *
  * Before each inclusion, the includer defines:
  *
@@ -7,15 +7,15 @@
  *     TARGET        function attribute that selects the instruction set
  *     VEC           vector of 16 floats, with NAME(vec_zero), NAME(vec_load), NAME(vec_store),
  *                   NAME(vec_add) and NAME(vec_fma)(scalar, vec, vec)
- *     ACCUMULATORS  how many VECs fit into registers beside the operands: 4 or 24
- *     ROWS_AT_ONCE  rows that the rows form computes at a time
+ *     ACCUMULATORS  number of VECs that fit into registers beside the operands: 4 or 24
+ *     ROWS_AT_ONCE  number of rows that the rows form computes at a time
  *     TILE_ROWS, TILE_VECS  size of a tile of gemm_rows
  *
- * Loops over accumulators have constant bounds after inlining and are unrolled, so the accumulators live
+ * Loops over accumulators have constant bounds after inlining and are unrolled, so the accumulators stay
  * in registers.
  */
 
-/* Multiplies `rows` rows of the wide operand with the panel of the narrow one. */
+/* Multiplies `rows` rows of the wide operand by the panel of the narrow operand. */
 TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p, uint32_t n, uint32_t rows,
                                     float (*out)[LANES])
 {
@@ -35,7 +35,7 @@ TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p,
         NAME(vec_store)(out[j], acc[j]);
 }
 
-/* Multiplies `count` rows of the wide operand with the panel, ROWS_AT_ONCE rows at a time. */
+/* Multiplies `count` rows of the wide operand by the panel. Processes ROWS_AT_ONCE rows at a time. */
 TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                                    float (*out)[LANES])
 {
@@ -47,8 +47,7 @@ TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count,
         NAME(rows_group)(wide + j * ld, ld, p, n, 1, out + j);
 }
 
-/* Multiplies `rows` rows of the narrow operand, starting at row i, with `vecs` vectors of the wide
- * operand. */
+/* Multiplies `rows` rows of the narrow operand, starting at row i, by `vecs` vectors of the wide operand. */
 TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p, uint32_t i, uint32_t n,
                                      uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -70,8 +69,8 @@ TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p
         NAME(vec_store)(out[i + a / vecs] + (size_t)(a % vecs) * LANES, acc[a]);
 }
 
-/* Multiplies `rows` rows of the narrow operand, starting at row i, with the whole width of the wide
- * operand. The last columns, fewer than `vecs` vectors, are done one vector at a time. */
+/* Multiplies `rows` rows of the narrow operand, starting at row i, by all columns of the wide operand. The
+ * last columns, which are fewer than `vecs` vectors, are processed one vector at a time. */
 TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t i,
                                      uint32_t n, uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -83,8 +82,9 @@ TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lane
         NAME(lanes_group)(wide + l, ld, p, i, n, rows, 1, (float(*)[WIDE_PIECE])(out[0] + l));
 }
 
-/* Multiplies the whole narrow operand with `lanes` columns of the wide one. `lanes` is a multiple of
- * LANES. `narrow` is rounded up to a multiple of 4, which is safe because the panel is padded with zeros. */
+/* Multiplies the whole narrow operand by `lanes` columns of the wide operand. `lanes` must be a multiple
+ * of LANES. `narrow` is rounded up to a multiple of 4, which is safe because the panel is padded with
+ * zeros. */
 TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p,
                                     uint32_t narrow, uint32_t n, float (*out)[WIDE_PIECE])
 {
@@ -101,8 +101,8 @@ TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes
         NAME(lanes_strip)(wide, ld, lanes, p, 0, n, 16, 1, out);
 }
 
-/* Computes one tile of c: `rows` rows starting at row i, and `vecs` vectors of columns starting at column
- * j. */
+/* Computes one tile of c. The tile has `rows` rows, starting at row i, and `vecs` vectors of columns,
+ * starting at column j. */
 TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j, uint32_t rows, uint32_t vecs)
 {
     const float *a = g->a + i * g->a_i, *b = g->b + j;
@@ -130,7 +130,7 @@ TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j,
 /* Implements gemm_rows_run for this instruction set. */
 TARGET static void NAME(some_rows)(const struct gemm_rows *g)
 {
-    /* A copy tells the compiler that a store to c cannot change these values. */
+    /* This local copy tells the compiler that a store to c cannot change these values. */
     const struct gemm_rows here = *g;
 
     for (uint32_t i = 0; i < GEMM_ROWS; i += TILE_ROWS) {

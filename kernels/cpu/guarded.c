@@ -3,15 +3,15 @@
  *     | guard page | slack | block ............................ | guard page |
  *                          ^ base                               ^ base + bytes
  *
- * The block ends where the rear guard page begins, because a wrong plan or a wrong size typically runs
- * past the end. In return, the block does not begin at a page boundary. The slack in front of it, less
- * than a page, holds a pattern that guarded_intact checks.
+ * The block ends at the start of the rear guard page, because a wrong plan or a wrong size typically runs
+ * past the end. Therefore the block usually does not begin at a page boundary. The slack in front of it,
+ * less than a page, holds a pattern that guarded_intact checks.
  *
  * Pages are not touched in advance. A plan may use less than the capacity, and several virtual devices on
  * a workstation may together be larger than the free memory. MADV_HUGEPAGE makes the first touch cheap, 2
  * MiB at a time. A block lives until its devset closes, so this cost occurs once.
  *
- * This file has no state; any thread may call it.
+ * This file has no state. Any thread may call its functions.
  */
 #include "kernels/cpu/guarded.h"
 
@@ -38,8 +38,8 @@ int guarded_init(struct guarded *g, uint64_t bytes)
     body = round_up(bytes, page);
     total = body + 2 * page;
 
-    /* Reserve the range without access, then open the middle. The kernel only accounts for, and may
-     * refuse, the open part. */
+    /* Reserve the whole range without access, then make the middle accessible. Only the accessible part
+     * counts as used memory, so only that call can be refused for lack of memory. */
     uint8_t *map = mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)
         return -ENOMEM;
@@ -47,7 +47,7 @@ int guarded_init(struct guarded *g, uint64_t bytes)
         munmap(map, total);
         return -ENOMEM;
     }
-    /* This may fail. Then only the first touch of each page is slower. */
+    /* This call may fail. If it does, the first touch of each page is slower. */
     madvise(map + page, body, MADV_HUGEPAGE);
 
     *g = (struct guarded){

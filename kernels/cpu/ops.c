@@ -1,4 +1,5 @@
-/* The table of the cpu backend's ops, generated from ops.def. It does not link if an op has no function. */
+/* The table of the cpu backend's ops, generated from ops.def. If an op has no function, the table does not
+ * link. */
 #include "kernels/cpu/ops.h"
 
 cpu_op_fn *const cpu_ops[OP_COUNT] = {

@@ -1,8 +1,8 @@
-/* The op functions of the cpu backend, and what their loops share.
+/* The op functions of the cpu backend, and helpers that their loops share.
  *
  * Loops over elements are compiled for several instruction sets (CPU_CLONES) and must give the same bits
- * on each of them. So they use neither contraction nor reassociation, and a sum goes over an array of
- * LANES partial sums that are added up in one fixed order.
+ * on each of them. So they use neither contraction nor reassociation. Every sum goes over an array of
+ * LANES partial sums, which are added up in one fixed order.
  */
 #ifndef KERNELS_CPU_OPS_H
 #define KERNELS_CPU_OPS_H
@@ -25,9 +25,9 @@
 #define CPU_SANITIZED 1
 #endif
 
-/* CPU_CLONES compiles a function for several instruction sets and picks one at program start. It is off
- * under the sanitizers, which instrument the function that picks a clone although it runs before they are
- * ready. It is also off with clang, which does not support it here. */
+/* CPU_CLONES compiles a function for several instruction sets. The loader selects a version at program
+ * start. This is off under the sanitizers, because the selection runs before they are ready. It is also
+ * off with clang, which does not support it here. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(CPU_SANITIZED)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -36,23 +36,21 @@
 
 #define CPU_INLINE static inline __attribute__((always_inline))
 
-/* Placed before a loop whose iterations are independent even though input and output may be the same
- * array. */
+/* Put this before a loop whose iterations are independent. The compiler may then use vectors even if input
+ * and output can be the same array. */
 #if defined(__clang__)
-/* Empty for clang, whose own pragma warns wherever it has no effect. */
+/* Empty for clang, because clang warns about each loop on which its own pragma has no effect. */
 #define CPU_INDEPENDENT
 #else
 #define CPU_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* cpu_act_fwd computes y = act(x), where y may be x. cpu_act_bwd computes dx = dy * act'(x), where dx may
- * be dy. */
+/* cpu_act_fwd computes y = act(x). y may be x. cpu_act_bwd computes dx = dy * act'(x). dx may be dy. */
 void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
 void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
 
-/* Which scores attention's dropout keeps. cpu_dropout_keep sets keep[i] to 1 if element first + i of the
- * row at position q of the global batch is kept, and to 0 otherwise. op_attention_fwd defines the
- * elements. */
+/* The dropout of attention scores. cpu_dropout_keep sets keep[i] to 1 if element first + i is kept, and to
+ * 0 otherwise. `q` is the position of the row in the global batch. op_attention_fwd defines the elements. */
 struct cpu_dropout {
     const struct step_args *step;
     uint32_t layer, q;
@@ -60,17 +58,18 @@ struct cpu_dropout {
 };
 void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n);
 
-/* Elements of one piece of work for the pool. Processing a piece takes several times as long as waking a
- * thread. */
+/* Number of elements in one piece of work for the pool. Processing a piece takes several times as long as
+ * waking a thread. */
 #define PIECE 32768u
 
-/* Returns the number of pieces in n elements. */
+/* Returns the number of pieces that n elements are cut into. */
 CPU_INLINE uint32_t piece_count(uint64_t n)
 {
     return (uint32_t)((n + PIECE - 1) / PIECE);
 }
 
-/* Returns the index of the first element of piece i. piece_size returns how many of the n elements it has. */
+/* piece_begin returns the index of the first element of piece i. piece_size returns the number of elements
+ * in the piece, out of n in total. */
 CPU_INLINE uint64_t piece_begin(uint32_t i)
 {
     return (uint64_t)i * PIECE;
@@ -82,8 +81,7 @@ CPU_INLINE size_t piece_size(uint32_t i, uint64_t n)
     return left < PIECE ? (size_t)left : PIECE;
 }
 
-/* Returns the number of rows in one piece of a matrix whose rows have n elements. Pieces consist of whole
- * rows. */
+/* Returns the number of rows in one piece of a matrix with n columns. A piece always has whole rows. */
 CPU_INLINE uint32_t piece_rows(uint32_t n)
 {
     return n < PIECE ? PIECE / n : 1;

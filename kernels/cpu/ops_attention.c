@@ -1,28 +1,28 @@
 /* Attention, forward and backward.
  *
- * A task is one sample and one of its key heads, with the query heads that use it. No sum crosses tasks,
- * so it does not matter which thread runs a task. The task works in the thread's own memory.
+ * A task is one sample and one of its key heads, with the query heads that use this key head. No sum
+ * crosses tasks, so any thread may run any task. The task works in the thread's own memory.
  *
- * Once its operands are copied into padded rows, each product (two forward, five backward) is a few calls
+ * The operands are copied into padded rows. Then each product (two forward, five backward) is a few calls
  * of one small kernel, gemm_rows. The copies of a task stay in the second-level cache, and scores that the
  * causal mask hides are skipped in steps of 8 queries. Apart from the C library's log, each element has
  * one definition on every instruction set:
  *
- *   score:    (q * scale) . k, one chain of fused multiply-adds; scale = 1 / sqrt(head), rounded to float
- *   forward:  e = exp(score - max) (vmath.h); sum = sum of e, in 16 lanes that are folded in halves
- *             lse = max + log(sum), in double, then rounded
- *             y = (sum over blocks of KEYS keys, each a chain, of keep * e * v) * (keep_scale / sum)
- *   backward: P = exp(score - lse), dy' = dy * keep_scale, D = sum of dy * y, in 16 lanes
- *             dS = P * (keep * (dy' . v) - D)
- *             dq = (sum over blocks of keys, each a chain, of dS * k) * scale
- *             dk = sum over strips of QUERIES queries, each a chain, head after head, of dS * (q * scale)
- *             dv = the same sum of keep * P * dy'
+ *     score:    (q * scale) . k, one chain of fused multiply-adds; scale = 1 / sqrt(head), rounded to float
+ *     forward:  e = exp(score - max) (vmath.h); sum = sum of e, in 16 lanes that are folded in halves
+ *               lse = max + log(sum), in double, then rounded
+ *               y = (sum over blocks of KEYS keys, each a chain, of keep * e * v) * (keep_scale / sum)
+ *     backward: P = exp(score - lse), dy' = dy * keep_scale, D = sum of dy * y, in 16 lanes
+ *               dS = P * (keep * (dy' . v) - D)
+ *               dq = (sum over blocks of keys, each a chain, of dS * k) * scale
+ *               dk = sum over strips of QUERIES queries, each a chain, head after head, of dS * (q * scale)
+ *               dv = the same sum of keep * P * dy'
  *
- * keep is 1 or 0, and keep_scale is 1 / (1 - p); without dropout both are 1. A forward task holds the
+ * keep is 1 or 0, and keep_scale is 1 / (1 - p). Without dropout both are 1. A forward task holds the
  * scores of a strip of queries with all keys, because it needs the maximum first. A backward task holds
  * the scores of a strip with one block of keys.
  *
- * Any thread may call it.
+ * Any thread may call these functions.
  */
 #include <assert.h>
 #include <math.h>
@@ -34,62 +34,62 @@
 #include "kernels/vmath.h"
 
 #define LANES 16 /* width of a vector and a sum */
-/* The most queries whose scores a forward task holds at once. */
+/* The largest number of queries whose scores a forward task holds at once. */
 #define STRIP 128
-/* QUERIES is the number of queries in a strip of the backward pass, and KEYS the number of keys in a
- * block. The bits of the result depend on both. */
+/* QUERIES is the number of queries in a strip of the backward pass. KEYS is the number of keys in a block.
+ * The bits of the result depend on both. */
 #define QUERIES 64
 #define KEYS    128
 
-/* A block of keys begins where a strip begins. So if one query of a strip sees a key of a block, all
- * queries of the strip see the block's first key. */
+/* Every block of keys begins at the start of a strip. So if one query of a strip sees a key of a block,
+ * all queries of the strip see the block's first key. */
 _Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0, "a block begins where a strip begins");
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
-/* The arguments that both passes share, and what follows from them. */
+/* The arguments that both passes share, and values derived from them. */
 struct cpu_attention {
     const struct step_args *step;
     const float *qkv;
     uint32_t rows, seq, heads, kv_heads, head;
     uint32_t layer, first_row, first_head;
-    float p; /* 0: no dropout */
+    float p; /* 0 if there is no dropout */
     float scale, keep_scale;
     uint32_t group; /* query heads per key head */
-    uint32_t keys;  /* seq, padded to a multiple of LANES */
-    size_t width;   /* elements of a head, padded */
-    size_t token;   /* distance of two tokens in qkv */
+    uint32_t keys;  /* seq, rounded up to LANES */
+    size_t width;   /* elements of a head, with padding */
+    size_t token;   /* distance between two tokens in qkv */
     enum gemm_isa isa;
 };
 
-/* One call of an attention op, shared by its tasks. */
+/* One call of an attention op. All of its tasks share this struct. */
 struct attention_run {
     struct cpu_attention a;
     const struct op_attention_fwd *fwd; /* one of fwd and bwd is NULL */
     const struct op_attention_bwd *bwd;
 };
 
-/* A task, and the memory that it works in. */
+/* A task and the memory that it works in. */
 struct attention_task {
     const struct attention_run *run;
-    uint32_t r, kv; /* sample; key head */
-    /* Keys and values, [keys][width]. k is used only in the backward pass, v only in the forward pass. */
+    uint32_t r, kv; /* number of the sample and key head */
+    /* Keys and values, [keys][width]. Only the backward pass uses k, and only the forward pass uses v. */
     float *k, *v;
-    /* Keys and values, transposed in blocks of KEYS keys: [head][keys of the block]. vt is used only in
-     * the backward pass. */
+    /* Transposed keys and values, in blocks of KEYS keys: [head][keys of the block]. Only the backward
+     * pass uses vt. */
     float *kt, *vt;
     float *dk, *dv; /* backward only */
-    /* Queries, dy and results of a strip, [queries][width]. dy is used only in the backward pass. */
+    /* Queries, dy and results of a strip, [queries][width]. Only the backward pass uses dy. */
     float *q, *dy, *out;
-    float *score, *dscore; /* [queries][ld]; dscore is used only backward */
+    float *score, *dscore; /* [queries][ld]; dscore is backward only */
     size_t ld;
 };
 
-/* Consecutive queries of one head, whose scores are computed together. */
+/* Consecutive queries of one head. Their scores are computed together. */
 struct query_strip {
-    uint32_t h, q0, rows; /* head; first query; number of queries */
+    uint32_t h, q0, rows; /* head, first query, number of queries */
     const float *lse;     /* backward only: lse of these queries */
-    /* The forward pass stores the factor of each output here. The backward pass stores the D of each
-     * query, which the top of this file defines. */
+    /* One number for each query. The forward pass stores the factor of the output here. The backward pass
+     * stores D, which is defined at the top of this file. */
     float factor[STRIP];
 };
 
@@ -103,8 +103,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* qkv_at, y_at and lse_at return the index of a head of a token: in qkv (where key heads follow the query
- * heads, and value heads follow the key heads), in y, and in lse. */
+/* qkv_at, y_at and lse_at return the index of head h of a token in qkv, y and lse. In qkv, the key heads
+ * follow the query heads, and the value heads follow the key heads. */
 static size_t qkv_at(const struct cpu_attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return ((size_t)r * a->seq + token) * a->token + (size_t)h * a->head;
@@ -123,7 +123,8 @@ static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, 
 /* ---- copies ---- */
 
 #define LINE 16 /* floats in a cache line */
-/* Number of rows to prefetch. Tokens are too far apart for the processor to predict the next row. */
+/* Number of rows to prefetch. The processor does not predict the next row, because tokens are too far
+ * apart. */
 #define AHEAD 8
 
 CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)
@@ -132,8 +133,8 @@ CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict fro
         to[i] = from[i] * factor;
 }
 
-/* Copies one head of `rows` tokens, times `factor`, into padded rows. Appends rows of zeros up to a
- * multiple of `multiple`. */
+/* Copies one head of `rows` tokens into padded rows and multiplies it by `factor`. Appends rows of zeros
+ * until the number of rows is a multiple of `multiple`. */
 static void copy_in(const struct cpu_attention *a, float *to, const float *from, size_t ld, uint32_t rows,
                     uint32_t multiple, float factor)
 {
@@ -165,13 +166,13 @@ static void copy_out_head(const struct attention_task *t, const float *from, uin
         memcpy(t->run->bwd->dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
 }
 
-/* Returns the number of keys, with padding, in the block that starts at `first`. */
+/* Returns the number of keys in the block that starts at key `first`, including padding. */
 static uint32_t block_keys(const struct cpu_attention *a, uint32_t first)
 {
     return least(a->keys - first, KEYS);
 }
 
-/* Transposes the keys or values of a task block by block. */
+/* Transposes the keys or values of a task, one block of keys at a time. */
 static void transpose(const struct cpu_attention *a, float *to, const float *from)
 {
     for (uint32_t first = 0; first < a->keys; first += KEYS)
@@ -179,18 +180,18 @@ static void transpose(const struct cpu_attention *a, float *to, const float *fro
                       to + (size_t)first * a->head, block_keys(a, first));
 }
 
-/* ---- products of a strip of queries and the block of keys from `first` on ---- */
+/* ---- products of queries and keys ---- */
 
-/* Returns the number of keys in the block starting at `first` that at least one of the GEMM_ROWS queries
- * starting at query i sees. */
+/* Returns the number of keys in the block starting at `first` that the GEMM_ROWS queries from query i on
+ * see. A key counts if at least one of these queries sees it. */
 static uint32_t seen_keys(const struct cpu_attention *a, const struct query_strip *s, uint32_t i,
                           uint32_t first)
 {
     return least(least(a->seq, s->q0 + i + GEMM_ROWS) - first, KEYS);
 }
 
-/* Multiplies queries (or dy) with the transposed keys (or values): to[queries][ld] = x[queries][width] *
- * transposed. */
+/* Multiplies queries by the transposed keys, or dy by the transposed values: to[queries][ld] =
+ * x[queries][width] * transposed. */
 static void multiply_transposed(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                                 const float *x, const float *transposed, float *to)
 {
@@ -209,8 +210,8 @@ static void multiply_transposed(const struct attention_task *t, const struct que
                       a->isa);
 }
 
-/* Multiplies scores with keys or values: out[queries][width] = score[queries][ld] * x. For all blocks of
- * keys after the first, the product is added to out. */
+/* Multiplies scores by keys or values: out[queries][width] = score[queries][ld] * x. The first block of
+ * keys overwrites out, and later blocks add to it. */
 static void add_seen(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                      const float *score, const float *x)
 {
@@ -230,8 +231,8 @@ static void add_seen(const struct attention_task *t, const struct query_strip *s
                       a->isa);
 }
 
-/* Adds to the gradients of keys or values: dx[keys][width] += score^T * x[queries][width]. Queries in
- * front of the first of GEMM_ROWS keys see none of these keys and are skipped. */
+/* Adds to the gradients of keys or values: dx[keys][width] += score^T * x[queries][width]. Skips the
+ * queries that see none of the current GEMM_ROWS keys because of the causal mask. */
 static void add_to_keys(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                         const float *score, const float *x, float *dx)
 {
@@ -254,9 +255,9 @@ static void add_to_keys(const struct attention_task *t, const struct query_strip
     }
 }
 
-/* ---- rows of scores: padded to a multiple of LANES, so that there is no rest of a vector ---- */
+/* ---- rows of scores, padded to LANES ---- */
 
-/* Adds up the lanes of a sum in halves: l += l + 8, then 4, 2, 1. */
+/* Adds up the lanes of a sum in halves: first l += l + 8, then l + 4, l + 2 and l + 1. */
 CPU_INLINE float fold_scores(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -265,7 +266,7 @@ CPU_INLINE float fold_scores(float lane[LANES])
     return lane[0];
 }
 
-/* Returns the largest element. NaN is ignored here and shows up in the sum later. */
+/* Returns the largest element and ignores NaN. A NaN shows up later in the sum. */
 CPU_CLONES static float score_max(const float *x, size_t n)
 {
     float lane[LANES];
@@ -281,7 +282,7 @@ CPU_CLONES static float score_max(const float *x, size_t n)
     return lane[0];
 }
 
-/* Replaces x by exp(x - max) and returns the sum. */
+/* Replaces x by exp(x - max) and returns the sum of the new values. */
 CPU_CLONES static float row_exp(float *x, size_t n, float max)
 {
     float lane[LANES] = {0};
@@ -301,8 +302,8 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
         x[i] = x[i] * y[i];
 }
 
-/* Turns each score into its softmax weight P, and dscore from dy' . v into dS. The top of this file
- * defines P, dy' and dS. */
+/* Computes, without dropout, the softmax weights P and the gradients dS. They overwrite score and dscore.
+ * P and dS are defined at the top of this file. */
 CPU_CLONES static void score_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
                                       float d)
 {
@@ -313,7 +314,7 @@ CPU_CLONES static void score_gradient(float *restrict score, float *restrict dsc
     }
 }
 
-/* Turns scores into keep * P and dscore into dS, with dropout. keep[i] is 1 or 0. */
+/* Computes keep * P and dS in the case of dropout. They overwrite score and dscore. keep[i] is 1 or 0. */
 CPU_CLONES static void score_gradient_kept(float *restrict score, float *restrict dscore,
                                            const float *restrict keep, size_t n, float lse, float d)
 {
@@ -324,7 +325,7 @@ CPU_CLONES static void score_gradient_kept(float *restrict score, float *restric
     }
 }
 
-/* Returns the sum of x * y, in LANES lanes. n need not be a multiple of LANES. */
+/* Returns the sum of x * y, computed in LANES lanes. n need not be a multiple of LANES. */
 CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y, size_t n)
 {
     float lane[LANES] = {0};
@@ -338,7 +339,7 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold_scores(lane);
 }
 
-/* Sets keep[n] to the dropout mask of query i of the strip and the n keys starting at `first`. */
+/* Writes the dropout mask of query i of the strip to keep[n], for the n keys that start at key `first`. */
 static void keep_keys(const struct attention_task *t, const struct query_strip *s, uint32_t i, uint32_t first,
                       float *keep, uint32_t n)
 {
@@ -362,8 +363,8 @@ static void drop_row(const struct attention_task *t, const struct query_strip *s
 
 /* ---- forward ---- */
 
-/* Turns the scores of query i into keep * e, the unnormalized softmax weights. Keys of the row's last
- * vector that the query does not see become 0. */
+/* Turns the scores of query i into keep * e, the unnormalized softmax weights. In the last vector, keys
+ * that the query does not see get 0. */
 static void soften_row(const struct attention_task *t, struct query_strip *s, uint32_t i)
 {
     const struct cpu_attention *a = &t->run->a;
@@ -371,7 +372,7 @@ static void soften_row(const struct attention_task *t, struct query_strip *s, ui
     uint32_t n = s->q0 + i + 1, whole = round_up(n, LANES);
 
     for (uint32_t k = n; k < whole; k++)
-        /* vmath_exp clamps -infinity to e^-80, which vanishes in a sum of at least 1. */
+        /* vmath_exp clamps -infinity and gives e^-80, which is too small to change a sum of at least 1. */
         row[k] = -INFINITY;
     float max = score_max(row, whole), sum = row_exp(row, whole, max);
     memset(row + n, 0, (whole - n) * sizeof *row);
@@ -397,7 +398,7 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
         copy_scaled(t->run->fwd->y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
 }
 
-/* Takes n floats from the thread's memory. All sizes are multiples of a cache line. */
+/* Takes the next n floats from the thread's memory. All sizes must be multiples of a cache line. */
 static float *take(float **at, size_t n)
 {
     float *piece = *at;
@@ -405,8 +406,8 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-/* Returns the number of queries in a strip of the forward pass. It is the whole sequence or a power of
- * two, small enough that the scores of the strip stay in a cache. */
+/* Returns the number of queries in a strip of the forward pass: the whole sequence, or a power of two that
+ * is small enough for the scores of the strip to stay in a cache. */
 static uint32_t fwd_strip_rows(uint32_t seq)
 {
     uint32_t strip = STRIP;
@@ -419,7 +420,8 @@ static uint32_t fwd_strip_rows(uint32_t seq)
 static void take_fwd(struct attention_task *t, uint32_t strip)
 {
     const struct cpu_attention *a = &t->run->a;
-    /* The extra line keeps rows from being a power of two apart, where they would compete for cache lines. */
+    /* The extra cache line keeps the distance between rows from being a power of two. Otherwise the rows
+     * would compete for the same cache lines. */
     size_t ld = a->keys + LINE;
     float *at =
         cpu_thread_memory(sizeof *at * ((size_t)2 * a->keys * a->width + strip * (2 * a->width + ld)));
@@ -438,7 +440,7 @@ static void fwd_task(struct attention_task *t)
     uint32_t strip = fwd_strip_rows(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_fwd(t, strip);
-    /* t->v first serves as a buffer for the keys, then receives the values. */
+    /* t->v is first used as a buffer for the keys. The values are copied into it later. */
     copy_in_head(t, t->v, k);
     transpose(a, t->kt, t->v);
     copy_in_head(t, t->v, v);
@@ -449,8 +451,8 @@ static void fwd_task(struct attention_task *t)
 
 /* ---- backward ---- */
 
-/* Turns the scores of a strip with one block of keys into keep * P, and their gradients into dS. Keys that
- * a query does not see become 0 in both. */
+/* Turns the scores of a strip and one block of keys into keep * P, and their gradients into dS. Both
+ * become 0 for keys that a query does not see. */
 static void block_gradient(const struct attention_task *t, const struct query_strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};
@@ -517,7 +519,7 @@ static void bwd_task(struct attention_task *t)
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_bwd(t, strip);
-    /* t->k first serves as a buffer for the values, then receives the keys. */
+    /* t->k is first used as a buffer for the values. The keys are copied into it later. */
     copy_in_head(t, t->k, v);
     transpose(a, t->vt, t->k);
     copy_in_head(t, t->k, k);

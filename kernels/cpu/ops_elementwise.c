@@ -1,5 +1,5 @@
 /* Activations and dropout. Each element is computed by itself, so pieces and vectors of any size give the
- * same bits. Any thread may call it. */
+ * same bits. Any thread may call these functions. */
 #include <assert.h>
 #include <string.h>
 
@@ -7,7 +7,8 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
-/* Defines one loop per activation function, y = act(x), so that each of them vectorizes. y may be x. */
+/* Defines the loop y = act(x) for one activation function. Each function has its own loop, so that the
+ * compiler can vectorize it. y may be x. */
 #define FORWARD(name, function)                                                                              \
     CPU_CLONES static void name(const float *x, float *y, size_t n)                                          \
     {                                                                                                        \
@@ -22,7 +23,7 @@ FORWARD(tanh_fwd, vmath_tanh)
 FORWARD(gelu_erf_fwd, vmath_gelu_erf)
 FORWARD(silu_fwd, vmath_silu)
 
-/* Defines one loop per activation function for its gradient, dx = dy * act'(x). dx may be dy. */
+/* Defines the loop dx = dy * act'(x) for one activation function. dx may be dy. */
 #define BACKWARD(name, expression)                                                                           \
     CPU_CLONES static void name(const float *x, const float *dy, float *dx, size_t n)                        \
     {                                                                                                        \
@@ -117,13 +118,13 @@ void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, act_bwd_piece, &o, piece_count(o.n));
 }
 
-/* Number of Philox blocks that are computed side by side, and the number of elements for which they
- * decide. */
+/* BLOCKS is the number of Philox blocks that are computed side by side. SPAN is the number of elements
+ * that these blocks cover. */
 #define BLOCKS 32
 #define SPAN   ((size_t)4 * BLOCKS)
 
-/* Sets bits[4 * b + w] to word w of rng_philox(seed, block + b, q, c2, c3). This is the function of rng.h
- * with the rounds as the outer loop. */
+/* Sets bits[4 * b + w] to word w of rng_philox(seed, block + b, q, c2, c3). Computes the same function as
+ * rng.h, but with the rounds in the outer loop. */
 CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t c2, uint32_t c3,
                             uint32_t bits[SPAN])
 {
@@ -173,8 +174,8 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
     }
 }
 
-/* Sets keep[n] for elements of one span, starting with its element `skip`. The span begins with the quad
- * number `quad`. */
+/* Sets keep[i] to 1 or 0 for the n elements that start at element `skip` of a span. `quad` is the number
+ * of the span's first quad. */
 CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint64_t quad,
                                  size_t skip, uint32_t q, uint32_t c2, uint32_t c3)
 {
@@ -191,7 +192,7 @@ void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, 
 {
     for (size_t done = 0; done < n;) {
         uint64_t quad = (first + done) / 4;
-        /* The number of quads, starting with this one, that have the same key. */
+        /* Number of consecutive quads, starting with this one, that use the same key. */
         uint64_t same_key = (UINT64_C(1) << 32) - (uint32_t)quad;
         size_t skip = (first + done) % 4, span = same_key < BLOCKS ? 4 * (size_t)same_key : SPAN;
         size_t count = n - done < span - skip ? n - done : span - skip;

@@ -1,11 +1,11 @@
-/* The linear ops. Each is one matrix product, whose bits gemm.h defines, followed by bias and activation
- * for each part of the result as it completes. The bias ops are here too.
+/* The linear ops. Each is one matrix product, whose bits gemm.h defines. Bias and activation are applied
+ * to each part of the result as soon as that part is complete. The bias ops are here too.
  *
  * bias_bwd sums columns. A piece owns COLUMNS columns and walks through all rows in ascending order. It
  * sums chunks of CHUNK_ROWS rows separately and then adds up the chunks. So neither threads nor shapes
  * affect the order, and long sums lose less precision.
  *
- * Any thread may call it, after cpu_thread_init.
+ * Any thread may call these functions after cpu_thread_init.
  */
 #include <assert.h>
 #include <string.h>
@@ -24,8 +24,8 @@ CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, flo
         y[i] = x[i] + b[i];
 }
 
-/* Adds the bias to a finished part of the product and applies the activation, while the part is still in a
- * cache. */
+/* Adds the bias to a finished part of the product and applies the activation. The part is still in a cache
+ * at this time. */
 static void finish_fwd(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
     const struct op_linear_fwd *o = g->ctx;
@@ -110,8 +110,8 @@ void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, bias_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Computes db[c], the sum of column c, for `width` <= COLUMNS columns. With `accumulate`, the sum is added
- * to the old value. */
+/* Writes the sum of each column to db, for `width` columns. `width` is at most COLUMNS. If `accumulate` is
+ * set, the sums are added to the old values. */
 CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n,
                                         size_t width, bool accumulate)
 {

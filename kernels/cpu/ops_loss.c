@@ -1,13 +1,13 @@
 /* The losses, forward and backward.
  *
  * One thread computes a row. The row's maximum and sum go over LANES partial results that are folded in
- * one fixed way, whatever the vectors of the machine. The caller then adds up the losses of the rows in
- * double, in row order. They pass through an array of fixed size on its stack, a batch of rows at a time.
+ * one fixed way, on every machine. The caller then adds up the losses of the rows in double, in row order.
+ * The losses are stored in an array of fixed size on the caller's stack, a batch of rows at a time.
  *
  * Rows at a position >= step->valid_rows are padding: they have no loss and gradient 0, and their targets
  * are not read. A NaN among the logits gives a NaN loss and gradient, and counts as a wrong answer.
  *
- * Any thread may call it.
+ * Any thread may call these functions.
  */
 #include <assert.h>
 #include <math.h>
@@ -17,30 +17,30 @@
 #include "kernels/vmath.h"
 
 #define LANES 16
-/* Number of rows whose losses are on the stack at a time. */
+/* Number of rows in a batch. The losses of a batch are on the stack. */
 #define BATCH_ROWS 512
 #define LEAST_WORK 4096u
 
-/* Returns the number of rows in one piece. Short rows are combined until a piece has about LEAST_WORK
- * elements. */
+/* Returns the number of rows in one piece of work. Short rows are grouped until a piece has about
+ * LEAST_WORK elements. */
 static uint32_t rows_per_piece(uint32_t n)
 {
     return n < LEAST_WORK ? LEAST_WORK / n : 1;
 }
 
-/* Returns how many of the `rows` rows starting at first_row are valid. */
+/* Returns the number of valid rows among the `rows` rows that start at first_row. */
 static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
 {
     uint32_t left = step->valid_rows > first_row ? step->valid_rows - first_row : 0;
     return left < rows ? left : rows;
 }
 
-/* A function that runs for each row, and where it stores its results. */
+/* A function that is called for each row, and the array for its results. */
 struct rows_ctx {
     const struct op_call *call;
     uint32_t begin, end; /* rows of this pool_run */
     uint32_t per_piece;
-    double *loss; /* [end - begin]; NULL if not needed */
+    double *loss; /* [end - begin], or NULL */
     uint8_t *correct;
     void (*row)(const struct rows_ctx *c, uint32_t r);
 };
@@ -63,7 +63,7 @@ static void for_rows(struct rows_ctx *c, uint32_t begin, uint32_t end, struct po
     pool_run(pool, run_rows, c, n / c->per_piece + (n % c->per_piece != 0));
 }
 
-/* Adds the losses of the rows 0..rows - 1 to *sum, in row order. */
+/* Computes the rows 0..rows - 1 and adds their losses to *sum, in row order. */
 static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, struct pool *pool)
 {
     double loss[BATCH_ROWS];
@@ -83,8 +83,8 @@ static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, 
     }
 }
 
-/* Copies the last, partial group of a row and fills it up with -infinity. That never is the maximum, and
- * it adds only e^-80 to a sum of at least 1. */
+/* Copies the last, partial group of a row and fills the rest of the group with -infinity. -infinity is
+ * never the maximum, and it adds only e^-80 to a sum of at least 1. */
 CPU_INLINE void pad_group(const float *x, size_t n, float group[LANES])
 {
     for (int l = 0; l < LANES; l++)
@@ -104,7 +104,7 @@ CPU_INLINE void exp_sum_group(const float *restrict x, float max, float *restric
         lane[l] = lane[l] + vmath_exp(x[l] - max);
 }
 
-/* Returns the largest element. NaN is ignored here and shows up in the sum later. */
+/* Returns the largest element and ignores NaN. A NaN shows up later in the sum. */
 CPU_CLONES static float logits_max(const float *x, size_t n)
 {
     float lane[LANES], group[LANES];
@@ -141,7 +141,7 @@ CPU_CLONES static float logits_exp_sum(const float *x, size_t n, float max)
     return lane[0];
 }
 
-/* Returns whether the target's logit is the first maximum of the row. */
+/* Returns true if the target's logit is the first of the largest logits in the row. */
 static bool is_argmax(const float *x, uint32_t target, float max)
 {
     if (x[target] != max)
@@ -168,7 +168,8 @@ CPU_CLONES static float logits_sum(const float *x, size_t n)
     return lane[0];
 }
 
-/* Computes the gradient of all classes but the target: dx = (softmax(x) - uniform) * scale. dx may be x. */
+/* Computes dx = (softmax(x) - uniform) * scale, which is the gradient for every class except the target.
+ * dx may be x. */
 CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, float max, float inverse,
                                           float uniform, float scale)
 {
@@ -177,14 +178,15 @@ CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, f
         dx[i] = (vmath_exp(x[i] - max) * inverse - uniform) * scale;
 }
 
-/* Returns whether row r is valid and its target is not ignored. */
+/* Returns true if row r is valid and its target is not negative. */
 static bool xent_counts(const struct op_call *call, uint32_t r)
 {
     const struct op_softmax_xent *o = &call->softmax_xent;
     return ((uint64_t)o->first_row + r) / o->seq < call->step->valid_rows && o->target[r] >= 0;
 }
 
-/* Computes the loss of a row, before its logits are overwritten. `sum` is the sum of exp(x - max). */
+/* Computes the loss of a row. Must be called before the logits are overwritten. `sum` is the sum of exp(x
+ * - max). */
 static void xent_loss(const struct rows_ctx *c, uint32_t r, float max, float sum, float smoothing)
 {
     const struct op_softmax_xent *o = &c->call->softmax_xent;

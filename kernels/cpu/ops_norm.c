@@ -2,22 +2,22 @@
  * so these expressions are part of the contract. Each operation is rounded on its own, in float, and
  * nothing is fused:
  *
- *   sum:      lane l (of 16) adds the elements l, l + 16, ... in ascending order to 0;
- *             lanes are folded in halves (l += l + 8, then 4, 2, 1)
- *   forward:  mean = sum(x) / n                                         (rms: 0)
- *             d = x - mean                                              (rms: x)
- *             rstd = 1 / sqrt(sum(d * d) / n + eps)
- *             y = (d * rstd) * w + b                                    (without b: (d * rstd) * w)
+ *     sum:      lane l (of 16) adds the elements l, l + 16, ... in ascending order to 0;
+ *               lanes are folded in halves (l += l + 8, then 4, 2, 1)
+ *     forward:  mean = sum(x) / n                                         (rms: 0)
+ *               d = x - mean                                              (rms: x)
+ *               rstd = 1 / sqrt(sum(d * d) / n + eps)
+ *               y = (d * rstd) * w + b                                    (without b: (d * rstd) * w)
  *
- *   backward: xhat = (x - mean) * rstd, g = dy * w
- *             dx = ((g - sum(g) / n) - xhat * (sum(g * xhat) / n)) * rstd       (rms: no sum(g))
- *             dw, db: sums of dy * xhat and dy over the rows; ascending chunks of 32 rows are summed
- *             separately and then added to 0; the total is added to the old value
+ *     backward: xhat = (x - mean) * rstd, g = dy * w
+ *               dx = ((g - sum(g) / n) - xhat * (sum(g * xhat) / n)) * rstd       (rms: no sum(g))
+ *               dw, db: sums of dy * xhat and dy over the rows; ascending chunks of 32 rows are summed
+ *               separately and then added to 0; the total is added to the old value
  *
- * The column sums come before dx is written, because dx may be dy. A piece of the first run owns columns,
- * and a piece of the second run owns rows.
+ * The column sums are computed before dx is written, because dx may be dy. A piece of the first run owns
+ * columns, and a piece of the second run owns rows.
  *
- * Any thread may call it.
+ * Any thread may call these functions.
  */
 #include <math.h>
 
@@ -27,7 +27,7 @@
 #define COLUMNS    64
 #define CHUNK_ROWS 32
 
-/* Adds up the lanes of a sum in halves: l += l + 8, then 4, 2, 1. */
+/* Adds up the lanes of a sum in halves: first l += l + 8, then l + 4, l + 2 and l + 1. */
 CPU_INLINE float fold_row(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -105,7 +105,8 @@ void cpu_op_rownorm_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, norm_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Adds the sums over all rows of dy * xhat to dw, and of dy to db, for `width` <= COLUMNS columns. */
+/* Computes column sums over all rows. Adds the sums of dy * xhat to dw, and the sums of dy to db, for
+ * `width` columns. `width` is at most COLUMNS. */
 CPU_CLONES static void sum_norm_columns(const float *restrict x, const float *restrict dy,
                                         const float *restrict stats, size_t rows, size_t n, size_t width,
                                         float *restrict dw, float *restrict db)
@@ -142,7 +143,7 @@ static void norm_bwd_columns(void *ctx, uint32_t i)
     store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
 }
 
-/* The sums (or means) of g and of g * xhat over a row. */
+/* The sums over one row of g and of g * xhat, or the means. */
 struct row_sums {
     float g, g_hat;
 };

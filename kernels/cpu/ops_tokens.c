@@ -7,10 +7,10 @@
  * position once per call and uses them for all rows and heads. For swiglu the expressions are part of the
  * contract:
  *
- *   y = silu(gate) * x                                          (silu and slope: vmath.h)
- *   dgate = (dy * x) * slope(gate), dx = dy * silu(gate)
+ *     y = silu(gate) * x                                          (silu and slope: vmath.h)
+ *     dgate = (dy * x) * slope(gate), dx = dy * silu(gate)
  *
- * Any thread may call it.
+ * Any thread may call these functions.
  */
 #include <assert.h>
 #include <math.h>
@@ -68,12 +68,12 @@ void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, embedding_bwd_piece, &o, o.n / COLUMNS + (o.n % COLUMNS != 0));
 }
 
-/* Number of pairs whose angles are on the stack at a time. */
+/* Number of pairs in a batch. The angles of a batch are on the stack. */
 #define PAIRS 64
 
-/* The angles of up to PAIRS pairs of elements, at one position. */
+/* The rotation of up to PAIRS pairs of elements at one position. */
 struct rotation {
-    double speed[PAIRS]; /* angle between one position and the next */
+    double speed[PAIRS]; /* angle between neighbouring positions */
     float cos[PAIRS], sin[PAIRS];
 };
 
@@ -107,7 +107,7 @@ CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct
     }
 }
 
-/* Rotates the pairs first..first+pairs-1 of all heads of all tokens at position t. */
+/* Rotates the pairs first..first+pairs-1 in all heads of all tokens at position t. */
 static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first,
                             uint32_t pairs)
 {

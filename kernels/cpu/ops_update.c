@@ -32,7 +32,8 @@
 
 #define LANES 16
 #define BLOCK 4096u
-/* Number of partial sums on the stack: 16 KiB, which covers 8 Mi elements per pool_run. */
+/* Number of partial sums that are on the stack at a time. They take 16 KiB, and one pool_run covers 8 Mi
+ * elements. */
 #define BLOCKS_AT_ONCE 2048u
 #define BLOCKS_A_PIECE 16u
 
@@ -71,8 +72,8 @@ struct sgd_scalars {
     float scale, momentum, weight_decay, lr;
 };
 
-/* Returns element i of dw, plus that of dw2 if the weights have a second use. The compiler makes two loops
- * out of each loop that calls it. */
+/* Returns element i of dw, plus element i of dw2 if dw2 is not NULL. The compiler turns each loop that
+ * calls this function into two loops, one for each case. */
 CPU_INLINE float gradient(const float *restrict dw, const float *restrict dw2, size_t i)
 {
     return dw2 ? dw[i] + dw2[i] : dw[i];
@@ -190,10 +191,10 @@ CPU_CLONES static double block_sumsq(const float *x, const float *x2, size_t n)
     return lane[0];
 }
 
-/* One pool_run of sumsq. Each piece writes the sums of its blocks. */
+/* One pool_run of sumsq. Each piece writes one sum for each of its blocks. */
 struct sumsq_ctx {
     const float *x, *x2;
-    /* Number of elements in this pool_run, at most BLOCKS_AT_ONCE * BLOCK. */
+    /* Number of elements in this pool_run. At most BLOCKS_AT_ONCE * BLOCK. */
     uint64_t n;
     double sums[BLOCKS_AT_ONCE];
 };

@@ -1,8 +1,8 @@
 /* Implements the pool: threads that share the pieces of one op and the machine's cores.
  *
  * A run lives on its caller's stack and is in a list while pieces are left. So a run allocates nothing,
- * and several streams can run ops at the same time. An atomic counter hands out pieces one by one; a
- * thread that shares its core with another process simply takes fewer. It never matters which thread ran a
+ * and several streams can run ops at the same time. An atomic counter hands out pieces one by one. A
+ * thread that shares its core with another process simply takes fewer pieces. Any thread may run any
  * piece, because each piece writes its own part of the output. Idle workers look for work for a moment and
  * then sleep on a condition variable. The caller of an op always works on its own run, so an op makes
  * progress even when every worker is busy.
@@ -10,8 +10,8 @@
  * Runs "aside" are those of pool_aside: copies and updates on the host. If they always ran on their
  * callers' threads next to the ops, the kernel would take the core from some thread in the middle of a
  * piece, and the whole op would wait for that piece. So a caller aside works only while fewer threads are
- * working than there are cores. Otherwise it sleeps. Then a worker does its pieces between two ops, or the
- * caller of an op does while it waits for its last helpers.
+ * working than there are cores. Otherwise it sleeps. Then a worker runs its pieces between two ops, or the
+ * caller of an op runs them while it waits for its last helpers.
  *
  * Threads: one thread calls pool_create and pool_destroy. Any thread may call pool_run, even from a piece
  * of a run that is not aside.
@@ -33,35 +33,36 @@ struct pool_run_state {
     void *ctx;
     uint32_t n;
     bool aside;
-    /* The next piece to hand out. It grows beyond n, and 64 bits never wrap around. */
+    /* Index of the next piece to hand out. It may grow beyond n. With 64 bits it never wraps around. */
     _Atomic uint64_t next;
-    /* Number of threads that work on this run besides its caller. Written under crew.mutex. */
+    /* Number of threads that work on this run, without its caller. Changed only under crew.mutex. */
     _Atomic uint32_t helpers;
     struct pool_run_state *next_run; /* guarded by crew.mutex */
 };
 
-/* What callers hold: a crew, and whether their runs are aside. */
+/* A caller's view of the pool. `is_aside` says how its runs use the cores. */
 struct pool {
     struct crew *crew;
     bool aside;
 };
 
-/* The threads of a pool with their list of runs. pool_create makes it and pool_destroy frees it. */
+/* The threads of a pool and the list of runs. pool_create creates it and pool_destroy frees it. */
 struct crew {
-    struct pool ops, aside; /* the two views that callers hold; const */
+    struct pool ops, aside; /* the two views; const */
     pthread_mutex_t mutex;
-    /* Tells sleeping workers that a run was added or that stop was set. */
+    /* Signalled when a run is added or `stop` is set. Idle workers wait for it. */
     pthread_cond_t work;
     /* Signalled when the last helper leaves a run, and when a worker has started. */
     pthread_cond_t done;
-    /* Runs that have pieces left, oldest first. Guarded by mutex. */
+    /* Runs that have pieces left, with the oldest run first. Guarded by mutex. */
     struct pool_run_state *runs;
-    /* Number of runs in the list that are aside. Written under mutex. */
+    /* Number of runs in the list that are aside. Changed only under mutex. */
     _Atomic uint32_t n_aside;
-    /* Number of runs ever added. A thread that looks for work without the mutex sees it change. */
+    /* Number of runs added so far. A thread that does not hold the mutex watches this number to notice a
+     * new run. */
     _Atomic uint32_t posted;
     uint32_t working; /* threads inside a run; guarded by mutex */
-    /* Cores that the process may use, but at least the number of threads. Const. */
+    /* Number of cores that the process may use, or the number of threads if that is larger. Const. */
     uint32_t cores;
     uint32_t sleepers;  /* workers waiting for `work`; guarded by mutex */
     uint32_t ready;     /* workers that have started; guarded by mutex */
@@ -77,7 +78,7 @@ static bool has_pieces(const struct pool_run_state *r)
     return atomic_load_explicit(&r->next, memory_order_relaxed) < r->n;
 }
 
-/* Runs the next piece of r. Returns false if there was none left. */
+/* Runs the next piece of r. Returns false if no piece was left. */
 static bool take_piece(struct pool_run_state *r)
 {
     uint64_t i = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
@@ -87,7 +88,7 @@ static bool take_piece(struct pool_run_state *r)
     return true;
 }
 
-/* Returns the oldest run with pieces left, or NULL. The caller holds the mutex. */
+/* Returns the oldest run that has pieces left, or NULL. The caller must hold the mutex. */
 static struct pool_run_state *find_run(const struct crew *c, bool only_aside)
 {
     struct pool_run_state *r = c->runs;
@@ -101,18 +102,17 @@ static void join(struct pool_run_state *r)
     atomic_fetch_add_explicit(&r->helpers, 1, memory_order_relaxed);
 }
 
-/* Ends a helper's part in a run. The caller holds the mutex. As soon as the mutex is free, the run may
- * vanish together with the stack frame of its caller. */
+/* Removes the calling helper from a run. The caller must hold the mutex. Do not use r after the mutex is
+ * released, because r is on the stack of another thread that may then return. */
 static void leave(struct crew *c, struct pool_run_state *r)
 {
     if (atomic_fetch_sub_explicit(&r->helpers, 1, memory_order_release) == 1)
         pthread_cond_broadcast(&c->done);
 }
 
-/* How long a thread looks for work before it sleeps. During a step, work arrives every few microseconds,
- * and falling asleep and waking up takes longer than that. The limit, about 0.1 ms, is too short to
- * disturb anybody who shares the cores. It is measured in cycles of the processor's counter, because the
- * length of a pause instruction differs between processors. */
+/* How long a thread looks for work before it sleeps, about 0.1 ms. During a step, work arrives every few
+ * microseconds, and sleeping and waking up takes longer than that. The limit is in cycles of the
+ * processor's counter, because the length of a pause instruction differs between processors. */
 #define LOOK_CYCLES 250000u
 
 #if defined(__x86_64__)
@@ -137,7 +137,7 @@ static void relax(void)
 }
 #endif
 
-/* Spins until a run was added since `seen` was read, but no longer than LOOK_CYCLES. */
+/* Spins until a run is added or LOOK_CYCLES have passed. `seen` is the caller's last value of `posted`. */
 static void look_for_work(const struct crew *c, uint32_t seen)
 {
     uint64_t begin = cycles();
@@ -145,7 +145,7 @@ static void look_for_work(const struct crew *c, uint32_t seen)
         relax();
 }
 
-/* Spins until r has no helpers left, but no longer than LOOK_CYCLES. */
+/* Spins until r has no helpers left or LOOK_CYCLES have passed. */
 static void look_for_end(const struct pool_run_state *r)
 {
     uint64_t begin = cycles();
@@ -155,7 +155,8 @@ static void look_for_end(const struct pool_run_state *r)
 
 /* ---- workers ---- */
 
-/* Waits for work. The mutex is held at entry and at return. There may still be no work afterwards. */
+/* Waits for work. The caller holds the mutex before and after the call. The function may also return when
+ * there is no work. */
 static void idle(struct crew *c)
 {
     uint32_t seen = atomic_load_explicit(&c->posted, memory_order_relaxed);
@@ -220,8 +221,8 @@ static void remove_run(struct crew *c, struct pool_run_state *r)
         atomic_fetch_sub_explicit(&c->n_aside, 1, memory_order_relaxed);
 }
 
-/* Adds a run and wakes workers for it. The caller holds the mutex, and post releases it. `joins` says
- * whether the caller will work on the run itself. */
+/* Adds a run and wakes workers for it. The caller holds the mutex, and this function releases it. `joins`
+ * is true if the caller will work on the run itself. */
 static void post(struct crew *c, struct pool_run_state *r, bool joins)
 {
     uint32_t wake = joins ? r->n - 1 : r->n;
@@ -235,8 +236,8 @@ static void post(struct crew *c, struct pool_run_state *r, bool joins)
         pthread_cond_signal(&c->work);
 }
 
-/* Works on pieces of runs aside until the helpers of the run `own` are done. The caller of an op does this
- * when all pieces of its own run are taken. */
+/* Works on pieces of runs that are aside until the helpers of the run `own` are done. The caller of an op
+ * does this when all pieces of its own run are taken. */
 static void help_aside(struct crew *c, const struct pool_run_state *own)
 {
     struct pool_run_state *r;
@@ -264,8 +265,7 @@ static void run_op(struct crew *c, struct pool_run_state *r)
     while (take_piece(r))
         ;
 
-    /* Every piece is taken. Once the helpers have left, every piece is done and no other thread refers to
-     * r. */
+    /* Every piece is taken. Once the helpers have left, every piece is done, and no other thread uses r. */
     pthread_mutex_lock(&c->mutex);
     remove_run(c, r);
     pthread_mutex_unlock(&c->mutex);
@@ -316,7 +316,7 @@ struct pool *pool_aside(struct pool *p)
 
 /* ---- create and destroy ---- */
 
-/* Starts the workers with all signals blocked. Signals go to the threads that expect them. */
+/* Starts the workers with all signals blocked, so that other threads of the process receive the signals. */
 static int start_workers(struct crew *c, uint32_t n)
 {
     sigset_t all, before;
@@ -335,8 +335,8 @@ static int start_workers(struct crew *c, uint32_t n)
     return -r;
 }
 
-/* Waits until all workers have started, so that what a thread allocates at its start (in cpu_thread_init)
- * is allocated before a step and not in the middle of one. */
+/* Waits until all workers have started. A thread allocates memory when it starts (in cpu_thread_init), and
+ * this must not happen in the middle of a step. */
 static void await_workers(struct crew *c)
 {
     pthread_mutex_lock(&c->mutex);
@@ -345,7 +345,7 @@ static void await_workers(struct crew *c)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* Returns the number of cores that this process may use, but at least `threads`. */
+/* Returns the number of cores that this process may use, or `threads` if that is larger. */
 static uint32_t count_cores(uint32_t threads)
 {
     cpu_set_t cores;

@@ -1,7 +1,8 @@
 /* Implements streams: each has one thread, one ring of commands and one lock.
  *
  * It uses a lock rather than a lock-free ring, because enqueueing and starting a command costs little
- * compared to the op or copy itself, and because one sentence per field then says who may touch it.
+ * compared to the op or copy itself. With a lock, one sentence per field is enough to say who may touch
+ * it.
  *
  * It uses a list of waiters rather than one condition for all. A plan has thousands of waits per second,
  * in which several streams wait for different positions of one stream. Each waiter sleeps on a condition
@@ -30,7 +31,7 @@
 #include "base/arena.h"
 #include "kernels/cpu/cpu.h"
 
-/* A thread that sleeps until a stream reaches a position. It lives on that thread's stack. */
+/* A thread that sleeps until a stream reaches a position. The struct lives on the stack of that thread. */
 struct stream_waiter {
     uint64_t position;
     pthread_cond_t reached;
@@ -43,25 +44,26 @@ struct stream {
     pthread_t thread;   /* const */
 
     pthread_mutex_t lock;
-    /* Tells the stream's thread that the queue is no longer empty or that closing was set. */
+    /* Signalled when a command is enqueued and when `closing` is set. The stream's thread waits for it. */
     pthread_cond_t work;
-    /* Number of commands ever enqueued. Only the enqueueing thread writes it, under lock. */
+    /* Number of commands enqueued so far. Only the enqueueing thread changes it, and it holds the lock
+     * then. */
     uint64_t pushed;
     uint64_t done; /* position reached; guarded by lock */
-    /* Waiters whose position is not reached yet, in no particular order. Guarded by lock. */
+    /* Waiters whose position has not been reached yet, in no particular order. Guarded by lock. */
     struct stream_waiter *waiters;
-    pthread_cond_t started; /* signals that `running` was set */
-    /* Whether the thread has started and made all its allocations. Guarded by lock. */
+    pthread_cond_t started; /* signalled when `running` is set */
+    /* True once the thread has started and has made all its allocations. Guarded by lock. */
     bool running;
     bool closing; /* guarded by lock */
 
-    /* Command i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed`
-     * passes i, and then to the stream's thread until `done` passes i. */
+    /* Command i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed` is
+     * more than i. After that it belongs to the stream's thread until `done` is more than i. */
     struct stream_command queue[STREAM_QUEUE];
 };
 
-/* Removes and wakes the waiters whose position is reached. The caller holds the lock: a waiter is on the
- * stack of a thread, which leaves as soon as it gets the lock. */
+/* Removes and wakes the waiters whose position is reached. The caller must hold the lock, because a waiter
+ * is on the stack of its thread. That thread may return as soon as it gets the lock. */
 static void wake_waiters(struct stream *s)
 {
     struct stream_waiter **at = &s->waiters;
@@ -82,8 +84,8 @@ static void *stream_main(void *arg)
     struct stream *s = arg;
 
     cpu_thread_init();
-    /* A copy with a speed limit sleeps until its time is over and should wake up on time. The default
-     * timer slack of 50 us is longer than a small copy takes. */
+    /* A copy with a speed limit sleeps until its time is over and must wake up on time. The default timer
+     * slack of 50 us is longer than a small copy takes. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 
     pthread_mutex_lock(&s->lock);
@@ -105,7 +107,8 @@ static void *stream_main(void *arg)
     return NULL;
 }
 
-/* Starts the stream's thread with all signals blocked. Signals go to the threads that expect them. */
+/* Starts the stream's thread with all signals blocked, so that other threads of the process receive the
+ * signals. */
 static int start_thread(struct stream *s)
 {
     sigset_t all, before;
@@ -161,7 +164,7 @@ void stream_destroy(struct stream *s)
     free(s);
 }
 
-/* Sleeps until `position` is reached. The lock is held at entry and at return. */
+/* Sleeps until `position` is reached. The caller holds the lock before and after the call. */
 static void await_locked(struct stream *s, uint64_t position)
 {
     struct stream_waiter w = {.position = position, .reached = PTHREAD_COND_INITIALIZER, .next = s->waiters};
@@ -187,8 +190,8 @@ void stream_push(struct stream *s, const struct stream_command *c)
     bool was_empty;
 
     pthread_mutex_lock(&s->lock);
-    /* Once the queue is full, sleep until half of it is free. A wake-up for each command would cost more
-     * than the commands. */
+    /* If the queue is full, sleep until half of it is free. Waking up for every single command would cost
+     * more than the commands do. */
     if (s->pushed - s->done == STREAM_QUEUE)
         await_locked(s, s->pushed - STREAM_QUEUE / 2);
     was_empty = s->done == s->pushed;

@@ -1,13 +1,13 @@
 /* A stream of the cpu backend: a thread that runs the commands of a queue in order.
  *
  * Streams refer to each other by positions. Position p of a stream is reached when its first p commands
- * are done; the position only grows. An event is a (stream, position) pair. Recording an event therefore
- * costs nothing and needs no command. A wait captures the position when it is enqueued, so a later record
- * of the same event cannot confuse it.
+ * are done. The position only grows. An event is a (stream, position) pair. Recording an event therefore
+ * costs nothing and needs no command. A wait stores the position when it is enqueued, so a later record of
+ * the same event does not affect it.
  *
  * A wait can only name a position that is already enqueued. The commands in the queues therefore complete
- * without further help from the enqueueing thread, which may sleep while a queue is full: there is no
- * deadlock.
+ * without further help from the enqueueing thread. So there is no deadlock when that thread sleeps because
+ * a queue is full.
  */
 #ifndef KERNELS_CPU_STREAM_H
 #define KERNELS_CPU_STREAM_H
@@ -17,11 +17,11 @@
 
 #include "kernels/op.h"
 
-#define STREAM_QUEUE 256 /* most commands in flight per stream */
+#define STREAM_QUEUE 256 /* largest number of commands in a queue */
 
 struct stream;
 
-/* What a command does. */
+/* The kinds of commands. */
 enum command_kind {
     COMMAND_COPY,
     COMMAND_DISCARD,
@@ -31,7 +31,8 @@ enum command_kind {
     COMMAND_COUNT
 };
 
-/* One entry of a stream's queue. stream_push copies it in; its pointers must stay valid until it has run. */
+/* One entry of a stream's queue. stream_push copies the struct. Its pointers must stay valid until the
+ * command has run. */
 struct stream_command {
     enum command_kind kind;
     union {
@@ -46,7 +47,7 @@ struct stream_command {
             uint64_t bytes;
         } discard;
         struct op_call launch;
-        uint64_t *mark; /* where the time is written */
+        uint64_t *mark; /* address for the time */
         struct {
             struct stream *on;
             uint64_t position;
@@ -56,18 +57,20 @@ struct stream_command {
 
 typedef void stream_run_fn(void *ctx, const struct stream_command *c);
 
-/* Creates a stream whose thread calls run(ctx, command) for one command after another. `name` is the
- * thread's name in debuggers. Returns a negative errno if pthread_create fails. */
+/* Creates a stream. Its thread calls run(ctx, command) for one command after another. `name` is the name
+ * of the thread in debuggers. Returns a negative errno if pthread_create fails. */
 int stream_create(const char *name, stream_run_fn *run, void *ctx, struct stream **ret);
-/* Waits until the queue is empty, then stops the thread and frees the stream. Takes NULL. */
+/* Waits until the queue is empty, then stops the thread and frees the stream. s may be NULL. */
 void stream_destroy(struct stream *s);
 
-/* Copies a command into the queue. Sleeps while the queue is full. Enqueueing thread only. */
+/* Copies a command into the queue. Sleeps while the queue is full. Only the enqueueing thread may call it. */
 void stream_push(struct stream *s, const struct stream_command *c);
-/* Returns the position that is reached when everything pushed so far is done. Enqueueing thread only. */
+/* Returns the position that the stream reaches when everything pushed so far is done. Only the enqueueing
+ * thread may call it. */
 uint64_t stream_pushed(const struct stream *s);
 
-/* Sleeps until `position` is reached, which is at most stream_pushed. Any thread except the stream's own. */
+/* Sleeps until the stream reaches `position`, which must be at most stream_pushed. Any thread except the
+ * stream's own may call it. */
 void stream_await(struct stream *s, uint64_t position);
 
 #endif

@@ -1,12 +1,12 @@
 /* Scratch memory of each thread, for ops that copy their operands close to the core that works on them.
  *
- * Every thread needs such copies, and a device does not know how many threads there are; so this memory
- * does not belong to a device. The same bytes, used again by the next piece and the next op, stay in the
- * core's second-level cache. Each thread has one buffer. It grows to the largest size requested so far and
- * is freed when the thread ends. A thread that has run an op once allocates nothing when it runs the op
- * again.
+ * Every thread needs such copies, and a device does not know how many threads there are. So this memory
+ * does not belong to a device. The next piece and the next op use the same bytes again, which therefore
+ * stay in the core's second-level cache. Each thread has one buffer. It grows to the largest size
+ * requested so far and is freed when the thread ends. A thread that has run an op once allocates nothing
+ * when it runs the op again.
  *
- * Any thread may call it; a buffer is used only by its own thread.
+ * Any thread may call these functions. Each buffer is used only by its own thread.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,13 +14,14 @@
 #include "base/log.h"
 #include "kernels/cpu/cpu.h"
 
-/* Buffer sizes are multiples of this, which is itself a multiple of the cache line. */
+/* Buffer sizes are rounded up to a multiple of STEP, which is itself a multiple of the cache line. */
 #define STEP ((size_t)1 << 16)
 
 static _Thread_local void *buffer;
 static _Thread_local size_t buffer_bytes;
 
-/* The key whose destructor frees a thread's buffer. at_exit_once guards its creation. */
+/* This key has a destructor that frees the thread's buffer. at_exit_once makes sure that the key is
+ * created only once. */
 static pthread_key_t at_exit;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 

@@ -1,17 +1,17 @@
-/* Implements transpose_f32: blocks of 16 x 16 in registers if the processor has AVX512, and element by
- * element otherwise and at the edges.
+/* Implements transpose_f32. With AVX512 it transposes blocks of 16 x 16 in registers. The edges, and
+ * everything on other processors, are transposed element by element.
  *
  * Rows of weights are thousands of bytes apart. So the code walks through sixteen rows side by side, one
  * cache line of each at a time. Meanwhile it prefetches the same columns of the next sixteen rows, into
  * the second-level cache because the first level is too small.
  *
- * Any thread may call it.
+ * Any thread may call this function.
  */
 #include "kernels/cpu/transpose.h"
 
 #define SIDE 16
 
-/* Transposes element by element. */
+/* Transposes a matrix element by element. */
 static void plain(const float *from, size_t ld, size_t rows, size_t columns, float *to, size_t ld_to)
 {
     for (size_t j = 0; j < columns; j++)
@@ -30,7 +30,7 @@ static void plain(const float *from, size_t ld, size_t rows, size_t columns, flo
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* low_pairs interleaves the low pairs of floats in each quarter of the vectors a and b; high_pairs
+/* low_pairs interleaves the low pairs of floats in each quarter of the vectors a and b. high_pairs
  * interleaves the high pairs. */
 TARGET INLINE __m512 low_pairs(__m512 a, __m512 b)
 {
@@ -42,7 +42,8 @@ TARGET INLINE __m512 high_pairs(__m512 a, __m512 b)
     return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
 
-/* Transposes one block: first within quarters of vectors, then by exchanging quarters. */
+/* Transposes one block of 16 x 16. First transposes within quarters of vectors, then exchanges the
+ * quarters. */
 TARGET INLINE void block(const float *from, size_t ld, float *to, size_t ld_to)
 {
     __m512 r[SIDE], t[SIDE];
@@ -76,7 +77,7 @@ TARGET INLINE void block(const float *from, size_t ld, float *to, size_t ld_to)
     }
 }
 
-/* Transposes a matrix whose numbers of rows and columns are multiples of SIDE. */
+/* Transposes a matrix. Its numbers of rows and columns must be multiples of SIDE. */
 TARGET static void blocks(const float *from, size_t ld, size_t rows, size_t columns, float *to, size_t ld_to)
 {
     for (size_t i = 0; i < rows; i += SIDE)

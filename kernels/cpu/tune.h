@@ -1,6 +1,6 @@
 /* Finds by trial which of two variants of a computation is faster on this machine. Variant 0 is the
- * default and variant 1 is the alternative. Both must produce the same bits, so the choice affects nothing
- * but the time.
+ * default and variant 1 is the alternative. Both must produce the same bits, so the choice affects only
+ * the time.
  *
  * A tuning table starts as all zeros. Any thread may use it at any time. */
 #ifndef KERNELS_CPU_TUNE_H
@@ -8,31 +8,30 @@
 
 #include <stdint.h>
 
-#define TUNE_PAIRS 8 /* most trials of each variant */
-/* The alternative must win this many trials clearly. From then on it is used. */
+#define TUNE_PAIRS 8 /* largest number of trials per variant */
+/* Once the alternative has won this many trials clearly, it is always used. */
 #define TUNE_WINS 7
-/* Number of computations that a table can hold. Any further computation uses the default. */
+/* Number of computations that a table can hold. When the table is full, new computations use the default. */
 #define TUNE_SLOTS 512
 
 /* The trials of one computation. */
 struct tune_slot {
-    _Atomic uint64_t key;        /* which computation this is; 0: free slot */
+    _Atomic uint64_t key;        /* which computation this is; 0 if free */
     _Atomic uint64_t default_ns; /* time of the default's latest trial */
     _Atomic uint32_t tries;      /* trials started so far, of both variants */
-    _Atomic uint32_t wins;       /* trials that the alternative won clearly */
+    _Atomic uint32_t wins;       /* clear wins of the alternative */
     _Atomic uint32_t losses;
 };
 
-/* A table of computations, hashed by their keys. */
+/* A hash table of computations, indexed by their keys. */
 struct tune_table {
     struct tune_slot slots[TUNE_SLOTS];
 };
 
-/* Returns the variant to use for the computation with this key (not 0). If this call is a trial, *ret_slot
- * is not NULL, and the caller reports the time that the variant took with tune_note. Otherwise *ret_slot
- * is NULL. */
+/* Returns the variant to use for the computation `key`, which must not be 0. If *ret_slot is not NULL,
+ * this call is a trial: the caller measures the time and passes it to tune_note. */
 uint32_t tune_choose(struct tune_table *t, uint64_t key, struct tune_slot **ret_slot);
-/* Records that a trial of `variant` took `ns` nanoseconds. Each trial of the alternative is compared with the
+/* Records that a trial of `variant` took `ns` nanoseconds. A trial of the alternative is compared with the
  * latest trial of the default. */
 void tune_note(struct tune_slot *slot, uint32_t variant, uint64_t ns);
 
