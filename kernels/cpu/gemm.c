@@ -146,7 +146,7 @@ static struct operand operand_b(const struct tiling *t, uint32_t n0, uint32_t n1
     return (struct operand){copied_b, COPIED_B_LD, false};
 }
 
-/* Adds the products of one tile for k0 <= k < k1. */
+/* Computes the product of one tile, for k0 <= k < k1 only. */
 static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1,
                        uint32_t k0, uint32_t k1)
 {
@@ -225,8 +225,8 @@ void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool)
 
 static struct tune_table variants;
 
-/* Returns a hash of everything that the running time depends on. It is never 0. If two shapes have the
- * same hash, they merely share one choice of variant. */
+/* Returns a key made of everything that the running time depends on. It is never 0. If two shapes have the
+ * same key, they merely share one choice of variant. */
 static uint64_t key_of(const struct gemm *g)
 {
     uint64_t key = g->m, flags = g->a_trans | g->b_trans << 1 | g->accumulate << 2 | (g->done != NULL) << 3;

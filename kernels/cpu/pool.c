@@ -40,7 +40,7 @@ struct pool_run_state {
     struct pool_run_state *next_run; /* guarded by crew.mutex */
 };
 
-/* A caller's view of the pool. `is_aside` says how its runs use the cores. */
+/* A caller's view of the pool. `aside` says whether its runs leave the cores to the ops. */
 struct pool {
     struct crew *crew;
     bool aside;

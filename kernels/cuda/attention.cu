@@ -1,8 +1,8 @@
 /* Attention, forward and backward, without ever holding all scores of a head.
  *
  * A thread block owns a tile of TILE queries of one head of one sequence. For the gradients of keys and
- * values, it owns a tile of TILE keys. It goes through those tiles of the other side that the causal mask
- * leaves, in ascending order:
+ * values, it owns a tile of TILE keys. The block goes through the tiles of the other side in ascending
+ * order. It skips the tiles that the causal mask hides:
  *
  *     attend          scores = q k^T; running maximum and sum of each query's softmax; y += weights v
  *     attend_deltas   delta = sum of dy * y over a query's head, which equals the sum of weight * gradient
@@ -18,7 +18,7 @@
  * own side) and 4 x 4 elements in every 64 columns of the result. The threads of a row are half a warp.
  * The factors of a product pass through shared memory, DEPTH at a time. They are laid out so that a thread
  * reads its four values of either factor with one access. A block's result has up to 64 or up to 128
- * columns; there are two kernels of each kind, which differ in their number of registers. Wider heads take
+ * columns. There are two kernels of each kind, which differ in their number of registers. Wider heads take
  * several blocks, each of which computes the same scores.
  *
  * Products are fused multiply-adds. Because of -fmad=false they are written explicitly as fmaf.
@@ -38,17 +38,17 @@
 /* Each thread computes PART rows and PART columns of a tile. */
 #define PART 4u
 #define WIDE 2u /* most column tiles in a block's result */
-/* Length of the slices of both factors that are in shared memory at a time. */
+/* Both factors of a product pass through shared memory in slices of this length. */
 #define DEPTH 16u
 
-/* Distances between rows in shared memory, in floats. With these, rows begin at a multiple of 16 bytes and
- * in different banks. */
+/* Distances between rows in shared memory, in floats. They make each row start at a multiple of 16 bytes
+ * and in a different bank. */
 #define PITCH      (TILE + 4u)
 #define WIDE_PITCH (WIDE * TILE + 4u)
 
 static_assert(TILE / PART == LANES && LANES * LANES == THREADS, "the threads of a row are half a warp");
 
-/* The arguments of all kernels of a call. */
+/* The arguments that all kernels of a call share. */
 struct cuda_attention {
     const float *qkv;
     const float *y, *dy; /* backward only */
@@ -58,7 +58,7 @@ struct cuda_attention {
     uint32_t rows, seq, heads, kv_heads, head, first_head;
     uint32_t tiles; /* tiles in a sequence */
     float scale;
-    float keep; /* 1/(1 - p); 0: no dropout */
+    float keep; /* 1/(1 - p), or 0 without dropout */
     struct dropout dropout;
 };
 
@@ -70,19 +70,19 @@ struct head_tokens {
 
 /* The part of the work that a thread block does. */
 struct tile_block {
-    uint32_t row, head, own; /* own: first token of its tile */
-    uint32_t column;         /* first column of its result */
+    uint32_t row, head, own; /* own: first token of the block's tile */
+    uint32_t column;         /* first column of the block's result */
 };
 
-/* A block's shared memory: the two factors of a product, and a tile of weights or gradients. */
+/* The shared memory of a thread block: the two factors of a product, and a tile of weights or gradients. */
 struct shared_tiles {
     float a[DEPTH][PITCH];
     float b[DEPTH][WIDE_PITCH];
     float tile[TILE][PITCH]; /* [other][own] */
 };
 
-/* my_own and my_other return the first row (own side) and the first column (other side) of this thread's
- * part of a tile. */
+/* my_own and my_other return the first row and the first column of this thread's part of a tile. Rows
+ * belong to the block's own side, columns to the other side. */
 static __device__ __forceinline__ uint32_t my_own(void)
 {
     return threadIdx.x / LANES * PART;
@@ -95,14 +95,14 @@ static __device__ __forceinline__ uint32_t my_other(void)
 
 /* ---- where things are ---- */
 
-/* Returns the distance of two tokens in qkv. */
+/* Returns the distance between two tokens in qkv, in floats. */
 static __device__ __forceinline__ uint64_t qkv_pitch(const struct cuda_attention *a)
 {
     return ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head;
 }
 
-/* Returns the index of head `index` of the first token in a row of qkv. Heads are queries first, then
- * keys, then values. */
+/* Returns the index in qkv of head `index` of the first token in a row. The query heads come first, then
+ * the key heads, then the value heads. */
 static __device__ __forceinline__ uint64_t qkv_at(const struct cuda_attention *a, uint32_t row,
                                                   uint32_t index)
 {
@@ -117,7 +117,7 @@ static __device__ __forceinline__ struct head_tokens qkv_of(const struct cuda_at
     return t;
 }
 
-/* y_pitch, y_at and dy_of do for y and dy what the functions above do for qkv. */
+/* y_pitch, y_at and dy_of are the counterparts for y and dy of the functions above. */
 static __device__ __forceinline__ uint64_t y_pitch(const struct cuda_attention *a)
 {
     return (uint64_t)a->heads * a->head;
@@ -136,7 +136,7 @@ static __device__ __forceinline__ struct head_tokens dy_of(const struct cuda_att
     return t;
 }
 
-/* Returns the index of query 0 of head h in lse and delta. */
+/* Returns the index in lse and delta of the first query of head h. */
 static __device__ __forceinline__ uint64_t query_at(const struct cuda_attention *a, uint32_t row, uint32_t h)
 {
     return ((uint64_t)row * a->heads + h) * a->seq;
@@ -148,9 +148,9 @@ static __device__ __forceinline__ uint32_t key_head(const struct cuda_attention 
     return h / (a->heads / a->kv_heads);
 }
 
-/* Returns the work of this thread block, in a grid over the tiles of all heads. Blocks of one head are
- * neighbours, because they read the same data. Blocks that take longest come first; with `last` these are
- * the blocks of the last tiles. */
+/* Returns the tile that this thread block works on. Blocks of one head have neighbouring numbers, because
+ * they read the same data. Tiles that take longest should come first, so `last` reverses the order of the
+ * tiles. */
 static __device__ __forceinline__ struct tile_block my_block(const struct cuda_attention *a, uint32_t heads,
                                                              uint32_t columns, bool last)
 {
@@ -166,9 +166,9 @@ static __device__ __forceinline__ struct tile_block my_block(const struct cuda_a
 
 /* ---- products ---- */
 
-/* Loads a tile across tokens: to[k][i] = element depth + k of token first + i, or 0 beyond the head or the
- * sequence. Eight neighbouring threads read one sector of memory, and four such groups write to different
- * banks. */
+/* Loads a tile with one column per token: to[k][i] = element depth + k of token first + i. Elements beyond
+ * the head or the sequence become 0. Eight neighbouring threads read one sector of memory, and four such
+ * groups write to different banks. */
 static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct head_tokens t,
                                                    uint32_t first, uint32_t depth,
                                                    const struct cuda_attention *a)
@@ -181,8 +181,8 @@ static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch,
     }
 }
 
-/* Loads a tile along tokens: to[k][j] = element column + j of token first + k, or 0 beyond the head or the
- * sequence. */
+/* Loads a tile with one row per token: to[k][j] = element column + j of token first + k. Elements beyond
+ * the head or the sequence become 0. */
 static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct head_tokens t,
                                                   uint32_t first, uint32_t column, uint32_t columns,
                                                   const struct cuda_attention *a)
@@ -208,8 +208,8 @@ static __device__ __forceinline__ void add_outer(const float *x, const float *y,
             c[i][j] = fmaf(own[i], other[j], c[i][j]);
 }
 
-/* Computes c[i][j], the dot product of tokens own + i and other + j. No thread uses the shared memory
- * before or after the call. */
+/* Computes c[i][j], the dot product of tokens own + i and other + j. Uses the shared memory. Every thread
+ * has finished with it when the call begins and when it returns. */
 static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, struct head_tokens x,
                                                       uint32_t own, struct head_tokens y, uint32_t other,
                                                       const struct cuda_attention *a, float (*c)[PART])
@@ -228,8 +228,9 @@ static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, st
     }
 }
 
-/* Adds to sum[w][i][j], for all tokens o of the other side, tile[o][own + i] times element 64 w + j of
- * token o. c is this thread's part of the tile. No thread uses the shared memory before or after the call. */
+/* For each token o of the other side, adds tile[o][own + i] times element 64 w + j of token o to
+ * sum[w][i][j]. c is this thread's part of the tile. Every thread has finished with the shared memory when
+ * the call begins and when it returns. */
 static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
                                                      struct head_tokens y, uint32_t other, uint32_t column,
                                                      uint32_t wide, const struct cuda_attention *a,
@@ -252,7 +253,7 @@ static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, flo
     }
 }
 
-/* Stores this thread's part of a result. `to` points to token 0 of the head. */
+/* Writes this thread's part of a result to memory. `to` points to token 0 of the head. */
 static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct tile_block *b,
                                                   uint32_t wide, const struct cuda_attention *a,
                                                   float (*sum)[PART][PART])
@@ -278,15 +279,14 @@ static __device__ __forceinline__ void clear_part(float (*sum)[PART][PART])
 
 /* ---- weights ---- */
 
-/* Returns whether query q sees key k. */
+/* Returns true if the causal mask lets query q see key k. */
 static __device__ __forceinline__ bool sees(const struct cuda_attention *a, uint32_t q, uint32_t k)
 {
     return k <= q && q < a->seq;
 }
 
-/* Returns 16 bits: bit 4 n + m says whether dropout keeps the weight of query q + n for key k + m. The
- * loop is not unrolled, because the random numbers of sixteen weights would take more registers than
- * everything else. */
+/* Returns 16 bits. Bit 4 n + m is set if dropout keeps the weight of query q + n and key k + m. The loop
+ * is not unrolled, because the random numbers of sixteen weights would take too many registers. */
 static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention *a, uint32_t row, uint32_t h,
                                                      uint32_t q, uint32_t k)
 {
@@ -305,7 +305,7 @@ static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention
     return all;
 }
 
-/* Applies dropout to a weight or its gradient. */
+/* Applies dropout to a softmax weight, or to the gradient of a weight. */
 static __device__ __forceinline__ float drop(const struct cuda_attention *a, bool kept, float x)
 {
     return a->keep == 0.0f ? x : kept ? x * a->keep : 0.0f;
@@ -313,14 +313,14 @@ static __device__ __forceinline__ float drop(const struct cuda_attention *a, boo
 
 /* ---- forward ---- */
 
-/* The softmax of a query over the keys seen so far. */
+/* The softmax of one query over the keys processed so far. */
 struct running {
     float max;
     float sum; /* sum over the keys of this lane */
 };
 
 /* Turns the scores of this thread's keys into weights relative to the maximum so far. Returns the factor
- * by which earlier sums must shrink. */
+ * that all earlier sums must be multiplied by. */
 static __device__ __forceinline__ float weigh(const struct cuda_attention *a, uint32_t q, uint32_t k,
                                               float *c, struct running *r)
 {
@@ -342,7 +342,7 @@ static __device__ __forceinline__ float weigh(const struct cuda_attention *a, ui
     return shrink;
 }
 
-/* Turns this thread's part of a tile of scores into weights, and rescales the earlier sums. */
+/* Turns this thread's part of a tile of scores into weights, and rescales the sums of earlier tiles. */
 static __device__ __forceinline__ void weigh_tile(const struct cuda_attention *a, const struct tile_block *b,
                                                   uint32_t other, uint32_t wide, float (*c)[PART],
                                                   struct running *running, float (*sum)[PART][PART])
@@ -402,7 +402,7 @@ static __device__ __forceinline__ void attend(const struct cuda_attention *a, ui
 
 static __global__ void attend_deltas(const struct cuda_attention a)
 {
-    /* n is the index of a token and one of its heads, in the order of y. */
+    /* n is the index in y of one head of one token. */
     const uint32_t n = my_row(), lane = threadIdx.x % LANES;
     const uint64_t at = (uint64_t)n * a.head;
     float sum = 0;
@@ -417,8 +417,8 @@ static __global__ void attend_deltas(const struct cuda_attention a)
         a.delta[query_at(&a, token / a.seq, h) + token % a.seq] = sum;
 }
 
-/* For one query and one key: turns *c from the product of their heads into the weight after dropout, and
- * *g from the product of dy and the value into the gradient of the score. */
+/* Handles one query and one key. On entry *c is the product of their heads, and *g is the product of dy
+ * and the value. On return *c is the weight after dropout, and *g is the gradient of the score. */
 static __device__ __forceinline__ void weigh_back(const struct cuda_attention *a, bool seen, bool kept,
                                                   float lse, float delta, float *c, float *g)
 {
@@ -462,7 +462,7 @@ static __device__ __forceinline__ void attend_queries(const struct cuda_attentio
     store_part(a->out + qkv_at(a, b.row, b.head), qkv_pitch(a), &b, wide, a, sum);
 }
 
-/* Adds what query head h contributes to the gradients of a tile of keys and values. */
+/* Adds the contribution of query head h to the gradients of a tile of keys and values. */
 static __device__ __forceinline__ void attend_keys_of(struct shared_tiles *s, const struct cuda_attention *a,
                                                       const struct tile_block *b, uint32_t h, uint32_t wide,
                                                       float (*dk)[PART][PART], float (*dv)[PART][PART])
@@ -525,7 +525,7 @@ KERNEL(attend_keys_128, attend_keys, 2)
 
 typedef void kernel(const struct cuda_attention a);
 
-/* Launches the kernel `narrow` if the head fits into it, and `wide` otherwise. */
+/* Launches `narrow` if a head has at most TILE columns, and `wide` otherwise. */
 static void launch(const struct cuda_compute *at, const struct cuda_attention *a, uint32_t heads,
                    kernel *narrow, kernel *wide)
 {
@@ -535,7 +535,8 @@ static void launch(const struct cuda_compute *at, const struct cuda_attention *a
     (a->head <= TILE ? narrow : wide)<<<grid, THREADS, 0, at->stream>>>(*a);
 }
 
-/* Makes the arguments of either op. Both ops have these fields, with the same names. */
+/* Builds the kernel arguments from a forward or a backward op. Both kinds of op have fields with these
+ * names. */
 #define ATTENTION_OF(o, step)                                                                                \
     attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head, (o)->first_head,       \
                  dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
@@ -587,7 +588,8 @@ int cuda_op_attention_bwd(const struct cuda_compute *at, const struct op_call *c
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Launches every kernel for sequences without tokens, so that it reads and writes nothing. */
+/* Launches every kernel once so that CUDA loads it. The sequences have no tokens, so the kernels read and
+ * write nothing. */
 int cuda_warm_attention(const struct cuda_compute *at)
 {
     struct cuda_attention none = {0};

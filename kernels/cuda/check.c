@@ -1,5 +1,5 @@
 /* Implements check.h: logs the first failed CUDA call, clears the stored error, and turns it into an
- * errno. Enqueueing thread only. */
+ * errno. Only the enqueueing thread runs this code. */
 #include "kernels/cuda/check.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 const struct backend_host *cuda_host;
 
-/* Logs and remembers the first failure. Returns its errno. */
+/* Logs and stores the first failure. Returns the errno of this failure. */
 static int remember_fault(struct cuda_fault *f, int code, const char *call, const char *what,
                           const char *file, int line)
 {
@@ -26,7 +26,7 @@ int cuda_errno(cudaError_t e)
 {
     if (e == cudaSuccess)
         return 0;
-    /* Clear the stored error, or a later call would find it and fail. */
+    /* Clear the error that the runtime stores. Otherwise a later call would report it again. */
     cudaGetLastError();
     switch (e) {
     case cudaErrorMemoryAllocation:

@@ -1,9 +1,9 @@
 /* How the cuda backend reports a failed CUDA call.
  *
- * The first failure of a devset is logged with the source line, the call and CUDA's own words, and the
+ * The first failure of a devset is logged with the source line, the call and CUDA's own message, and the
  * error that the runtime stores is cleared. The caller gets an errno: -ENOMEM if memory ran out, -ENODEV
  * if a device is missing or gone, -EIO for anything else. After a failure the state of the devices' queues
- * is unknown. So the devset remembers the first code and answers every later call with it.
+ * is unknown. So the devset remembers the first code and returns it from every later call.
  *
  * C and CUDA C files include this header.
  */
@@ -17,26 +17,27 @@ extern "C" {
 #endif
 
 struct backend_host;
-/* The table of functions that the program lends to the module. It is set before anything else runs. */
+/* The table of functions that the program lends to the module. It is set before any other function of the
+ * module runs. */
 extern const struct backend_host *cuda_host;
 
-/* Whether a devset has failed. Enqueueing thread only. */
+/* The first failure of a devset, if any. Only the enqueueing thread uses it. */
 struct cuda_fault {
     int code; /* errno of the first failure, or 0 */
 };
 
-/* Returns the errno for e, or 0 for cudaSuccess. Clears the runtime's stored error. */
+/* Returns the errno for e, or 0 for cudaSuccess. Clears the error that the runtime stores. */
 int cuda_errno(cudaError_t e);
 
-/* cuda_check and cublas_check return 0 for success. Otherwise they log the failure if it is the first one,
- * remember it in f, and return its errno. */
+/* cuda_check and cublas_check return 0 if the call succeeded. Otherwise they return a negative errno. The
+ * first failure is logged and stored in f. */
 int cuda_check(struct cuda_fault *f, cudaError_t e, const char *call, const char *file, int line);
 int cublas_check(struct cuda_fault *f, int status, const char *call, const char *file, int line);
 
 #define CUDA_CHECK(fault, call)   cuda_check(fault, call, #call, __FILE__, __LINE__)
 #define CUBLAS_CHECK(fault, call) cublas_check(fault, (int)(call), #call, __FILE__, __LINE__)
 
-/* CUDA_TRY and CUBLAS_TRY return from the calling function if the call fails. */
+/* CUDA_TRY and CUBLAS_TRY make the calling function return the errno if the CUDA call fails. */
 #define CUDA_TRY(fault, call)                                                                                \
     do {                                                                                                     \
         int try_result = CUDA_CHECK(fault, call);                                                            \

@@ -1,14 +1,14 @@
 /* The inside of the cuda backend: a devset and its parts.
  *
- *   device_cuda.c     open, close, arenas, names         host_queue.c   the host's compute stream
- *   enqueue.c         launches, copies, marks, events    host_memory.c  pinned memory
- *   cuda_ops.c, *.cu  the ops                            peer_copy.c    copies between devices
- *   probe.c           lists the devices                  check.c        failed calls
- *   nvml.c            facts from the driver              watch.c        reports to a race detector
+ *     device_cuda.c     open, close, arenas, names         host_queue.c   the host's compute stream
+ *     enqueue.c         launches, copies, marks, events    host_memory.c  pinned memory
+ *     cuda_ops.c, *.cu  the ops                            peer_copy.c    copies between devices
+ *     probe.c           lists the devices                  check.c        failed calls
+ *     nvml.c            facts from the driver              watch.c        reports to a race detector
  *
  * A device is an arena, four CUDA streams and a cuBLAS handle. CUDA alone keeps the order, through its
- * streams and the events between them. The host's ops are host functions on one more stream. So nothing in
- * here blocks except event_sync, drain and a full queue.
+ * streams and the events between them. The host's ops are host functions on one more stream. So no
+ * function here blocks except event_sync, drain, and a launch while the host's queue is full.
  *
  * Threads: everything belongs to the enqueueing thread unless a comment says otherwise.
  */
@@ -20,28 +20,29 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_ops.h"
 
-/* Memory that a device needs beside its arena: the cuBLAS workspace and the partial sums, which are
- * allocated at open, and spare memory for what the libraries load later. cuBLAS loads a kernel when a
- * shape first needs it. */
-#define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* cuBLAS's own choice for the largest devices */
+/* Sizes of the memory that a device needs beside its arena. The cuBLAS workspace and the partial sums are
+ * allocated when the devset is opened. Spare memory is left for the libraries, because cuBLAS loads a
+ * kernel when a shape first needs it. */
+#define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* as cuBLAS itself uses on large devices */
 #define CUDA_PARTIALS_BYTES  (CUDA_PARTIALS * sizeof(double))
 #define CUDA_SPARE_BYTES     (UINT64_C(128) << 20)
 
-/* One stream of a devset, of a device or of the host. */
+/* One stream of a devset. It belongs to a device or to the host. */
 struct cuda_stream {
     cudaStream_t stream;
     cudaEvent_t drained; /* recorded by cuda_drain */
-    /* Bytes of all copies enqueued so far. Any thread may read it. */
+    /* Number of bytes in all copies enqueued so far. Any thread may read it. */
     _Atomic uint64_t copied_bytes;
 };
 
 /* ---- host_queue.c: the host's compute stream ---- */
 
-/* The host's queue holds at most this many calls that are not done yet. The number must be even. */
+/* Largest number of calls in the host's queue that are not done yet. Must be even, because the queue has
+ * two halves. */
 #define HOST_QUEUE 256
 
-/* One enqueued call. It belongs to the enqueueing thread until its launch, and then to the driver until it
- * has run. */
+/* One enqueued call. It belongs to the enqueueing thread until it is launched. After that it belongs to
+ * the driver until it has run. */
 struct host_slot {
     struct op_call call;
     struct step_args step;
@@ -52,14 +53,14 @@ struct host_slot {
 struct host_queue {
     struct pool *pool;
     struct host_slot slots[HOST_QUEUE];
-    /* Event h is recorded after the last call in half h of the slots. */
+    /* Event h is recorded after the last call in half h of the ring. */
     cudaEvent_t half_done[2];
     uint64_t pushed;
 };
 
-/* Starts a pool of `threads` threads for the host's ops. On failure err says why. */
+/* Starts a pool of `threads` threads for the host's ops. If it fails, err says why. */
 int host_queue_init(struct host_queue *q, uint32_t threads, struct cuda_fault *f, struct err *err);
-/* Stops the pool. The stream must be drained. Works on a half-built queue too. */
+/* Stops the pool. The stream must be drained. Also works if host_queue_init has failed. */
 void host_queue_finish(struct host_queue *q);
 /* Enqueues an op on the host's stream. Blocks while the queue is full. */
 int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op_call *call,
@@ -69,42 +70,42 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
 
 #define RELAY_BYTES (UINT64_C(4) << 20) /* size of one buffer */
 
-/* The path from a device to the devices that it cannot access directly. The sender's peer stream copies to
- * pinned buffers, and the receiver's stream `in` copies from there. */
+/* The path from a device to devices that it cannot access directly. The peer stream of the sender copies
+ * data to pinned buffers, and the stream `in` of the receiver copies it from there. */
 struct relay {
-    /* The stream on which this device receives. NULL if all devices have direct access. */
+    /* The stream on which this device receives data. NULL if all devices can access each other directly. */
     cudaStream_t in;
-    uint8_t *buffers[2]; /* as a sender: two pinned buffers */
-    /* Recorded by this device as a sender: buffer b holds a piece. */
+    uint8_t *buffers[2]; /* pinned buffers for sending */
+    /* Recorded by the sender when its buffer b holds a piece. */
     cudaEvent_t filled[2];
-    /* Recorded by this device as a receiver: the piece in the sender's buffer b has arrived. */
+    /* Recorded by the receiver when the piece in the sender's buffer b has arrived. */
     cudaEvent_t emptied[2];
 };
 
-/* One device of a devset, beside its arena. */
+/* One device of a devset. The arena is in struct devset. */
 struct cuda_device {
     struct cuda_compute compute;
     void *workspace;
-    /* Bit p says whether this device can access the memory of device p directly. */
+    /* Bit p is set if this device can access the memory of device p directly. */
     uint64_t direct;
     struct relay relay;
 };
 
 /* ---- host_memory.c: pinned memory ---- */
 
-/* Size of one registration if the config does not give another size. */
+/* Number of bytes to register with CUDA at a time, unless the config gives another number. */
 #define HOST_CHUNK_BYTES (UINT64_C(256) << 20)
 
-/* The memory of one devset_host_alloc, in a list of the devset. */
+/* The memory of one call of devset_host_alloc. All blocks of a devset form a list. */
 struct host_block {
     struct host_block *next;
     uint8_t *base;
-    uint64_t bytes, mapped_bytes; /* as requested; rounded up to whole pages */
+    uint64_t bytes, mapped_bytes; /* as requested; rounded up to pages */
     uint64_t chunk_bytes;         /* size of each registration except the last */
-    uint64_t registered_bytes;    /* bytes registered so far, from base */
+    uint64_t registered_bytes;    /* bytes registered so far, starting at base */
 };
 
-/* A devset of this backend. cuda_open makes it and cuda_close frees it. */
+/* A devset of this backend. cuda_open creates it and cuda_close frees it. */
 struct cuda_devset {
     struct devset base; /* must be first */
     struct cuda_fault fault;
@@ -112,10 +113,10 @@ struct cuda_devset {
     struct host_block *host_blocks;
     uint64_t host_chunk_bytes;
     char numerics[256];
-    int number[DEVICE_MAX]; /* CUDA's number of each device */
+    int number[DEVICE_MAX]; /* CUDA's number for each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];
-    /* All streams, numbered as in plans. The host's stream belongs to device 0. */
+    /* All streams, with the same numbers as in plans. The host's stream is a CUDA stream of device 0. */
     struct cuda_stream streams[LANE_COUNT * DEVICE_MAX + 1];
 };
 
@@ -124,30 +125,30 @@ static inline struct cuda_devset *cuda(struct devset *ds)
     return (struct cuda_devset *)ds;
 }
 
-/* Returns the device of a stream. The host's stream belongs to device 0. */
+/* Returns the device that a stream belongs to. For the host's stream this is device 0. */
 static inline uint32_t cuda_device_of(const struct cuda_devset *ds, uint32_t stream)
 {
     return stream / LANE_COUNT < ds->base.n_devices ? stream / LANE_COUNT : 0;
 }
 
-/* Sets the size of registrations. 0 means HOST_CHUNK_BYTES. */
+/* Sets the number of bytes to register at a time. 0 means HOST_CHUNK_BYTES. */
 void host_memory_init(struct cuda_devset *ds, uint64_t chunk_bytes);
-/* Frees all host memory that was not freed yet. The devset must be drained. */
+/* Frees all host memory that the caller has not freed. The devset must be drained. */
 void host_memory_finish(struct cuda_devset *ds);
 int cuda_host_alloc(struct devset *base, uint64_t bytes, void **ret, struct err *err);
 void cuda_host_free(struct devset *base, void *p, uint64_t bytes);
-/* Returns how many of the `bytes` at p one copy may move: up to the end of a registration. Returns 0 if
- * not all of these bytes are pinned. */
+/* Returns the number of bytes that one copy may move. A copy must not cross the end of a registration.
+ * Returns 0 if some of the `bytes` bytes at p are not pinned. */
 uint64_t host_piece(const struct cuda_devset *ds, const void *p, uint64_t bytes);
 
-/* Prepares copies between all devices of ds, directly or through pinned buffers. */
+/* Prepares copies between all devices of ds. The copies go directly or through pinned buffers. */
 int peer_open(struct cuda_devset *ds, struct err *err);
-/* Frees what peer_open made. The devset must be drained. Works on a half-built devset too. */
+/* Frees everything that peer_open made. The devset must be drained. Also works if peer_open has failed. */
 void peer_close(struct cuda_devset *ds);
-/* Enqueues a copy on the peer stream of device `from`, which holds src. */
+/* Enqueues a copy on the peer stream of device `from`. src must be in the memory of that device. */
 int peer_copy(struct cuda_devset *ds, uint32_t from, void *dst, const void *src, uint64_t bytes);
 
-/* ---- enqueue.c: launches, copies, marks, events; contracts as in device.h ---- */
+/* ---- enqueue.c: launches, copies, marks, events ---- */
 
 int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call);
 int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, uint64_t bytes);

@@ -1,5 +1,6 @@
-/* The table of the cuda backend's ops, generated from ops.def; it does not link if an op has no function.
- * Also the linear ops: each is one call of cuBLAS, and one kernel if a bias or an activation follows.
+/* The table of the cuda backend's ops, generated from ops.def. If an op has no function, the table does
+ * not link. The linear ops are here too. Each is one call of cuBLAS, and one kernel if a bias or an
+ * activation follows.
  *
  * cuBLAS works with column-major matrices. It sees a row-major matrix [r][c] as a column-major c x r
  * matrix with leading dimension c. So instead of C = A B it computes C^T = B^T A^T, which is the same
@@ -24,7 +25,8 @@ cuda_op_fn *const cuda_ops[OP_COUNT] = {
 #undef OP
 };
 
-/* A product, row-major as in kernels/cpu/gemm.h: c[m][n] = (accumulate ? c : 0) + op(a) op(b). */
+/* A matrix product in row-major order, as in kernels/cpu/gemm.h: c[m][n] = (accumulate ? c : 0) + op(a)
+ * op(b). */
 struct product {
     const float *a, *b;
     float *c;

@@ -2,13 +2,13 @@
  *
  * An op enqueues its kernels on the compute stream of a device and returns at once. The values of
  * `call->step` that it needs are copied into the kernels' arguments. The device must be the current one.
- * Addresses lie in its arena.
+ * All addresses must lie in its arena.
  *
  * Bits: all .cu files are compiled without contraction (-fmad=false), with IEEE division and square root
  * and with denormals. Sums follow the order of the cpu backend (kernels/cpu/ops_*.c). So every op has the
  * bits of the cpu backend, with these exceptions: cuBLAS computes matrix products, attention uses other
- * tiles, rope uses CUDA's sine in double, and the loss of softmax_xent uses CUDA's log in double. (A NaN
- * is a NaN; its payload bits may differ.) No op uses atomics.
+ * tiles, rope uses CUDA's sine in double, and the loss of softmax_xent uses CUDA's log in double. (The
+ * payload bits of a NaN may differ.) No op uses atomics.
  */
 #ifndef KERNELS_CUDA_CUDA_OPS_H
 #define KERNELS_CUDA_CUDA_OPS_H
@@ -20,20 +20,21 @@
 extern "C" {
 #endif
 
-/* Number of doubles that a device has for the partial sums of ops. One thread adds them up in order. If an
- * op has more partial sums, it works in several rounds. */
+/* Number of doubles on each device for the partial sums of ops. One thread adds up the partial sums in
+ * order. An op with more partial sums works in several rounds. */
 #define CUDA_PARTIALS 65536u
 
-/* What an op needs to run on a device. Const once the devset is open. */
+/* Everything that an op needs to run on a device. Const while the devset is open. */
 struct cuda_compute {
     struct cuda_fault *fault;
-    /* The device's compute stream. It runs one op at a time, so `partials` has one user. */
+    /* The compute stream of the device. It runs one op at a time, so only one op uses `partials`. */
     cudaStream_t stream;
     struct cublasContext *blas; /* bound to `stream`, with its own workspace */
     double *partials;           /* [CUDA_PARTIALS], on the device */
 };
 
-/* The function of one op, and the table of all these functions. A function returns 0 or a negative errno. */
+/* The function of one op, and the table of the functions of all ops. A function returns 0 or a negative
+ * errno. */
 typedef int cuda_op_fn(const struct cuda_compute *at, const struct op_call *call);
 extern cuda_op_fn *const cuda_ops[OP_COUNT];
 
@@ -46,8 +47,8 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o);
 
 /* Each of these functions launches every kernel of one file once, on empty input. CUDA loads a kernel at
- * its first launch. That may allocate memory and synchronize, so it should happen while the devset is
- * opened. */
+ * its first launch, which may allocate memory and wait for the device. This must happen while the devset
+ * is opened. */
 int cuda_warm_attention(const struct cuda_compute *at);
 int cuda_warm_elementwise(const struct cuda_compute *at);
 int cuda_warm_loss(const struct cuda_compute *at);

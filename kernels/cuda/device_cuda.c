@@ -4,7 +4,7 @@
  * CUDA_VISIBLE_DEVICES gives them. On each device, the arena is one cudaMalloc of the capacity, and the
  * plan's addresses lie in it. Everything else that an op, a copy or a wait may need is made here as well:
  * streams, the cuBLAS handle with its workspace, memory for partial sums, and buffers for copies between
- * devices that cannot reach each other. The kernels are loaded here too.
+ * devices that cannot access each other. The kernels are loaded here too.
  *
  * device.h states the order of calls and the threads.
  */
@@ -24,10 +24,10 @@ static const struct backend module_backend;
 
 /* ---- is there anything to open? ---- */
 
-/* Checks that CUDA has at least `wanted` devices. On failure err says what is missing. */
+/* Checks that CUDA has at least `wanted` devices. If it has fewer, err says what is missing. */
 static int check_device_count(uint32_t wanted, struct err *err)
 {
-    /* Without a driver, cudaGetDeviceCount does not write n. */
+    /* n needs a value, because cudaGetDeviceCount does not write it if there is no driver. */
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
 
@@ -51,7 +51,7 @@ static int check_device_count(uint32_t wanted, struct err *err)
 
 /* ---- arenas ---- */
 
-/* Allocates the arena of device d, if `beside_bytes` stay free on the device. */
+/* Allocates the arena of device d. Fails if fewer than `beside_bytes` bytes would stay free on the device. */
 static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64_t beside_bytes,
                       struct err *err)
 {
@@ -103,7 +103,7 @@ static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct e
 
 /* ---- devices ---- */
 
-/* Makes a stream of a devset. Its device must be the current one. */
+/* Creates a stream of a devset. The stream's device must be the current one. */
 static int open_stream(struct cuda_devset *ds, uint32_t stream)
 {
     struct cuda_stream *s = &ds->streams[stream];
@@ -114,7 +114,8 @@ static int open_stream(struct cuda_devset *ds, uint32_t stream)
     return 0;
 }
 
-/* Makes the cuBLAS handle. The order matters, because setting the stream resets the workspace. */
+/* Creates the cuBLAS handle. The stream must be set before the workspace, because setting the stream
+ * resets the workspace. */
 static int open_blas(struct cuda_device *dev)
 {
     struct cuda_fault *f = dev->compute.fault;
@@ -128,7 +129,7 @@ static int open_blas(struct cuda_device *dev)
     return 0;
 }
 
-/* Launches every kernel once on empty input, so that CUDA loads them now. */
+/* Launches every kernel once on empty input, so that CUDA loads all kernels now and not during a step. */
 static int warm_up(const struct cuda_compute *at)
 {
     static int (*const files[])(const struct cuda_compute *at) = {cuda_warm_attention, cuda_warm_elementwise,
@@ -184,7 +185,8 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
 
 /* ---- names ---- */
 
-/* Lists each kind of device once in ds->numerics. The bits of a matrix product depend on the kind. */
+/* Writes each kind of device once to ds->numerics, because the bits of a matrix product depend on the
+ * kind. */
 static int name_devices(struct cuda_devset *ds)
 {
     char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;
@@ -211,8 +213,8 @@ static const char *numerics(const struct devset *base)
 
 /* ---- which device is broken ---- */
 
-/* Asks each device for the state of its compute stream. A broken context answers every call with its
- * error, even that question. (A stream that was never made is NULL, which is CUDA's default stream.) */
+/* Asks each device for the state of its compute stream. A broken device answers every call with its error,
+ * so this query finds it. If the stream was never created, it is NULL, which is CUDA's default stream. */
 static void blame(struct devset *base, struct device_blame *ret)
 {
     struct cuda_devset *ds = cuda(base);
@@ -232,7 +234,7 @@ static void blame(struct devset *base, struct device_blame *ret)
 
 /* ---- open and close ---- */
 
-/* Makes the host's stream, on device 0. */
+/* Creates the host's stream. It is a stream of device 0. */
 static int open_host(struct cuda_devset *ds, uint32_t threads, struct err *err)
 {
     int r = CUDA_CHECK(&ds->fault, cudaSetDevice(ds->number[0]));
@@ -260,11 +262,11 @@ static int open_parts(struct cuda_devset *ds, const struct devset_config *config
         return r;
     r = name_devices(ds);
     if (r == 0)
-        r = cuda_drain(&ds->base); /* waits for the kernels that warm_up launched */
+        r = cuda_drain(&ds->base); /* waits for the kernels of warm_up */
     return r < 0 ? err_set(err, r, "the devices cannot be used; the log says which call failed") : 0;
 }
 
-/* Frees everything. Works on a half-built devset too. */
+/* Frees everything. Also works if the devset was only partly opened. */
 static void destroy(struct cuda_devset *ds)
 {
     for (uint32_t i = 0; i < ds->n_streams; i++) {

@@ -128,7 +128,7 @@ static __global__ void swiglu_fwd(const float *x, float *y, uint32_t rows, uint3
     }
 }
 
-/* The gradient of swiglu. dx may be x, because one thread handles both elements of a pair. */
+/* Computes the gradient of swiglu. dx may be x, because one thread handles both elements of a pair. */
 static __global__ void swiglu_bwd(const float *x, const float *dy, float *dx, uint32_t rows, uint32_t n)
 {
     FOR_EACH(i, (uint64_t)rows * n)
@@ -169,7 +169,8 @@ int cuda_op_zero(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- dropout ---- */
 
-/* Each thread handles the four elements for which one block of random numbers decides. */
+/* Applies dropout. Each thread handles four elements, because one block of random numbers decides about
+ * four. */
 static __global__ void dropout(const float *x, float *y, uint32_t rows, uint32_t n, struct dropout d)
 {
     const uint32_t quads = n / 4 + (n % 4 != 0);
@@ -216,9 +217,9 @@ int cuda_op_bias_fwd(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Sizes of bias_bwd. A thread block owns COLUMNS columns. Its CHUNKS rows of threads sum CHUNKS chunks of
- * CHUNK_ROWS rows at a time. The first row of threads then adds these sums to the totals in ascending
- * order. */
+/* Sizes of bias_bwd. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each row of
+ * threads sums one chunk of CHUNK_ROWS rows at a time. The first row of threads then adds these sums to
+ * the totals in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u

@@ -2,8 +2,9 @@
  * CUDA calls.
  *
  * Once a queue of a devset has failed, every call returns that error (check.h). Only cuda_event_create
- * allocates memory. A CUDA event belongs to one device and can only be recorded on its streams. So each of
- * our events consists of one CUDA event per device, and remembers which of them was recorded last.
+ * allocates memory. A CUDA event belongs to one device and can only be recorded on the streams of that
+ * device. So struct cuda_event has one CUDA event per device, and remembers which of them was recorded
+ * last.
  *
  * Bytes that go over a link are counted when the copy is enqueued. If the copy fails later, the whole
  * devset fails.
@@ -18,9 +19,9 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/watch.h"
 
-/* An event of this backend: one CUDA event for each device. */
+/* An event of this backend. It has one CUDA event for each device. */
 struct cuda_event {
-    uint32_t stream; /* latest record's stream; UINT32_MAX: never recorded */
+    uint32_t stream; /* of the latest record, or UINT32_MAX */
     uint32_t device; /* device of that stream */
     cudaEvent_t on[];
 };
@@ -39,12 +40,13 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
         return ds->fault.code;
     if (device == base->n_devices)
         return host_queue_launch(&ds->host, ds->streams[stream].stream, call, &ds->fault);
-    CUDA_TRY(&ds->fault, cudaSetDevice(ds->number[device])); /* kernels run on the current device only */
+    /* Kernels can be launched only on the current device. */
+    CUDA_TRY(&ds->fault, cudaSetDevice(ds->number[device]));
     return cuda_ops[call->op](&ds->devices[device].compute, call);
 }
 
-/* Copies between host and device. The copy is split where the host memory crosses the end of a
- * registration. */
+/* Copies between the host and a device. If the host memory crosses the end of a registration, the copy is
+ * split there. */
 static int host_copy(struct cuda_devset *ds, cudaStream_t stream, uint8_t *dst, const uint8_t *src,
                      uint64_t bytes, bool in)
 {
@@ -81,7 +83,8 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
     return r;
 }
 
-/* Fills the memory only under the simulator, which then sees the end of a copy's life as a write. */
+/* Does nothing on a real device. Under the simulator it fills the memory, so that the race detector sees
+ * the discard as a write. */
 int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
 {
     struct cuda_devset *ds = cuda(base);
@@ -93,16 +96,15 @@ int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
     return 0;
 }
 
-/* Writes the current time to *at. A thread of the driver calls it. */
+/* Writes the current time to *at. Called on a thread of the driver. */
 static void mark_now(void *at)
 {
     watch_write(at, sizeof(uint64_t));
     *(uint64_t *)at = cuda_host->now_ns();
 }
 
-/* Uses a host function rather than a timing event. All devices and the host then share one clock, so marks
- * that are in order have times in order. The stream stands still meanwhile, so only a few steps are
- * traced. */
+/* Uses a host function rather than a CUDA timing event, because all devices and the host then share one
+ * clock. The stream stops during the call, so only a few steps are traced. */
 int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at)
 {
     struct cuda_devset *ds = cuda(base);
@@ -165,8 +167,8 @@ int cuda_event_wait(struct devset *base, uint32_t stream, struct event *event)
 
     if (ds->fault.code < 0)
         return ds->fault.code;
-    /* There is nothing to wait for if the event was never recorded. If it was recorded on this same
-     * stream, the stream's own order is enough. */
+    /* An event that was never recorded needs no wait. If the event was recorded on this same stream, the
+     * order of the stream's commands is enough. */
     if (e->stream == UINT32_MAX || e->stream == stream)
         return 0;
     CUDA_TRY(&ds->fault, cudaStreamWaitEvent(ds->streams[stream].stream, e->on[e->device], 0));
@@ -187,8 +189,8 @@ int cuda_event_sync(struct devset *base, struct event *event)
 
 /* ---- results ---- */
 
-/* Waits for all streams even if one of them has failed. It uses events rather than cudaStreamSynchronize,
- * so that the thread sleeps whatever the process told CUDA about waiting. */
+/* Waits for all streams, even if one of them has failed. Waits for events instead of calling
+ * cudaStreamSynchronize, so that the thread sleeps and does not spin. */
 int cuda_drain(struct devset *base)
 {
     struct cuda_devset *ds = cuda(base);

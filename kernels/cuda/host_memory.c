@@ -6,9 +6,9 @@
  * machine's limits allow, and all earlier chunks are unregistered. Registrations are portable, that is,
  * pinned for all devices.
  *
- * A copy must lie in one registration. CUDA refuses a copy across two with "invalid argument", even if
- * they are neighbours. So cuda_copy asks host_piece how far one copy may go, and makes one copy for each
- * piece.
+ * A copy must lie in one registration. CUDA refuses a copy across two registrations with "invalid
+ * argument", even if they are neighbours. So cuda_copy asks host_piece for the length of each copy, and
+ * makes one copy for each piece.
  *
  * Only the enqueueing thread runs this code.
  */
@@ -32,7 +32,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Unregisters the block chunk by chunk, as far as it was registered, and frees its memory. */
+/* Unregisters all chunks of the block that were registered, and frees the memory. */
 static void release_block(struct host_block *b)
 {
     for (uint64_t at = 0; at < b->registered_bytes; at += b->chunk_bytes)

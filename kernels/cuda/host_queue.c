@@ -1,11 +1,11 @@
-/* The host's compute stream: a CUDA stream of device 0 whose launches are host functions that run the cpu
- * backend's ops. So the host waits for devices, and devices for the host, through CUDA events alone, and
- * no thread sits in a synchronizing call.
+/* The host's compute stream: a CUDA stream of device 0. Its launches are host functions that run the cpu
+ * backend's ops. So the host and the devices wait for each other through CUDA events alone, and no thread
+ * sits in a synchronizing call.
  *
  * A host function gets one pointer, and the data behind it must not change until the function has run. So
  * each call is copied into a slot of a ring. The ring has two halves. An event is recorded after the last
  * call of a half, and the enqueueing thread waits for that event before it uses the first slot of the half
- * again. This wait is the full queue that device.h speaks of. (A counter and a condition variable would
+ * again. This wait is the full queue that device.h describes. (A counter and a condition variable would
  * not work when a device fails: CUDA then runs no more host functions, whereas waiting for an event
  * returns the error.)
  *
@@ -58,8 +58,8 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
     const uint64_t at = q->pushed % HOST_QUEUE;
     struct host_slot *s = &q->slots[at];
 
-    /* Before a half is reused, its last call must be done. An event that was never recorded counts as
-     * done. */
+    /* Before a half is used again, wait until its last call is done. If the event was never recorded,
+     * there is nothing to wait for. */
     if (at % HALF == 0)
         CUDA_TRY(f, cudaEventSynchronize(q->half_done[at / HALF]));
     s->call = *call;

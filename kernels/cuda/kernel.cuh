@@ -1,4 +1,4 @@
-/* What the kernels share: the sizes of grids, sums over sixteen lanes, and sums in order.
+/* Helpers that the kernels share: the sizes of grids, sums over sixteen lanes, and sums in order.
  *
  * The cpu backend sums over 16 lanes: lane l takes the elements l, l + 16, ..., and the lanes are folded
  * in halves. Here a lane is a thread, and the sixteen lanes of a sum are half a warp. The additions and
@@ -13,8 +13,8 @@
 #define LANES   16u
 #define SUMS    (THREADS / LANES) /* sums in a block, LANES threads each */
 
-/* Returns the number of blocks for n pieces of work, `per` pieces in a block. The number is capped;
- * kernels stride over the rest. */
+/* Returns the number of thread blocks for n pieces of work if each block does `per` pieces. The number is
+ * limited, so kernels loop over the remaining pieces. */
 static inline unsigned grid_for(uint64_t n, uint64_t per)
 {
     const uint64_t blocks = (n + per - 1) / per, most = 1u << 20;
@@ -22,25 +22,26 @@ static inline unsigned grid_for(uint64_t n, uint64_t per)
     return (unsigned)(blocks < most ? blocks : most);
 }
 
-/* Loops over i < n with the stride of the grid. */
+/* Loops over all i < n. The threads of the whole grid share the iterations. */
 #define FOR_EACH(i, n)                                                                                       \
     for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                                 \
          i += (uint64_t)gridDim.x * THREADS)
 
-/* Returns i % n. A 64-bit division takes several times as long as a 32-bit one, so it is avoided if i is
- * small. */
+/* Returns i % n. If i is small, uses a 32-bit division, which is several times as fast as a 64-bit
+ * division. */
 static __device__ __forceinline__ uint32_t column_of(uint64_t i, uint32_t n)
 {
     return i >> 32 ? (uint32_t)(i % n) : (uint32_t)i % n;
 }
 
-/* Returns the mask of the threads that share this thread's sum. */
+/* Returns the mask of the threads that compute the same sum as this thread. */
 static __device__ __forceinline__ unsigned lanes_mask(void)
 {
     return 0xffffu << (threadIdx.x & 16u);
 }
 
-/* Adds up the lanes: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. Every lane gets the sum. */
+/* Adds up the lanes of a sum: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. Returns the sum in every
+ * lane. */
 static __device__ __forceinline__ float fold_lanes_float(float v)
 {
     for (unsigned w = LANES / 2; w > 0; w /= 2)
@@ -55,7 +56,7 @@ static __device__ __forceinline__ double fold_lanes(double v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
-/* Returns the largest value of the lanes, in every lane. NaN is ignored. */
+/* Returns the largest value of all lanes. Every lane gets the result. NaN is ignored. */
 static __device__ __forceinline__ float max_lanes(float v)
 {
     for (unsigned w = LANES / 2; w > 0; w /= 2) {
@@ -65,8 +66,8 @@ static __device__ __forceinline__ float max_lanes(float v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
-/* Returns the row of this thread, in kernels where half a warp works on a row and the grid has row_grid()
- * blocks. */
+/* Returns the row that this thread works on. For kernels in which half a warp computes a row and the grid
+ * has row_grid() blocks. */
 static __device__ __forceinline__ uint32_t my_row(void)
 {
     return blockIdx.x * SUMS + threadIdx.x / LANES;
@@ -77,8 +78,8 @@ static inline unsigned row_grid(uint32_t rows)
     return rows / SUMS + (rows % SUMS != 0);
 }
 
-/* Returns ((start + x[0]) + x[1]) + ... in thread 0. The other threads of the only block load the numbers,
- * and thread 0 adds them. */
+/* Returns ((start + x[0]) + x[1]) + ... in thread 0. All threads of the block load the numbers, and thread
+ * 0 adds them. The grid must have only one block. */
 static __device__ double add_in_order(double start, const double *x, uint32_t n)
 {
     __shared__ double tile[THREADS];

@@ -2,7 +2,7 @@
  * kernels/cpu/ops_loss.c. Half a warp computes a row. The losses of the rows go through the device's
  * partial sums to one thread, which adds them in row order.
  *
- * The data loader lets no invalid target pass. If there were one, the loss would be NaN and no memory
+ * The data loader refuses invalid targets. With an invalid target, the loss would be NaN, and no memory
  * outside the row would be read.
  *
  * Only the enqueueing thread runs this code.
@@ -15,10 +15,10 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/vmath.h"
 
-/* Each row needs two partial sums: its loss, and whether its answer is correct. */
+/* Each row has two partial sums: its loss, and 1 or 0 for a correct or wrong answer. */
 #define ROWS_AT_ONCE (CUDA_PARTIALS / 2)
 
-/* Returns how many of the `rows` rows starting at first_row are valid. */
+/* Returns the number of valid rows among the `rows` rows that start at first_row. */
 static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
 {
     const uint32_t left = step->valid_rows > first_row ? step->valid_rows - first_row : 0;
@@ -26,7 +26,7 @@ static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uin
     return left < rows ? left : rows;
 }
 
-/* ---- values of a row of logits, returned in every lane ---- */
+/* ---- functions over a row of logits ---- */
 
 static __device__ float row_max(const float *x, uint32_t n)
 {
@@ -48,8 +48,8 @@ static __device__ float row_sum(const float *x, uint32_t n)
     return fold_lanes_float(sum);
 }
 
-/* Returns the sum of exp(x - max) over a row. The last group of the row is filled up with -infinity, as in
- * the cpu backend. */
+/* Returns the sum of exp(x - max) over a row. The last group of 16 elements is filled up with -infinity,
+ * as in the cpu backend. */
 static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
 {
     const uint32_t lane = threadIdx.x % LANES;
@@ -61,7 +61,7 @@ static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
     return fold_lanes_float(sum);
 }
 
-/* Returns whether the target's logit is the first maximum of the row. */
+/* Returns true if the target's logit is the first of the largest logits in the row. */
 static __device__ bool is_argmax(const float *x, uint32_t target, float max)
 {
     bool earlier = false;
@@ -77,13 +77,13 @@ static __device__ bool is_argmax(const float *x, uint32_t target, float max)
 struct xent {
     const float *x;
     const int32_t *target;
-    float *dx;               /* NULL: do not compute the gradient */
-    double *loss, *correct;  /* [rows]; NULL: no loss is computed */
+    float *dx;               /* NULL if no gradient is needed */
+    double *loss, *correct;  /* [rows], or NULL */
     uint32_t rows, valid, n; /* valid: rows before the padding */
     float smoothing, scale;
 };
 
-/* Computes the loss of a row that counts. `sum` is the sum of exp(x - max). */
+/* Computes the loss of a row that is not ignored. `sum` is the sum of exp(x - max) over the row. */
 static __device__ void xent_loss(const struct xent *o, uint32_t r, uint32_t target, float max, float sum)
 {
     const float *x = o->x + (uint64_t)r * o->n;
@@ -114,7 +114,7 @@ static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t 
     }
 }
 
-/* Writes zeros as the loss and the gradient of a row that does not count. */
+/* Writes zeros as the loss and the gradient of a row that is padding or has a negative target. */
 static __device__ void xent_nothing(const struct xent *o, uint32_t r)
 {
     if (o->loss && threadIdx.x % LANES == 0) {
@@ -141,7 +141,7 @@ static __global__ void xent(const struct xent o)
     const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
     if (o.loss)
         xent_loss(&o, r, (uint32_t)target, max, sum);
-    /* dx may be x, so no lane may write its gradient before all lanes have read the row. */
+    /* dx may be x. So all lanes must have read the row before any lane writes its gradient. */
     __syncwarp(lanes_mask());
     if (o.dx)
         xent_gradient(&o, r, (uint32_t)target, max, sum);
@@ -200,9 +200,9 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
     }
 }
 
-/* Returns the number of rows in the batch that starts at row `begin`. Rows go through the partial sums a
- * batch at a time, so their number is not limited. The first batch is always processed, even if it is
- * empty: without rows the result is 0. */
+/* Returns the number of rows in the batch that starts at row `begin`. Rows are processed in batches
+ * because the partial sums have limited space. The first batch is processed even if it is empty, so that
+ * the result becomes 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
     const uint64_t left = rows > begin ? rows - begin : 0;

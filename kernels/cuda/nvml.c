@@ -1,14 +1,14 @@
-/* Implements nvml.h with dlopen. Every call is optional: an older driver lacks some calls, and a container
- * may refuse others. */
+/* Implements nvml.h with dlopen. Every call is optional, because an older driver lacks some calls and a
+ * container may refuse others. */
 #include "kernels/cuda/nvml.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 
-typedef int nvml_return; /* 0: success */
+typedef int nvml_return; /* 0 means success */
 typedef struct nvml_device_st *nvml_device;
 
-/* The loaded library. Functions that it lacks are NULL. */
+/* The loaded library. A function that the library lacks is NULL. */
 struct nvml {
     void *library;
     nvml_return (*shutdown)(void);
@@ -18,7 +18,7 @@ struct nvml {
     nvml_return (*numa_node)(nvml_device d, unsigned *ret);
 };
 
-/* POSIX allows a pointer from dlsym to be used as a function pointer, but ISO C has no cast for that. */
+/* POSIX allows a pointer from dlsym to be used as a function pointer, but ISO C has no cast for this. */
 #define LOAD(n, field, name) (*(void **)&(n)->field = dlsym((n)->library, name))
 
 struct nvml *nvml_open(void)
@@ -52,8 +52,8 @@ void nvml_close(struct nvml *n)
     free(n);
 }
 
-/* Reports the most that device and slot can do together. The current speed of the link is lower while
- * nothing is copied. */
+/* Reports the fastest speed that both the device and its slot support. The current speed would be wrong,
+ * because an idle link runs slower. */
 static void describe_link(const struct nvml *n, nvml_device device, struct device_info *d)
 {
     unsigned generation, width;

@@ -15,8 +15,8 @@
 
 #define EVENT_FLAGS (cudaEventDisableTiming | cudaEventBlockingSync)
 
-/* Enables and records direct access from device d to the other devices. A device that it cannot access is
- * no error. */
+/* Enables direct access from device d to the other devices, and stores the ones that it can access. It is
+ * not an error if d cannot access a device. */
 static void enable_access(struct cuda_devset *ds, uint32_t d)
 {
     for (uint32_t p = 0; p < ds->base.n_devices; p++) {
@@ -41,7 +41,7 @@ static bool all_direct(const struct cuda_devset *ds)
     return true;
 }
 
-/* Makes the stream, events and buffers of a device's relay. The device must be the current one. */
+/* Creates the stream, events and buffers of a device's relay. The device must be the current one. */
 static int open_relay(struct relay *r, struct cuda_fault *f)
 {
     CUDA_TRY(f, cudaStreamCreateWithFlags(&r->in, cudaStreamNonBlocking));
@@ -99,8 +99,8 @@ static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_
 
     for (uint64_t at = 0; at < bytes; at += RELAY_BYTES, b ^= 1) {
         const uint64_t piece = bytes - at < RELAY_BYTES ? bytes - at : RELAY_BYTES;
-        /* This piece reuses a buffer, so wait until the buffer's previous piece has arrived. Earlier
-         * copies are already over. */
+        /* This piece uses a buffer for the second time, so wait until the buffer's previous piece has
+         * arrived. Buffers of earlier copies are free, because each copy ends with a wait. */
         if (at >= 2 * RELAY_BYTES)
             CUDA_TRY(f, cudaStreamWaitEvent(out, receiver->emptied[b], 0));
         CUDA_TRY(f, cudaMemcpyAsync(sender->buffers[b], src + at, piece, cudaMemcpyDeviceToHost, out));

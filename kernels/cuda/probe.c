@@ -1,17 +1,17 @@
-/* Lists the CUDA devices of this machine: their memory and which devices reach each other directly. NVML
- * and /sys, where available, add the link and the NUMA node.
+/* Lists the CUDA devices of this machine: their memory and which devices can access each other directly.
+ * NVML and /sys, if available, add the link and the NUMA node.
  *
  * The order of the devices is the runtime's, so CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER work in the
  * same way here and when a devset is opened.
  *
  * Free memory is measured with a context on the device, because a context itself takes some hundred MiB.
- * What is left then is what a devset will find. The context is destroyed afterwards, so that the process
- * holds no memory on devices that it does not use. It is created only on request, because a second context
- * may not fit on a device that a job fills completely. A device that refuses a context, such as an
- * exclusive one that another process holds, has nothing free.
+ * The memory that is then left is what a devset will find. The context is destroyed afterwards, so that
+ * the process holds no memory on devices that it does not use. It is created only on request, because a
+ * second context may not fit on a device that a job fills completely. A device that refuses a context,
+ * such as an exclusive one that another process holds, has nothing free.
  *
  * A device that cannot be queried is left out. If no device is left, the error says why. Errors of the
- * runtime are cleared, so a probe leaves none behind for later calls.
+ * runtime are cleared, so that later calls do not report them.
  */
 #include <ctype.h>
 #include <cuda_runtime_api.h>
@@ -22,7 +22,7 @@
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/probe.h"
 
-/* Returns whether a call succeeded. Clears the runtime's stored error. */
+/* Returns true if a call succeeded. Clears the error that the runtime stores. */
 static bool ok(cudaError_t e)
 {
     if (e != cudaSuccess)
@@ -39,7 +39,7 @@ static void copy_uuid(const cudaUUID_t *u, char *ret, size_t size)
              b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
-/* Writes the bus id as /sys spells it, in lower case. */
+/* Writes the bus id in lower case, as /sys spells it. */
 static void find_bus_id(int device, char *ret, size_t size)
 {
     if (!ok(cudaDeviceGetPCIBusId(ret, (int)size, device)))
@@ -62,8 +62,8 @@ static int32_t numa_node_of(const char *bus_id)
     return node;
 }
 
-/* Returns the free memory with a context, which is destroyed afterwards. Returns 0 if the device refuses a
- * context. */
+/* Returns the number of free bytes, measured while a context exists on the device. The context is
+ * destroyed afterwards. Returns 0 if the device refuses a context. */
 static uint64_t ask_free(int device)
 {
     size_t free_bytes = 0, total_bytes;
@@ -73,7 +73,7 @@ static uint64_t ask_free(int device)
     return free_bytes;
 }
 
-/* Fills in everything about one device. `ask` says whether to measure its free memory. */
+/* Fills in all fields for one device. Measures the free memory of the device only if `ask` is true. */
 static int describe(int device, const struct nvml *nvml, bool ask, struct device_info *ret, struct err *err)
 {
     struct cudaDeviceProp p;

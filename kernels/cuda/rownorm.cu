@@ -28,7 +28,7 @@ static __device__ float row_mean(const float *x, uint32_t n)
     return fold_lanes_float(sum) / (float)n;
 }
 
-/* Returns the mean of (x - mean)^2. */
+/* Returns the mean of (x - mean)^2 over a row. */
 static __device__ float row_spread(const float *x, uint32_t n, float mean)
 {
     float sum = 0;
@@ -108,9 +108,9 @@ static __global__ void norm_bwd_rows(const struct norm_bwd o)
         dx[i] = ((dy[i] * o.w[i] - g_mean) - (x[i] - mean) * rstd * hat_mean) * rstd;
 }
 
-/* Sizes of norm_bwd_columns. A thread block owns COLUMNS columns. Its CHUNKS rows of threads sum CHUNKS
- * chunks of CHUNK_ROWS rows at a time. The first row of threads then adds these sums to the totals in
- * ascending order. */
+/* Sizes of norm_bwd_columns. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each row
+ * of threads sums one chunk of CHUNK_ROWS rows at a time. The first row of threads then adds these sums to
+ * the totals in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
@@ -161,7 +161,8 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
         o.db[column] = o.accumulate ? o.db[column] + total.b : total.b;
 }
 
-/* Launches the kernel for columns first, because dx may be dy. */
+/* Launches the kernel for columns first. It reads dy, and the kernel for rows may overwrite dy because dx
+ * may be the same array. */
 int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;

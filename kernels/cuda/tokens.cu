@@ -1,12 +1,12 @@
 /* Ops on tokens: the embedding and rotary positions.
  *
  * embedding_bwd adds all rows with the same id to one row of the table, in ascending order. The thread
- * block of the first such row does this. The blocks of the others find an earlier row with their id and
- * stop. Each row thus reads all ids once. That is little compared to the rows themselves, up to many tens
- * of thousands of rows, and it needs neither memory nor atomics.
+ * block of the first such row does this. The blocks of the other rows find an earlier row with their id
+ * and stop. Each row thus reads all ids once. That is little compared to the rows themselves, up to many
+ * tens of thousands of rows, and it needs neither memory nor atomics.
  *
- * The data loader lets no invalid id pass. If there were one, the result would be NaN, it would have no
- * gradient, and no memory outside the table would be accessed.
+ * The data loader refuses invalid ids. With an invalid id, the result would be NaN, the gradient would be
+ * ignored, and no memory outside the table would be accessed.
  *
  * Only the enqueueing thread runs this code.
  */
@@ -30,7 +30,7 @@ static __global__ void embedding_fwd(const int32_t *ids, const float *table, flo
     }
 }
 
-/* Returns, in every thread, whether an earlier row has the same id. */
+/* Returns true if an earlier row has the same id. All threads of the block get the same result. */
 static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
 {
     __shared__ bool found;
@@ -40,7 +40,8 @@ static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
     __syncthreads();
     for (uint32_t r = threadIdx.x; r < row; r += THREADS)
         if (ids[r] == ids[row]) {
-            /* All threads that get here write the same value, so this race is harmless. */
+            /* Several threads may write here at the same time. The race is harmless, because they all
+             * write the same value. */
             found = true;
             break;
         }
@@ -48,7 +49,7 @@ static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
     return found;
 }
 
-/* Adds one row to a row of the table. A thread handles the same columns of every row. */
+/* Adds one row to a row of the table. Each thread handles the same columns in every call. */
 static __device__ __forceinline__ void add_row(float *to, const float *from, uint32_t n)
 {
     for (uint32_t i = threadIdx.x; i < n; i += THREADS)
@@ -58,7 +59,7 @@ static __device__ __forceinline__ void add_row(float *to, const float *from, uin
 static __global__ void embedding_bwd(const int32_t *ids, const float *dy, float *dtable, uint32_t rows,
                                      uint32_t n, uint32_t vocab)
 {
-    /* Bit l of word w: row 32 w + l of the current THREADS rows has this id. */
+    /* Bit l of word w is set if row 32 w + l of the current THREADS rows has this id. */
     __shared__ unsigned same[WARPS];
     const uint32_t row = blockIdx.x;
 
@@ -97,8 +98,8 @@ int cuda_op_embedding_bwd(const struct cuda_compute *at, const struct op_call *c
 
 /* ---- rotary positions ---- */
 
-/* Number of blocks that fill a device. Using more of them would only compute the same angles for more
- * sequences again. */
+/* Number of thread blocks that keep a device busy. With more blocks, the same angles would be computed
+ * more often. */
 #define ROPE_BLOCKS 1024u
 
 /* The arguments of the rope kernel. */
@@ -109,8 +110,9 @@ struct rope {
     bool inverse;
 };
 
-/* Each thread handles one pair at one position, in every head of every gridDim.y-th sequence, because they
- * share the angle. The angle is computed in double; in float its error would be the position times 6e-8. */
+/* Each thread handles one pair at one position. It does so in all heads of every gridDim.y-th sequence,
+ * because they have the same angle. The angle is computed in double, because a float would lose precision
+ * at large positions. */
 static __global__ void rope(const struct rope o)
 {
     const uint32_t half = o.head / 2;

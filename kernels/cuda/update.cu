@@ -1,6 +1,6 @@
 /* Weight updates, the sums of gradients that they use, and the decision whether to apply them. The results
- * are equal bit by bit to those of kernels/cpu/ops_update.c, whose head states the expressions and the
- * order of every sum. An update reads the group state on the device when it runs.
+ * are equal bit by bit to those of kernels/cpu/ops_update.c. The comment at the top of that file states
+ * the expressions and the order of every sum. An update reads the group state on the device when it runs.
  *
  * Only the enqueueing thread runs this code.
  */
@@ -40,7 +40,7 @@ static __device__ __forceinline__ float group_scale(const struct group_state *g)
     return g ? g->scale : 1.0f;
 }
 
-/* Returns element i of dw, plus that of dw2 if the weights have a second use. */
+/* Returns element i of dw, plus element i of dw2 if dw2 is not NULL. */
 static __device__ __forceinline__ float gradient(const float *dw, const float *dw2, uint64_t i)
 {
     return dw2 ? dw[i] + dw2[i] : dw[i];
@@ -48,7 +48,7 @@ static __device__ __forceinline__ float gradient(const float *dw, const float *d
 
 /* ---- sgd ---- */
 
-/* The factors of one sgd update. The scale comes from the group state when the kernel runs. */
+/* The factors of one sgd update. The kernel reads the scale from the group state when it runs. */
 struct cuda_sgd_scalars {
     float momentum, weight_decay, lr;
 };
@@ -83,8 +83,8 @@ int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- adamw ---- */
 
-/* The factors of one adamw update. The scale and the bias corrections come from the group state when the
- * kernel runs. */
+/* The factors of one adamw update. The kernel reads the scale and the bias corrections from the group
+ * state when it runs. */
 struct cuda_adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };
@@ -132,8 +132,8 @@ int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
 
 #define BLOCK 4096u /* elements of one partial sum */
 
-/* Writes the sum of squares of each of the `blocks` blocks of x[n] to sums[b], or of x + x2 if x2 is not
- * NULL. Half a warp computes a block. */
+/* Writes the sum of squares of each block of x[n] to sums[b]. If x2 is not NULL, squares x + x2 instead.
+ * Half a warp computes one block. */
 static __global__ void block_sumsq(const float *x, const float *x2, uint64_t n, double *sums, uint32_t blocks)
 {
     const uint32_t b = blockIdx.x * SUMS + threadIdx.x / LANES;
