@@ -44,7 +44,7 @@ static const struct backend_host host = {
 };
 
 /* Writes the folder of the running program to ret, without a trailing slash. Returns false if the folder
- * cannot be found out. */
+ * cannot be determined. */
 static bool program_folder(char *ret, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", ret, size - 1);

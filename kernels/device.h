@@ -75,7 +75,7 @@ struct event;
 /* Names the devices of a devset that no longer work. Either they are gone, or they had an error that this
  * process cannot recover from. `why` holds the backend's message for the first of these errors. */
 struct device_blame {
-    uint64_t devices; /* bit d is set if device d is broken */
+    uint64_t devices; /* bit d is set: device d is broken */
     char why[96];
 };
 
@@ -99,7 +99,7 @@ struct devset_config {
     /* The device_info.index of each device to open. NULL means 0, 1, 2 and so on. The cpu backend ignores
      * this field. */
     const uint32_t *device_index;
-    struct device_blame *blame; /* written when devset_open fails; may be NULL */
+    struct device_blame *blame; /* written if opening fails; may be NULL */
 };
 
 /* The work that one device has done so far: the number of bytes that its copies moved over links, and how
@@ -129,8 +129,8 @@ void devset_close(struct devset *ds);
 
 /* Returns the name of the backend that ds was opened with. */
 const char *devset_backend(const struct devset *ds);
-/* Returns a string that names the code that computes, such as "cpu avx512 oneDNN 2.6.3". Two runs of the
- * same spec give the same bits if these strings are equal. */
+/* Returns a string such as "cpu avx512 oneDNN 2.6.3". Runs of one spec give the same bits if their strings
+ * are equal. */
 const char *devset_numerics(const struct devset *ds);
 
 /* Returns the address of byte `offset` of a device's arena, for use in launches and copies. `offset` may
@@ -187,8 +187,8 @@ int devset_drain(struct devset *ds);
  * cpu backend never break. */
 void devset_blame(struct devset *ds, struct device_blame *ret);
 
-/* Reads the counters of a device. They are exact after devset_drain. While streams run, the counters may
- * lag behind, but never behind the last drain. Any thread may call it. */
+/* Reads the counters of a device. They are exact after devset_drain. While streams run, they may lag
+ * behind, but they include all work before the last drain. Any thread may call it. */
 void devset_counters(const struct devset *ds, uint32_t device, struct device_counters *ret);
 
 /* devset_release drains the devset, frees the arenas of its devices and returns the result of

@@ -41,7 +41,7 @@ struct layer {
     /* Selects the layer's sequence of random numbers. Equal to the id, except in inner layers
      * (layer_inner_key). */
     uint32_t key;
-    uint32_t in, out; /* elements per row; a loss has out = 0 */
+    uint32_t in, out; /* elements per row; out is 0 in losses */
     uint32_t seq;     /* tokens per row; 0 means 1 */
     bool bias;        /* dense, norm, attention, mlp: has a bias */
     enum act act;     /* dense, activation, mlp: the activation function */
@@ -54,7 +54,7 @@ struct layer {
     /* attention: number of query heads and number of key heads. heads must be a multiple of kv_heads, and
      * the width of a token must be a multiple of heads. */
     uint32_t heads, kv_heads;
-    float rope_theta;    /* attention: rotary base, or 0 if not rotary */
+    float rope_theta;    /* attention: rotary base; 0 if not rotary */
     float score_dropout; /* attention: probability that a score is dropped */
     uint32_t hidden;     /* mlp: width of the hidden vector */
     bool gated;          /* mlp: swiglu instead of act */
@@ -64,7 +64,8 @@ struct layer {
     /* Standard deviation of the initial weights. Biases then start at 0. If this is 0, the table at enum
      * param_init gives the initial values. */
     float init_std;
-    /* attention, mlp: the same for the matrix "proj", whose result is added to the residual. */
+    /* attention, mlp: standard deviation of the initial weights of "proj". This matrix writes to the
+     * residual. */
     float proj_std;
     /* lm_head: if `tied`, the layer has no W of its own. It uses the W of the earlier layer with the id
      * `owner`. */
@@ -105,7 +106,7 @@ struct layer_sizes {
     uint64_t y; /* output; 0 for a loss */
     uint64_t s;
     uint64_t room; /* forward workspace when S is saved */
-    /* Forward workspace when S is not saved. Large enough for S and the rest. */
+    /* Forward workspace when S is not saved. It also has space for S. */
     uint64_t scratch_fwd;
     uint64_t scratch_bwd;
     uint64_t target; /* losses: the targets T */
@@ -237,8 +238,8 @@ struct group_part {
     bool saved;
 };
 /* Returns the number of parts in the group state of this optimizer, and points *ret at the first part.
- * `decision` says whether the job clips gradients or skips steps. Without a decision, plain SGD has no
- * group state and the function returns 0. */
+ * `decision` says whether the job clips gradients or skips steps. Returns 0 for plain SGD without a
+ * decision. */
 uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret);
 /* Returns the size of the GROUP tensor in bytes, or 0 if the optimizer has no group state. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
@@ -264,11 +265,12 @@ struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;
 };
-/* Cuts the bytes begin..end of the layer's weights W into ranges, at each place where weight decay starts
- * or stops. Writes the ranges to ret and returns their number. If ret is NULL, it only counts. */
+/* Cuts the bytes begin..end of the layer's weights W at each place where weight decay starts or stops.
+ * Writes the resulting ranges to ret and returns their number. If ret is NULL, it only counts them. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* Returns the part of *io for the bytes begin..end. These offsets start at 0 at the first byte of *io. */
+/* Returns the part of *io that covers the bytes begin..end. These offsets are counted from the first byte
+ * of *io. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
 /* Launches one op that updates the range of W that io describes. */

@@ -7,7 +7,7 @@
  */
 #include "kernels/layer_impl.h"
 
-/* The sizes of an attention layer, in elements. */
+/* The sizes of an attention layer. All are numbers of elements. */
 struct attention_shape {
     uint32_t tokens, width; /* tokens in all rows; elements per token */
     uint32_t head, qkv;     /* elements per head; per token of qkv */
@@ -96,7 +96,7 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
     uint64_t w = attention_weights_of(l, &s).end, x = layer_bytes(rows, l->in),
              qkv = layer_bytes(s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
-    /* Number of operations of the products q k^T and p v. The causal mask makes half of each product
+    /* Number of operations in the products q k^T and p v. The causal mask makes half of each product
      * unnecessary. */
     uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width;
 

@@ -28,7 +28,7 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
-    uint64_t w; /* offset of its W in the outer W */
+    uint64_t w; /* offset of its W in W */
     /* Offsets of the current layer's input and output in the outer S. The first layer's input and the last
      * layer's output are not in S, so these offsets are then unused. */
     uint64_t x, y;

@@ -77,7 +77,7 @@ struct layer_linear {
 };
 int layer_linear_bwd(const struct layer_io *io, const struct layer_linear *p, const struct op_sink *sink);
 
-/* The params() of a layer that has no parameters. */
+/* The params() function of a layer kind that has no parameters. */
 static inline uint32_t layer_no_params(const struct layer *l, struct layer_param *ret)
 {
     (void)l;
@@ -91,7 +91,7 @@ struct layer_params {
     const struct layer *l;
     struct layer_param *at; /* output array, or NULL to only count */
     uint32_t n;
-    uint64_t offset; /* size of the parameters so far, in bytes */
+    uint64_t offset; /* total size so far, in bytes */
 };
 /* Adds a parameter of the shape [a][b], or [a] if b is 0. The class, `std` and `fan_in` determine its
  * initial values by the table at enum param_init. */

@@ -12,7 +12,7 @@
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP 128u
-/* A chunk of tokens may always have up to this many logits, even if the table is small. */
+/* A chunk of tokens may always have up to this many logits, even if the vocabulary table is small. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
 /* Returns the number of tokens in a chunk. A chunk has up to CHUNK_SMALL logits, or one sixth of the
@@ -41,7 +41,7 @@ static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_siz
     };
 }
 
-/* Gives the cost in training, in which the backward pass does all the work. */
+/* Computes the cost in training. There the backward pass does all the work. */
 static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_bytes(rows, l->in),
@@ -69,8 +69,8 @@ struct token_chunk {
     const float *x;
 };
 
-/* Launches the ops that compute the logits of a chunk and their loss. If dx is not NULL, the op also
- * computes the gradient of the logits. */
+/* Launches the ops that compute the logits of a chunk and their loss. If dx is not NULL, the gradient of
+ * the logits is computed too. */
 static int logits_of(const struct layer *l, const struct layer_io *io, const struct token_chunk *c, float *dx,
                      const struct op_sink *sink)
 {
@@ -116,7 +116,7 @@ static int for_chunks(const struct layer *l, const struct layer_io *io, bool bac
     return r;
 }
 
-/* Does nothing in training, which passes no io->result. The backward pass computes the loss instead. */
+/* Does nothing in training, where io->result is NULL. The backward pass computes the loss instead. */
 static int lm_head_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return io->result ? for_chunks(l, io, false, sink) : 0;

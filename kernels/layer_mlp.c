@@ -7,7 +7,7 @@
  */
 #include "kernels/layer_impl.h"
 
-/* The sizes of an mlp layer, in elements. */
+/* The sizes of an mlp layer. All are numbers of elements. */
 struct mlp_shape {
     uint32_t tokens, width;
     uint32_t fc, hidden; /* outputs of fc; inputs of proj */

@@ -37,8 +37,8 @@ extern const char *const act_names[ACT_COUNT];
 struct op_linear_fwd {
     const float *x, *w;
     const float *b; /* bias, or NULL */
-    /* If not NULL, the op also writes the input of the activation here, [rows][out]. NULL if there is no
-     * activation. */
+    /* If not NULL, the op also writes the input of the activation to this array, [rows][out]. Must be NULL
+     * if there is no activation. */
     float *z;
     float *y;
     uint32_t rows, in, out;
@@ -203,7 +203,7 @@ struct op_zero {
  * where mean is the average over all classes c of the loss with c as the target. */
 struct op_softmax_xent {
     const float *x;        /* logits [rows][n] */
-    const int32_t *target; /* [rows], each < n; negative ids are ignored */
+    const int32_t *target; /* [rows], < n; negative targets are ignored */
     /* Loss and number of correct answers: (accumulate ? *result : 0) + the sums over the rows that count,
      * in row order. NULL if the caller does not need the loss. */
     struct step_result *result;
@@ -270,8 +270,8 @@ struct op_sumsq {
     uint64_t n;
 };
 /* Adds one layer's sum of squares to the squared global norm: decision->sumsq = (first ? 0 :
- * decision->sumsq) + *sum. If *sum is not finite, the op sets decision->bad_layer to `layer`. Otherwise
- * the first op of the step sets it to STEP_NO_LAYER. */
+ * decision->sumsq) + *sum. If *sum is not finite, the op sets decision->bad_layer to `layer`. Otherwise,
+ * if `first` is set, it sets decision->bad_layer to STEP_NO_LAYER. */
 struct op_norm_add {
     const double *sum;
     struct step_decision *decision;
@@ -283,7 +283,8 @@ struct op_norm_add {
  * += 1; scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1; bias_correct1 = 1 / (1 - beta1^t);
  * bias_correct2 = 1 / (1 - beta2^t). */
 struct op_decide {
-    /* The op reads sumsq here and writes `apply`. If this is NULL, every step is applied with scale 1. */
+    /* The decision. The op reads sumsq and writes `apply`. If this is NULL, every step is applied with
+     * scale 1. */
     struct step_decision *decision;
     struct group_state *group;
     double clip; /* 0 means no clipping */
@@ -306,13 +307,13 @@ struct op_call {
 struct op_range {
     const void *at;
     uint64_t bytes;
-    bool write; /* false if the call only reads the array */
+    bool write; /* false: the call only reads it */
 };
 #define OP_RANGES 7 /* largest number of arrays in one call */
 
-/* Writes all arrays of a call to ret and returns their number. Each array is listed once. The result of
- * the call depends only on these arrays and on `step`. An op may leave an array untouched, for example
- * when an update is not applied. */
+/* Writes all arrays of a call to ret, each once and with its exact size, and returns their number. The
+ * result of the call depends only on these arrays and on `step`. An op may leave an array untouched, for
+ * example when an update is not applied. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
 
 /* The receiver of a layer's launches. It is a stream of a device, or a test that runs each launch at once. */

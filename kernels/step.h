@@ -13,7 +13,7 @@
  * an earlier step, because several steps are in flight at a time. Such values belong in struct
  * group_state. */
 struct step_args {
-    uint64_t step; /* number of the training step, starting at 0 */
+    uint64_t step; /* number of the step, starting at 0 */
     uint64_t seed; /* seed of dropout */
     /* Learning rate of this step. Skipped steps count as steps in the learning-rate schedule. */
     float lr;

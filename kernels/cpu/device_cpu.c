@@ -103,8 +103,8 @@ static void delay(struct rng *rng)
         clock_sleep_ns(rng_below(rng, DELAY_MAX_NS));
 }
 
-/* Returns the time in nanoseconds that a link of this speed needs for `bytes` bytes. Rounds up, and
- * returns UINT64_MAX on overflow. */
+/* Returns the number of nanoseconds that a link of this speed needs for `bytes` bytes, rounded up. Returns
+ * UINT64_MAX on overflow. */
 static uint64_t link_ns(uint64_t bytes, uint64_t bytes_per_s)
 {
     unsigned __int128 ns = ((unsigned __int128)bytes * 1000000000u + (bytes_per_s - 1)) / bytes_per_s;

@@ -43,8 +43,8 @@
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
-/* Number of tiles to aim for. If copies share the cores, threads wait less for the last tile when there
- * are many tiles. */
+/* Number of tiles to aim for. Copies may share the cores with the op. With many tiles, threads then wait
+ * less for the last tile. */
 #define TILES_WANTED 8
 /* Number of tiles to aim for if each tile transposes its part of an operand, or if k is large. */
 #define TILES_TURNED 4

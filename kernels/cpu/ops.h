@@ -49,8 +49,9 @@
 void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
 void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
 
-/* The dropout of attention scores. cpu_dropout_keep sets keep[i] to 1 if element first + i is kept, and to
- * 0 otherwise. `q` is the position of the row in the global batch. op_attention_fwd defines the elements. */
+/* Settings for the dropout of attention scores. cpu_dropout_keep sets keep[i] to 1 if element first + i is
+ * kept, and to 0 otherwise. `q` is the position of the row in the global batch. op_attention_fwd numbers
+ * the elements. */
 struct cpu_dropout {
     const struct step_args *step;
     uint32_t layer, q;

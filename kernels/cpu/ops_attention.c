@@ -123,7 +123,7 @@ static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, 
 /* ---- copies ---- */
 
 #define LINE 16 /* floats in a cache line */
-/* Number of rows to prefetch. The processor does not predict the next row, because tokens are too far
+/* Number of rows to prefetch ahead. The processor cannot predict the next row, because tokens are too far
  * apart. */
 #define AHEAD 8
 
@@ -182,8 +182,8 @@ static void transpose(const struct cpu_attention *a, float *to, const float *fro
 
 /* ---- products of queries and keys ---- */
 
-/* Returns the number of keys in the block starting at `first` that the GEMM_ROWS queries from query i on
- * see. A key counts if at least one of these queries sees it. */
+/* Returns the number of keys that at least one query sees. Considers the GEMM_ROWS queries that start at
+ * query i, and the block of keys that starts at `first`. */
 static uint32_t seen_keys(const struct cpu_attention *a, const struct query_strip *s, uint32_t i,
                           uint32_t first)
 {
@@ -302,8 +302,8 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
         x[i] = x[i] * y[i];
 }
 
-/* Computes, without dropout, the softmax weights P and the gradients dS. They overwrite score and dscore.
- * P and dS are defined at the top of this file. */
+/* Turns scores into softmax weights P, and dscore into the gradients dS, if there is no dropout. P and dS
+ * are defined at the top of this file. */
 CPU_CLONES static void score_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
                                       float d)
 {
@@ -314,7 +314,7 @@ CPU_CLONES static void score_gradient(float *restrict score, float *restrict dsc
     }
 }
 
-/* Computes keep * P and dS in the case of dropout. They overwrite score and dscore. keep[i] is 1 or 0. */
+/* Turns scores into keep * P, and dscore into dS, if there is dropout. keep[i] is 1 or 0. */
 CPU_CLONES static void score_gradient_kept(float *restrict score, float *restrict dscore,
                                            const float *restrict keep, size_t n, float lse, float d)
 {

@@ -143,7 +143,7 @@ static void norm_bwd_columns(void *ctx, uint32_t i)
     store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
 }
 
-/* The sums over one row of g and of g * xhat, or the means. */
+/* Two values of one row: the sum or mean of g, and the sum or mean of g * xhat. */
 struct row_sums {
     float g, g_hat;
 };

@@ -46,7 +46,8 @@ struct pool {
     bool aside;
 };
 
-/* The threads of a pool and the list of runs. pool_create creates it and pool_destroy frees it. */
+/* The threads of a pool and the list of its runs. pool_create creates this struct and pool_destroy frees
+ * it. */
 struct crew {
     struct pool ops, aside; /* the two views; const */
     pthread_mutex_t mutex;

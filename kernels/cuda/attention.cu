@@ -117,7 +117,7 @@ static __device__ __forceinline__ struct head_tokens qkv_of(const struct cuda_at
     return t;
 }
 
-/* y_pitch, y_at and dy_of are the counterparts for y and dy of the functions above. */
+/* y_pitch, y_at and dy_of are like the functions above, but for y and dy. */
 static __device__ __forceinline__ uint64_t y_pitch(const struct cuda_attention *a)
 {
     return (uint64_t)a->heads * a->head;

@@ -11,7 +11,7 @@
 
 const struct backend_host *cuda_host;
 
-/* Logs and stores the first failure. Returns the errno of this failure. */
+/* Logs the failure and stores it if it is the first one. Returns the errno. */
 static int remember_fault(struct cuda_fault *f, int code, const char *call, const char *what,
                           const char *file, int line)
 {

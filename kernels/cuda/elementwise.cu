@@ -92,7 +92,7 @@ int cuda_op_act_bwd(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* ---- bias and activation after a matrix product ---- */
+/* ---- bias and activation after a product ---- */
 
 static __global__ void finish_linear(float *c, const float *b, float *y, uint32_t rows, uint32_t n,
                                      enum act act)

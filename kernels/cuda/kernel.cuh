@@ -66,8 +66,8 @@ static __device__ __forceinline__ float max_lanes(float v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
-/* Returns the row that this thread works on. For kernels in which half a warp computes a row and the grid
- * has row_grid() blocks. */
+/* Returns the row that this thread works on. Half a warp computes a row, and the grid must have row_grid()
+ * blocks. */
 static __device__ __forceinline__ uint32_t my_row(void)
 {
     return blockIdx.x * SUMS + threadIdx.x / LANES;

@@ -83,7 +83,7 @@ struct xent {
     float smoothing, scale;
 };
 
-/* Computes the loss of a row that is not ignored. `sum` is the sum of exp(x - max) over the row. */
+/* Computes the loss of one valid row. `sum` is the sum of exp(x - max) over the row. */
 static __device__ void xent_loss(const struct xent *o, uint32_t r, uint32_t target, float max, float sum)
 {
     const float *x = o->x + (uint64_t)r * o->n;

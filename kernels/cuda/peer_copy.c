@@ -99,8 +99,8 @@ static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_
 
     for (uint64_t at = 0; at < bytes; at += RELAY_BYTES, b ^= 1) {
         const uint64_t piece = bytes - at < RELAY_BYTES ? bytes - at : RELAY_BYTES;
-        /* This piece uses a buffer for the second time, so wait until the buffer's previous piece has
-         * arrived. Buffers of earlier copies are free, because each copy ends with a wait. */
+        /* This piece reuses a buffer, so wait until the buffer's previous piece has arrived. Buffers of
+         * earlier copies are free, because each copy ends with a wait. */
         if (at >= 2 * RELAY_BYTES)
             CUDA_TRY(f, cudaStreamWaitEvent(out, receiver->emptied[b], 0));
         CUDA_TRY(f, cudaMemcpyAsync(sender->buffers[b], src + at, piece, cudaMemcpyDeviceToHost, out));
