@@ -75,7 +75,7 @@ struct event;
 /* Names the devices of a devset that no longer work. Either they are gone, or they had an error that this
  * process cannot recover from. `why` holds the backend's message for the first of these errors. */
 struct device_blame {
-    uint64_t devices; /* bit d is set: device d is broken */
+    uint64_t devices; /* bit d: device d is broken */
     char why[96];
 };
 

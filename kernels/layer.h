@@ -41,7 +41,7 @@ struct layer {
     /* Selects the layer's sequence of random numbers. Equal to the id, except in inner layers
      * (layer_inner_key). */
     uint32_t key;
-    uint32_t in, out; /* elements per row; out is 0 in losses */
+    uint32_t in, out; /* elements per row; losses have out 0 */
     uint32_t seq;     /* tokens per row; 0 means 1 */
     bool bias;        /* dense, norm, attention, mlp: has a bias */
     enum act act;     /* dense, activation, mlp: the activation function */
