@@ -1,5 +1,5 @@
-/* Leaves a test that cannot run here, saying why. (cmocka 1.1.5's own skip() prints "not ok" in TAP, which is
- * a failure.) */
+/* Skips a test that cannot run on this machine and prints the reason. cmocka 1.1.5's own skip() is not used,
+ * because it prints "not ok" in TAP, which counts as a failure. */
 #ifndef TESTS_SKIP_H
 #define TESTS_SKIP_H
 

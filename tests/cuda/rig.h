@@ -36,7 +36,7 @@ void rig_record(struct devset *ds, uint32_t stream, struct event *e);
 void rig_wait(struct devset *ds, uint32_t stream, struct event *e);
 void rig_drain(struct devset *ds);
 
-/* All that was put into `from` so far happens before what `to` gets from now on. */
+/* Makes every command that `to` gets from now on wait for all commands that `from` has so far. */
 void rig_order(struct devset *ds, uint32_t from, uint32_t to, struct event *e);
 
 /* y[n] += b[n], and y[n] = relu(y[n]) */

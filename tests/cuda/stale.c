@@ -1,4 +1,4 @@
-/* A module of another version: refuses every ABI. */
+/* A fake module of another version, which refuses every ABI. */
 #include <stddef.h>
 
 #include "kernels/backend.h"

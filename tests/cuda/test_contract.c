@@ -57,7 +57,7 @@ static void test_names(const char *backend)
 
 /* ---- order ---- */
 
-/* y = relu(y + b[i]) over and over: any other order gives other numbers. */
+/* Repeats y = relu(y + b[i]). Any other order of the launches gives other numbers. */
 static void test_stream_runs_in_order(const char *backend)
 {
     enum { STEPS = 100 };
@@ -149,7 +149,8 @@ static void test_wait_takes_the_record_before_it(const char *backend)
     devset_close(ds);
 }
 
-/* More calls than any queue holds, no two the same, and streams that wait for each other at every third. */
+/* Enqueues more calls than any queue holds. No two calls are the same, and at every third call one stream
+ * waits for another. */
 static void test_full_queues_go_on(const char *backend)
 {
     enum { TURNS = 700 };
@@ -227,7 +228,8 @@ static void test_marks_are_ordered_as_streams_and_events_are(const char *backend
 
 /* ---- discards ---- */
 
-/* The bytes before and behind stay, and what is written afterwards, on another stream, is what is there. */
+/* A discard must not change the bytes before and behind its range. Bytes that another stream writes after the
+ * discard must stay. */
 static void test_discard_ends_what_was_there_before(const char *backend)
 {
     struct devset *ds = open_two(backend);

@@ -129,7 +129,7 @@ static enum verdict open_and_run(void)
 
 static char report_path[] = "/tmp/tutti-cudasim-XXXXXX";
 
-/* What the last child's simulator says was never freed. */
+/* Asserts that the simulator of the last child reports no memory that was never freed. */
 static void assert_no_leaks(const char *what)
 {
     static const char none[] = "\"leaks\": {\"device_allocations\": 0, \"device_bytes\": 0, "
@@ -171,7 +171,8 @@ static enum verdict in_child(const char *variable, const char *value, int code, 
     return (enum verdict)WEXITSTATUS(status);
 }
 
-/* Every call of a kind, one after the other, until there are no more (or `most`). */
+/* Runs one case for each call of this kind: the first call fails, then the second, and so on, up to the last
+ * call or `most`. */
 static void fail_every(const char *kind, const char *how, int code, int most)
 {
     int n;

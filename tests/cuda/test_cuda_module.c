@@ -1,7 +1,9 @@
-/* How the program finds and refuses the module of the cuda backend, and what it says on a machine without a
- * driver. Runs with the real libcudart, so it needs no simulator; where there is a GPU the last test is left.
+/* Tests how the program finds the module of the cuda backend and when it refuses it, and its message on a
+ * machine without a driver. The test uses the real libcudart and needs no simulator. On a machine with a GPU
+ * the last test is skipped.
  *
- * Every case opens in a child: a module is never unloaded, and the environment is read when it is loaded.
+ * Every case opens the devset in a child process, because a module is never unloaded and reads its
+ * environment when it is loaded.
  */
 #include <errno.h>
 #include <stdio.h>

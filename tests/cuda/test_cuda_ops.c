@@ -61,7 +61,8 @@ static void run_on_device(enum op op, uint32_t variant, struct run *r)
     event_destroy(ds, e);
 }
 
-/* Scratch does not count: its size is not that of the work. */
+/* Returns whether a case is too large for --small. Scratch memory does not count, because its size does not
+ * tell how much work an op does. */
 static bool is_too_large(enum op op, uint32_t variant)
 {
     struct tape t;
@@ -124,7 +125,8 @@ static void test_op_has_bits_of_cpu(void **state)
     }
 }
 
-/* Under another order of blocks and threads, where the simulator draws it. */
+/* Runs the op a second time. The simulator draws another order of blocks and threads, and the bits must be
+ * the same. */
 static void test_op_has_same_bits_again(void **state)
 {
     enum op op = (enum op)(uintptr_t)*state;

@@ -141,7 +141,8 @@ static void test_every_wait_is_missed(void **state)
     assert_true(n_waits > 10 * n_plans); /* or this tests little */
 }
 
-/* Other layers, losses and optimizers, longer chains. More on demand: TUTTI_CASES=25. */
+/* Tests the waits of longer chains with other layers, losses and optimizers. TUTTI_CASES=25 tests more
+ * chains. */
 static void test_every_wait_of_random_chains_is_missed(void **state)
 {
     const char *cases = getenv("TUTTI_CASES");
@@ -165,7 +166,7 @@ static void test_every_wait_of_random_chains_is_missed(void **state)
     printf("# %u waits of %u plans\n", n_waits, n_plans);
 }
 
-/* Two layers with weights, of which one is too small to be shared. */
+/* Makes a model with two layers that have weights. One of the layers is too small to be cut into shares. */
 static void replicated_case(struct engine_case *c, uint32_t seed)
 {
     *c = small_case(seed % 2);
@@ -232,7 +233,8 @@ static void test_every_wait_of_policies_with_replicas_is_missed(void **state)
         features_assert_all(tried, 4);
 }
 
-/* Marks are host functions too: one that writes what a copy reads, with and without an event between them. */
+/* Marks are host functions, and the race detector must see them. A mark writes memory that a copy reads, once
+ * with an event between the two and once without. */
 static void test_marks_are_seen(void **state)
 {
     struct devset_config config = {.backend = "cuda", .n_devices = 1, .capacity_bytes = {4096}, .threads = 1};

@@ -17,7 +17,7 @@ void stream_create_default(int device)
     s->blocking = true;
 }
 
-/* `after` must not begin before what `before` has now. */
+/* Makes all later operations of `after` wait for the operations that `before` has now. */
 static void order_after(struct CUstream_st *after, struct CUstream_st *before)
 {
     struct mark *m;

@@ -59,7 +59,8 @@ int clock_parse(const char *text, struct rates *rates, char *error, size_t size)
 
 enum op_kind { OP_COPY, OP_GEMM, OP_HOST, OP_KERNEL, OP_RECORD, OP_SET, OP_WAIT, OP_KIND_COUNT };
 
-/* One cudaEventRecord. Shared by the event, the operation that records and those that wait. */
+/* One call of cudaEventRecord. The event, the operation that records it, and the operations that wait for it
+ * share the mark. */
 struct mark {
     uint32_t refs;
     struct CUstream_st *stream; /* done when this stream has done `seq` */

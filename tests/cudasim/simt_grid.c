@@ -160,7 +160,7 @@ static void fibre_main(void)
     }
 }
 
-/* All fibres as new; what they were doing is forgotten. */
+/* Resets all fibres and abandons what they were doing. */
 static void reset_fibres(void)
 {
     grid.n_free_fibres = 0;

@@ -29,7 +29,8 @@
 
 const char *engine_backend = "cpu";
 
-/* The same bits; of NaN only that it is one, for its sign depends on which operand a compiler puts first. */
+/* Returns whether two numbers have the same bits. All NaNs count as equal, because the sign of a NaN depends
+ * on the order in which a compiler puts the operands. */
 static bool same(double a, double b)
 {
     return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
@@ -108,7 +109,8 @@ static void check_program_bytes(const struct engine *e, enum program_kind k, uin
 
 /* ---- times ---- */
 
-/* Every second machine is measured: the times follow the plan, and the bits are those of the others. */
+/* Every second machine is measured. The measured times must follow the plan, and measuring must not change
+ * the bits. */
 static struct plan_span *measure(const struct engine *e)
 {
     const uint32_t n = e->plan->programs[PROGRAM_CYCLE].n_instrs;

@@ -1,4 +1,4 @@
-/* See plan_features.h. All is asked of the cycle. */
+/* Implements plan_features.h. Every feature is read from the cycle program alone. */
 #include "tests/engine/plan_features.h"
 
 #include <setjmp.h>
@@ -148,7 +148,8 @@ static bool has_pinned_share(const struct view *v)
     return stays && count_moves(v, INSTR_COPY, TENSOR_W, true) > 0;
 }
 
-/* On one device, of one layer: forwards one after another, and forwards after backwards. */
+/* Returns whether the micro-batches of a layer run in several waves on this device: several forward tasks in
+ * a row, and forward tasks after backward tasks. */
 static bool has_groups(const struct view *v, uint32_t layer, uint32_t device)
 {
     enum instr_kind before = INSTR_DROP;

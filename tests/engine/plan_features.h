@@ -33,10 +33,11 @@ enum feature {
 
 uint32_t plan_features(const struct plan *p); /* bits: 1 << feature */
 
-/* How many plans have had it, by feature; and whether something in these features has hardly been there. */
+/* features_count adds a plan to the number of plans seen with each feature. features_rare returns whether one
+ * of these features has hardly been seen yet. */
 void features_count(uint32_t seen[FEATURE_COUNT], uint32_t features);
 bool features_rare(const uint32_t seen[FEATURE_COUNT], uint32_t features);
-/* Prints all, and fails (cmocka) if one that so many devices can have is not there. */
+/* Prints all counts. Fails (cmocka) if a feature that is possible with n_devices devices was never seen. */
 void features_assert_all(const uint32_t seen[FEATURE_COUNT], uint32_t n_devices);
 
 #endif

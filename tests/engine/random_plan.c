@@ -82,7 +82,8 @@ static struct plan *build(const struct plan_request *request, const struct drawn
     return p;
 }
 
-/* What the candidate takes when nothing is kept that it does not ask for. */
+/* Returns the device memory that the candidate needs when the planner retains nothing beyond what the
+ * candidate asks for. */
 static uint64_t least_bytes(const struct plan_request *request, const struct drawn *d)
 {
     struct drawn bare = *d;

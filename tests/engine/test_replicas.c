@@ -87,7 +87,8 @@ static uint32_t count_instrs(const struct plan *p, enum instr_kind kind)
     return n;
 }
 
-/* That the plan does what its form says, or the test would test something else. */
+/* Checks that the plan has the properties of its form. Otherwise the test would test another plan than
+ * intended. */
 static void check_plan(const struct plan *p, const struct graph *g, const struct shared_form *form)
 {
     uint64_t weights = 0, biggest = 0;

@@ -1,7 +1,9 @@
-/* The training loop, run in this process where a test can see inside: it allocates nothing per step, on any
- * thread, measured or not, and it stops when the devices move other bytes than the plan promised.
+/* Tests the training loop in this process, where a test can observe it. The loop must not allocate memory in
+ * a step, on any thread, measured or not. It must stop when the devices move other bytes than the plan
+ * promised.
  *
- * oneDNN allocates inside its GEMM, so the model here is so narrow that all products go to our own kernel.
+ * oneDNN allocates memory inside its GEMM. The model here is narrow enough that all products use our own
+ * kernel.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -42,7 +42,7 @@ static inline void check_failure(int r, const struct err *err)
     check_shown(err_text(err, text, sizeof text));
 }
 
-/* What is printed reads back as what was printed. */
+/* Checks that a printed document parses, and prints again as the same text. */
 static inline void check_printed(const struct json *doc)
 {
     char *text = json_print(doc), *again;

@@ -1,7 +1,9 @@
-/* Text from a stranger: what is shown of it is clean and stays the same when it is shown again, whatever room
- * there is; text that needs no scrubbing is left alone; and its JSON is clean and reads back.
+/* Reads the input as text from an untrusted source. Displayed text must be clean, and must not change when it
+ * is scrubbed again, for any size of the buffer. Text that needs no scrubbing must stay unchanged. Its JSON
+ * must be clean and read back as the same text.
  *
- * The first byte is the room; the rest is the text. */
+ * The first byte is the size of the buffer, and the rest is the text.
+ */
 #include "tests/fuzz/fuzz.h"
 
 #include "base/strbuf.h"

@@ -23,7 +23,7 @@ static void check_line(struct strbuf *b)
     HOLDS(b->n > 1 && b->at[b->n - 1] == '\n' && memchr(b->at, '\n', b->n) == b->at + b->n - 1);
 }
 
-/* The answer to it, read by the other side. */
+/* Checks that the other side can read the answer to this message. */
 static void check_answer(const struct wire_msg *m, const struct err *err, enum wire_code code)
 {
     struct strbuf b = {0};
