@@ -256,7 +256,7 @@ static uint32_t evict(const struct brute *b, struct state *s, uint32_t block, ui
     return rest ? 0 : b->size[block];
 }
 
-/* What the task lacks on the device. */
+/* Returns the blocks that the task needs and that are not on the device. */
 static uint32_t lacking(const struct brute *b, const struct state *s, const struct task *t, uint32_t device)
 {
     uint32_t sum = t->extra;
@@ -424,7 +424,7 @@ static void try_tasks(struct brute *b, const struct state *s, uint32_t cost, uin
             }
 }
 
-/* Blocks leave or go to the other device. */
+/* Tries each block on a device: evicts it, or copies it to the other device. */
 static void move_blocks(struct brute *b, const struct state *s, uint32_t cost)
 {
     for (uint32_t i = 0; i < b->n_blocks; i++)
@@ -471,7 +471,8 @@ static void expand(struct brute *b, struct state s, uint32_t cost)
 
 /* ---- steps ---- */
 
-/* What stays between two steps, and the least traffic so far. Sorted by blocks. */
+/* The sets of blocks that may stay between two steps, each with the least traffic found so far. Sorted by
+ * blocks. */
 struct ends {
     struct end {
         uint64_t blocks;
@@ -512,7 +513,7 @@ static void one_step(struct brute *b, const struct ends *from, struct ends *ret)
         qsort(ret->at, ret->n, sizeof *ret->at, compare_ends);
 }
 
-/* Whether all costs have grown by the same. */
+/* Returns whether all costs have grown by the same number. */
 static bool grown_evenly(const struct ends *from, const struct ends *to, uint32_t *ret)
 {
     if (from->n != to->n || from->n == 0)

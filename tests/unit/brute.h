@@ -1,12 +1,13 @@
-/* The least host traffic of a tiny chain, found by trying everything: every order of tasks, every choice of
- * what leaves and what comes when, every place of each update. It shares no code with the planner or with the
- * bound; it is what the bound is measured with (docs/bound.md).
+/* Finds the least host traffic of a tiny chain by trying every possibility: every order of tasks, every
+ * choice of which blocks leave and arrive at which time, and every place of each update. The search shares no
+ * code with the planner or the bound. It is the truth that the bound is measured against (docs/bound.md).
  *
- * The model is that of scheduler/graph.h. Layers 0 .. n_layers-1 have weights; behind them is a loss
- * without. A block is a whole tensor: W, dW and K of a layer, X and dX of a layer (from 1 on; the loss's
- * too) and micro-batch. Blocks are on the host, on devices, or both; all operands of a task are on its
- * device, and what is on a device never exceeds its capacity. Host link traffic is the sum of all fetches
- * and spills; copies between devices are free. A step begins with what the step before left on the devices.
+ * The model is the one of scheduler/graph.h. Layers 0 .. n_layers-1 have weights and are followed by a loss
+ * without weights. A block is a whole tensor: W, dW and K of each layer, and X and dX of each micro-batch of
+ * a layer from layer 1 on, including the loss. A block is on the host, on devices, or both. All operands of a
+ * task are on its device, and the blocks on a device never exceed its capacity. Host link traffic is the sum
+ * of all fetches and spills, and copies between devices are free. A step begins with the blocks that the
+ * previous step left on the devices.
  */
 #ifndef TESTS_BRUTE_H
 #define TESTS_BRUTE_H

@@ -148,7 +148,8 @@ static inline uint32_t device_of(const struct maker *m, uint32_t layer)
     return layer == 0 ? 0 : m->sc->n_devices - 1;
 }
 
-/* Micro-batches share the place of what lives inside one of them, so that addresses are used again. */
+/* Tensors that live inside one micro-batch get the same address in every micro-batch, so that addresses are
+ * used again. */
 static inline tensor_id place_of(const struct maker *m, tensor_id t)
 {
     const struct plan_tensor *tensor = &m->h.tensors.at[t];
@@ -182,7 +183,7 @@ static inline uint64_t address_of(struct maker *m, uint32_t device, tensor_id t)
     return take_address(m, device, m->h.tensors.at[t].bytes, &m->addr[device][place_of(m, t)]);
 }
 
-/* Nothing where the layer has no such block. */
+/* Adds an operand to the last instruction. Does nothing when the layer has no such block. */
 static inline void operand(struct maker *m, tensor_id t, uint32_t loc, enum access access)
 {
     if (t != PLAN_NONE)
@@ -408,7 +409,7 @@ static inline void make_updates(struct maker *m)
             make_update(m, l, i);
 }
 
-/* What forward and backward read of W that is pinned. */
+/* Copies the pinned W to the addresses where the forward and backward tasks read it. */
 static inline void make_copies(struct maker *m)
 {
     for (uint32_t l = 0; is_pinned(m) && l < LAYERS; l++)

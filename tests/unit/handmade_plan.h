@@ -1,8 +1,7 @@
-/* Plans made by hand, for tests of the executor: push tensors, instructions, operands and waits; hm_finish
- * turns them into a struct plan. hm_derive_waits fills in the waits that data and addresses call for, by
- * comparing every pair of accesses in two runs unrolled: many more than a planner would leave, and none
- * missing.
- */
+/* Helps tests of the executor to make plans by hand. A test adds tensors, instructions, operands and waits,
+ * and hm_finish turns them into a struct plan. hm_derive_waits adds all waits that data and addresses
+ * require, by comparing every pair of accesses in two consecutive runs. It adds many more waits than a
+ * planner would, but misses none. */
 #ifndef TESTS_HANDMADE_PLAN_H
 #define TESTS_HANDMADE_PLAN_H
 

@@ -1,4 +1,4 @@
-/* The tensors of a transformer by the words of transformer.h, in memory of their own. */
+/* The tensors of a transformer under the names of transformer.h, each in its own memory. */
 #ifndef TESTS_UNIT_HF_MODEL_H
 #define TESTS_UNIT_HF_MODEL_H
 

@@ -109,7 +109,8 @@ void assert_same_outputs(const struct tape *a, const struct tape *b)
 }
 /* ---- building ---- */
 
-/* By name: a new op must not change the values, and so the hashes, of the others. */
+/* The key depends on the name of the op and not on its number. A new op therefore does not change the values
+ * and hashes of the other ops. */
 static uint32_t key_of(enum op op, uint32_t variant)
 {
     uint32_t key = 0;

@@ -82,7 +82,8 @@ void op_build(enum op op, uint32_t variant, size_t shift, struct tape *t, struct
 void op_build_in(enum op op, uint32_t variant, void *region, size_t bytes, struct tape *t,
                  struct op_call *call);
 
-/* What op_move does for a call, for its tape. It owns nothing. */
+/* Returns a copy of tape t that refers to the region `to` instead of `from`, as op_move does for a call. The
+ * copy owns no memory. */
 struct tape op_move_tape(const struct tape *t, const void *from, const void *to);
 
 /* ---- what rows share ---- */

@@ -209,7 +209,7 @@ static void build_act_fwd(struct tape *t, uint32_t v, struct op_call *call)
     }
 }
 
-/* The same arithmetic as the op, compiled here without vectors or clones. */
+/* Computes the activation with the same arithmetic as the op, but compiled without vectors or clones. */
 static float plain_act(enum act act, float x)
 {
     switch (act) {

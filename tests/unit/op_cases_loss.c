@@ -7,7 +7,8 @@
 
 #include "tests/unit/reference.h"
 
-/* Losses: rows past valid_rows hold NaN and impossible targets; odd variants have such rows. */
+/* In the tests of losses, rows beyond valid_rows hold NaN and impossible targets. Odd variants have such
+ * rows. */
 #define LOSS_FIRST_ROW 7
 
 static uint32_t loss_valid(uint32_t v, uint32_t rows)

@@ -39,7 +39,7 @@ static uint32_t attention_first_head(uint32_t seq, uint32_t form)
     return form == 3 && seq > 2 ? (uint32_t)((UINT64_C(1) << 34) / seq / seq) : 0;
 }
 
-/* What forward and backward have in common. */
+/* The arguments that the forward and the backward op have in common. */
 struct attention {
     const struct step_args *step;
     const float *qkv;
@@ -137,7 +137,7 @@ static double kept(const struct attention *a, uint32_t r, uint32_t h, uint32_t q
     return keeps ? 1 / (1 - (double)a->p) : 0;
 }
 
-/* y of one query from its probabilities, and what it may be off. */
+/* Computes the output y of one query from its probabilities, and the error that y may have in float. */
 static void mix_values(const struct attention *a, uint32_t r, uint32_t h, uint32_t q, const double *prob,
                        double off, double *y, double *y_off)
 {
@@ -250,7 +250,7 @@ static void build_attention_bwd(struct tape *t, uint32_t v, struct op_call *call
     fill_forward(&a, y, lse);
 }
 
-/* The gradient of qkv, and what each of its elements may be off. */
+/* The gradient of qkv, and the error that each of its elements may have in float. */
 struct gradient {
     double *d, *off;
 };

@@ -1,4 +1,4 @@
-/* A call of an op on the same arrays elsewhere: in the memory of a device, or back. */
+/* Redirects a call of an op to the same arrays at another address: in the memory of a device, or back. */
 #ifndef TESTS_UNIT_OP_MOVE_H
 #define TESTS_UNIT_OP_MOVE_H
 

@@ -1,8 +1,8 @@
-/* Editing plans in tests: a plan is copied, changed and packed again, so that one good plan gives many bad
+/* Lets tests edit plans: a plan is copied, changed and packed again, so that one good plan gives many bad
  * ones.
  *
- * In a `struct edit` every instruction has its own lists, and waits keep meaning the instruction they meant
- * when others are removed, inserted or moved. Where an instruction goes away, so do the waits for it.
+ * In a `struct edit` every instruction has its own lists. A wait keeps pointing to the same instruction when
+ * other instructions are removed, inserted or moved. Removing an instruction removes the waits for it.
  */
 #ifndef TESTS_PLAN_EDIT_H
 #define TESTS_PLAN_EDIT_H
@@ -100,7 +100,7 @@ static inline void edit_pack_program(struct arena *a, const struct edit_program 
     }
 }
 
-/* A plan of its own; the edit stays as it is. */
+/* Returns a new plan made from the edit. The edit stays unchanged. */
 static inline struct plan *edit_pack(const struct edit *e)
 {
     struct arena *a = arena_create();
@@ -144,7 +144,7 @@ static inline void edit_remove(struct edit_program *p, uint32_t i)
     free(map);
 }
 
-/* The instruction at `from` comes to stand at `to`; those between close up. */
+/* Moves the instruction at `from` to `to`. The instructions between them shift by one. */
 static inline void edit_move(struct edit_program *p, uint32_t from, uint32_t to)
 {
     uint32_t n = (uint32_t)p->at.n, *map = xcalloc(n, sizeof *map);
@@ -163,7 +163,8 @@ static inline void edit_move(struct edit_program *p, uint32_t from, uint32_t to)
     free(map);
 }
 
-/* A copy of instruction `i`, of this or another program, at `to`; without waits. */
+/* Inserts a copy of instruction `what`, which may come from another program, at `to`. The copy has no
+ * waits. */
 static inline void edit_insert(struct edit_program *p, uint32_t to, const struct edit_instr *what)
 {
     struct edit_instr fresh = {.in = what->in};
@@ -194,15 +195,15 @@ static inline uint32_t edit_neighbour(const struct edit_program *p, uint32_t i, 
     }
 }
 
-/* Adds the waits of `from`, over so many runs more, to those of `to`. */
+/* Adds the waits of `from` to those of `to`, each with its distance increased by `distance` runs. */
 static inline void edit_inherit(struct edit_program *p, uint32_t to, uint32_t from, uint32_t distance)
 {
     for (size_t j = 0, n = p->at.at[from].waits.n; j < n; j++)
         edit_wait(p, to, p->at.at[from].waits.at[j].instr, p->at.at[from].waits.at[j].distance + distance);
 }
 
-/* Removes the instruction, but not the order it gave to others: who waited for it waits for what it waited
- * for. */
+/* Removes the instruction but keeps the order that it gave to others: every instruction that waited for it
+ * now waits for the instructions that it waited for. */
 static inline void edit_vanish(struct edit *e, enum program_kind k, uint32_t i)
 {
     struct edit_program *p = &e->programs[k];

@@ -89,7 +89,8 @@ static inline spot_id script_all(struct script *s, tensor_id t, uint32_t device)
     return script_spot(s, t, device, 0, script_bytes(s, t));
 }
 
-/* The smallest that has these bytes. PLAN_NONE when there is none. */
+/* Returns the smallest live spot that contains bytes begin..end of the tensor, or PLAN_NONE when there is
+ * none. */
 static inline spot_id script_find(const struct script *s, tensor_id t, uint32_t device, uint64_t begin,
                                   uint64_t end)
 {

@@ -1,4 +1,4 @@
-/* Random models and machines for property tests: everything follows from one seed. */
+/* Makes random models and machines for property tests. One seed determines everything. */
 #ifndef TESTS_RANDOM_CHAIN_H
 #define TESTS_RANDOM_CHAIN_H
 

@@ -1,4 +1,4 @@
-/* Random profile tables for property tests: everything follows from one seed. */
+/* Makes random profile tables for property tests. One seed determines everything. */
 #ifndef TESTS_RANDOM_TABLE_H
 #define TESTS_RANDOM_TABLE_H
 

@@ -1,4 +1,5 @@
-/* The mathematics once more, in double and as plainly as possible: what ops and layers are compared with. */
+/* References for the tests of ops and layers: the same mathematics in double precision, written as plainly as
+ * possible. */
 #ifndef TESTS_UNIT_REFERENCE_H
 #define TESTS_UNIT_REFERENCE_H
 

@@ -265,7 +265,7 @@ static struct edit plan_tied(void)
     return script_end(&s);
 }
 
-/* Of two shares the first has none of K. */
+/* K is so small that the first of two shares has no part of it. */
 static struct edit plan_small_state(void)
 {
     struct script s = script_begin(share_graphs[GRAPH_SMALL], "small state", 1);
@@ -282,7 +282,8 @@ static struct edit plan_small_state(void)
 
 /* ---- two devices, each with a replica and a share ---- */
 
-/* W in halves from the host and from the other device; w: the two spots. */
+/* Brings W to both devices: each device gets one half from the host and one half from the other device. w
+ * receives the two spots. */
 static void gather_w(struct script *s, spot_id *w)
 {
     for (uint32_t d = 0; d < 2; d++) {
@@ -293,7 +294,7 @@ static void gather_w(struct script *s, spot_id *w)
         script_send(s, w[d], w[!d], share_begin(d), share_end(d));
 }
 
-/* Each device gets its share of the other's dW. */
+/* Each device receives its share of the other device's dW. */
 static void exchange_sums(struct script *s)
 {
     for (uint32_t d = 0; d < 2; d++) {

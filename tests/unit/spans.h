@@ -1,5 +1,6 @@
-/* What times of a program must look like, measured or predicted: nothing ends before it begins, a stream does
- * one thing at a time and in order, and nothing begins before all that it waits for has ended. */
+/* Checks the times of a program, measured or predicted. No instruction may end before it begins. A stream
+ * must run one instruction at a time, in order. No instruction may begin before all instructions that it
+ * waits for have ended. */
 #ifndef TESTS_SPANS_H
 #define TESTS_SPANS_H
 
