@@ -49,7 +49,8 @@ static void test_bound_is_whole_bytes(void **state)
     assert_int_equal(bound_of(W, 0, 3).bytes, 3 * W - 4);
 }
 
-/* Stash saves 2 per byte: before the state of Adam (1) and momentum (1.5), after that of plain SGD (3). */
+/* Each byte of free memory saves 2 bytes of traffic when it holds stash. The state of Adam saves 1 and of
+ * momentum 1.5, so stash is kept before them. The state of plain SGD saves 3 and is kept before the stash. */
 static void test_bound_fills_by_density(void **state)
 {
     (void)state;
@@ -100,7 +101,8 @@ static void test_bound_decision_holds_gradients(void **state)
     assert_int_equal(bound_of_state(adam, 0, 3 * W, 4 * W).bytes, 0);
 }
 
-/* A layer without K is kept first, whatever the others have: 3 per byte. */
+/* A layer without K saves 3 bytes of traffic per byte of memory. It is kept first, whatever state the other
+ * layers have. */
 static void test_bound_layers_count_apart(void **state)
 {
     (void)state;

@@ -120,7 +120,7 @@ static bool check(const struct brute_case *c, struct tally *t, struct brute_resu
     return true;
 }
 
-/* From too little to more than everything. */
+/* Tries all capacities, from too little for any task to more than everything needs. */
 static void check_capacities(struct brute_case *c, struct tally *t)
 {
     uint32_t everything = c->x[0];
@@ -404,7 +404,8 @@ static void test_brute_attained_when_everything_fits(void **state)
 
 /* ---- the solver ---- */
 
-/* Leaving out what cannot be better leaves nothing out. */
+/* Shows that the search loses nothing when it leaves out choices that cannot be better: with `eager` the
+ * result is the same. */
 static void test_brute_shortcuts_lose_nothing(void **state)
 {
     (void)state;

@@ -89,7 +89,7 @@ static void test_vectors_arenas_and_texts_are_charged(void **state)
     assert_int_equal(b.held_bytes, 0);
 }
 
-/* Many blocks, freed in a random order: the table finds each of them. */
+/* Allocates many blocks and frees them in a random order. The table must find each of them. */
 static int shuffle_blocks(void *arg)
 {
     enum { N = 4000 };

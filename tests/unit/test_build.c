@@ -42,7 +42,8 @@ static void check_plan(const struct plan_request *r, uint32_t seed, uint64_t cap
     plan_destroy(p);
 }
 
-/* At the least capacity, a little above it and with plenty the plan holds; one granule below, none does. */
+/* At the least capacity, slightly above it, and with plenty of memory there must be a plan that verifies. One
+ * granule below the least capacity there must be none. */
 static void check_policy(struct plan_request *r, struct machine *m, uint32_t seed)
 {
     uint64_t least, told = 0;
@@ -87,7 +88,7 @@ static void test_build_random_chains_verify(void **state)
     }
 }
 
-/* The waits are exactly those that are needed: without any one of them the plan is refused. */
+/* Checks that every wait is needed: the verifier must refuse the plan when any one wait is removed. */
 static void check_every_wait(const struct plan_request *r, uint32_t seed)
 {
     struct plan *p;

@@ -134,7 +134,7 @@ static struct checkpoint *open_good(uint64_t step)
     return c;
 }
 
-/* Every tensor of a step is there, bit for bit. */
+/* Checks that the checkpoint of a step contains every tensor, bit for bit. */
 static void check_loads(struct run *r, uint64_t step)
 {
     struct checkpoint *c = open_good(step);
@@ -363,7 +363,7 @@ static void test_latest_is_the_largest_number(void **state)
 
 /* ------------------------------------------------------------------------------------------ damage */
 
-/* Every byte, and every bit of it: state.json all, the others one in three. */
+/* Flips bits in every byte: all eight bits in state.json, and every third bit in the other files. */
 static void test_every_flipped_bit_is_found(void **state)
 {
     (void)state;
@@ -573,7 +573,8 @@ static void test_no_descriptors_leaves_no_half_checkpoint(void **state)
     check_loads(adamw, 6);
 }
 
-/* A child is killed at some moment of a save, over and over: what is there afterwards is always sound. */
+/* Kills a child during its saves, many times, each time a little later. The checkpoints that remain must
+ * always be complete. */
 static void test_killed_saves_leave_complete_checkpoints_only(void **state)
 {
     uint64_t step = 0, begin = clock_now_ns(), one_ns;

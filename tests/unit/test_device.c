@@ -864,7 +864,8 @@ static void test_full_queue_blocks_then_goes_on(void **state)
     devset_close(ds);
 }
 
-/* Far more commands than fit, each stream waiting on another at every turn. */
+/* Enqueues far more commands than a queue holds, while each stream waits for another stream in every
+ * round. */
 static void test_full_queues_with_waits_do_not_deadlock(void **state)
 {
     enum { TURNS = 3000, N = 8 };
@@ -1066,7 +1067,7 @@ static void test_arena_aligned(void **state)
     }
 }
 
-/* Closes with stderr in a file; what it said. */
+/* Closes the devset while stderr goes to a file, and returns in `said` what was printed. */
 static void close_and_listen(struct devset *ds, char *said, size_t size)
 {
     FILE *f = tmpfile();

@@ -22,7 +22,8 @@ static uint32_t draw_set(uint64_t seed, enum digit_split split)
     return crc32c(0, set, sizeof set);
 }
 
-/* Committed numbers: another machine, compiler or optimization must find the same. */
+/* The checksums are committed. Every machine, compiler and optimization level must compute the same
+ * values. */
 static void test_images_match_golden_checksums(void **state)
 {
     (void)state;

@@ -286,7 +286,7 @@ static void find(void *ctx, int status, const struct state_event *list, size_t n
         r->found |= list[i].seq == r->seq;
 }
 
-/* The watcher asks the disk for what it was just told. */
+/* When a watcher gets an event, it reads the event back from the disk. */
 static void test_what_is_seen_is_on_disk(void **state)
 {
     struct spy s = {0};

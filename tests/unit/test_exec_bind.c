@@ -66,7 +66,7 @@ static void cut_norms(struct maker *m, struct plan_instr *in)
             cut(m, in, TENSOR_SUMSQ);
 }
 
-/* Makes the first wait of the first SPILL another. */
+/* Replaces the first wait of the first SPILL. */
 static void set_wait(struct maker *m, uint32_t instr, uint32_t distance)
 {
     const struct plan_instr *in = nth(m, PROGRAM_CYCLE, INSTR_SPILL, 0);

@@ -540,7 +540,7 @@ static void test_json_byte_flips_never_crash(void **state)
     strbuf_finish(&text);
 }
 
-/* Several digits at once: what one change alone would get refused for may pass with another. */
+/* Changes several digits at once, because a change that is refused alone may pass together with another. */
 static void test_json_random_digits_never_crash(void **state)
 {
     struct strbuf text = tiny_json();
@@ -767,8 +767,8 @@ static struct graph *policy_graph(bool training, uint32_t replicas)
     return g;
 }
 
-/* What the simulator says follows from the plan: streams in order, waits kept, bytes of the devices adding
- * up. */
+/* Checks that a simulation obeys the plan: streams run in order, waits are respected, and the bytes of the
+ * devices add up. */
 static void check_simulation(const struct plan *p, const struct sim_result *sim)
 {
     uint64_t in = 0, out = 0, peer = 0;

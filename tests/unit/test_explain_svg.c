@@ -440,7 +440,7 @@ static void hand_add(struct handmade *h, uint32_t stream, enum instr_kind kind, 
     vec_push(&h->spans, (struct plan_span){start_ns, end_ns});
 }
 
-/* Runs that begin one period after the other. */
+/* Makes `runs` runs of the added instructions, each one period later than the previous run. */
 static void hand_finish(struct handmade *h, uint32_t runs, uint64_t cycle_ns)
 {
     for (uint32_t r = 0; r < runs; r++)
@@ -508,7 +508,7 @@ static void test_window_is_one_period_of_overlapping_runs(void **state)
     hand_free(&h);
 }
 
-/* A hundred tasks in a pixel, of two kinds, and a third of the time none. */
+/* Each pixel covers about a hundred tasks of two kinds, and the stream is idle for a third of the time. */
 static void test_narrow_instructions_stand_together(void **state)
 {
     enum { N = 100000, SLOT = 30 };
@@ -571,7 +571,7 @@ static void test_bytes_of_moves_that_stand_together_add_up(void **state)
     hand_free(&h);
 }
 
-/* What is wide keeps its own mark and tip, with narrow ones and narrow gaps around it. */
+/* A wide instruction keeps its own mark and tooltip, even between narrow instructions and narrow gaps. */
 static void test_wide_instructions_stand_alone(void **state)
 {
     struct handmade h;
@@ -604,7 +604,8 @@ static void test_wide_instructions_stand_alone(void **state)
     hand_free(&h);
 }
 
-/* As many devices as there can be, each lane with more work than pixels, at random. */
+/* The plan has the maximum number of devices, and each lane has more random instructions than the picture has
+ * pixels. */
 static void test_picture_of_a_large_plan_is_small(void **state)
 {
     enum { PER_STREAM = 1500, SLOT = 1000 };
@@ -630,7 +631,8 @@ static void test_picture_of_a_large_plan_is_small(void **state)
     hand_free(&h);
 }
 
-/* Nanoseconds are not divided: an iteration may have fewer of them than the picture has pixels, or none. */
+/* An iteration may have fewer nanoseconds than the picture has pixels, or none, because times are whole
+ * nanoseconds. */
 static void test_short_and_empty_iterations_are_drawn(void **state)
 {
     struct strbuf out = {0};

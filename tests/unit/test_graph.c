@@ -98,7 +98,7 @@ static void check_task(struct follow *f, uint32_t i)
     }
 }
 
-/* How many tasks of a kind and layer there must be. */
+/* Returns the number of tasks of this kind that the layer must have. */
 static uint32_t wanted(const struct follow *f, enum instr_kind kind, uint32_t l)
 {
     const struct graph *g = f->g;
@@ -134,7 +134,8 @@ static void check_counts(const struct follow *f)
     assert_int_equal(g->n_tasks, sum);
 }
 
-/* The sums of the replicas are added to that of replica 0 in ascending order, when both are done. */
+/* Checks that the gradient sums of the replicas are added to the sum of replica 0 in ascending order, after
+ * both are complete. */
 static void check_reductions(const struct follow *f)
 {
     const struct graph *g = f->g;

@@ -144,7 +144,8 @@ static void test_pipeline_with_different_micro_batches(void **state)
     table_destroy(t);
 }
 
-/* All layers in one pack: no forward task, nothing stashed. W, X, REC, BWD, dW, update one after another. */
+/* All layers are in one pack, so there is no forward task and no stash. W, X, REC, BWD, dW and the update
+ * follow each other. */
 static void test_one_pack_on_one_device(void **state)
 {
     static const uint32_t all[] = {2};

@@ -125,7 +125,7 @@ static char *read_file(const char *where, size_t *ret_bytes)
     return text;
 }
 
-/* How many entries there are, other than . and .. */
+/* Returns the number of entries in the directory, without . and .. */
 static int entries(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -725,7 +725,8 @@ static void test_a_tensor_by_both_of_its_names_is_refused(void **state)
     free_change(c);
 }
 
-/* The header of a file, with its first F32 made another type of the same size. */
+/* The header of a file gets I32, which has the same size, as the type of its first F32 tensor. The file must
+ * be refused. */
 static void test_other_dtypes_are_refused(void **state)
 {
     struct changed *c = begin_change(&small_gpt2);
@@ -947,7 +948,8 @@ static void test_models_that_transformers_lacks_are_not_written(void **state)
     hf_model_free(o);
 }
 
-/* A disk that is full at any point leaves nothing, or what was there. */
+/* The disk becomes full at every possible point of an export. Afterwards there must be nothing, or what was
+ * there before. */
 static void test_failed_export_leaves_nothing(void **state)
 {
     struct hf_model *o = random_model(&small_gpt2), *back;

@@ -93,7 +93,7 @@ static uint32_t count_running(uint32_t *ret_threads)
     return running;
 }
 
-/* Once all sleep, nobody wakes by itself: not one running thread in all the samples that follow. */
+/* Asserts that all threads fall asleep and stay asleep: no later sample may show a running thread. */
 static void assert_all_sleep(uint32_t least_threads)
 {
     uint32_t threads, tries = 0;

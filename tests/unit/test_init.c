@@ -290,7 +290,7 @@ static void test_wrong_init_is_refused(void **state)
     }
 }
 
-/* A model that begins with weights of a folder draws none. */
+/* A model that starts from the weights of a folder draws no initial values, so `init` is refused. */
 static void test_init_of_a_folder_is_refused(void **state)
 {
     static const char text[] =
