@@ -16,7 +16,7 @@
 #include "base/json.h"
 #include "daemon/job_json.h"
 
-/* A job with another value in every field. */
+/* Returns a job in which every field has a different value. */
 static struct job full(enum job_state state)
 {
     struct job j = {
@@ -263,7 +263,7 @@ static void test_unknown_keys_are_refused(void **state)
     check_refused(false, "{\"state\"", "{\"x\":1,\"state\"", "x");
 }
 
-/* Every key in turn: gone (under another name), or of another type. */
+/* Tries each key in turn: first renamed, so that it is missing, then with a value of the wrong type. */
 static void check_every_key(bool in_body)
 {
     static const char *const optional[] = {"planned", "progress", "report", "curve", "evals"};

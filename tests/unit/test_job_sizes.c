@@ -12,7 +12,8 @@
 #include "daemon/worker/job.h"
 #include "scheduler/graph.h"
 
-/* The sizes of an mlp of so many linear layers. */
+/* Stores in `ret` the micro-batch sizes that are tried for an mlp with `hidden` hidden layers, and returns
+ * their number. */
 static uint32_t sizes_of(uint32_t hidden, uint32_t batch, uint32_t ret[JOB_MAX_DIVISORS],
                          uint32_t *ret_layers)
 {

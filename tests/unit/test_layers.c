@@ -189,7 +189,7 @@ struct rig {
     struct op_sink sink;
 };
 
-/* NULL where the layer has no such block; otherwise of exactly so many bytes, NaN inside. */
+/* Returns a block of exactly `bytes` bytes filled with NaN, or NULL when the layer has no such block. */
 static void *block(uint64_t bytes)
 {
     if (bytes == 0)
@@ -275,14 +275,16 @@ static void rig_finish(struct rig *g)
     free(g->io.result);
 }
 
-/* Behind a scratch: what must stay there; or nothing, where a sanitizer sees the end itself. */
+/* Number of guard bytes behind a scratch block, which a pass must not change. With a sanitizer there are
+ * none, because the sanitizer detects a write behind the block itself. */
 #if defined(__SANITIZE_ADDRESS__)
 #define BEHIND 0
 #else
 #define BEHIND 256
 #endif
 
-/* A pass in scratch of so many bytes, behind which it writes nothing. */
+/* Runs a pass with a scratch block of `scratch_bytes` bytes, and asserts that it writes nothing behind the
+ * block. */
 static int run_pass(struct rig *g,
                     int (*pass)(const struct layer *, const struct layer_io *, const struct op_sink *),
                     uint64_t scratch_bytes)
@@ -361,7 +363,7 @@ static void test_layer_fwd_matches_reference(void **state)
     for_each_config(check_fwd, kind_of(state));
 }
 
-/* y with and without S, S with and without y: the same bits. */
+/* The forward pass must give the same y with and without S, and the same S with and without y. */
 static void check_saved(const struct layer *l, uint32_t rows)
 {
     struct rig g, without, only;

@@ -122,7 +122,7 @@ static bool share_is_empty(const struct order *o, uint32_t layer, uint32_t share
     return e.begin == e.end;
 }
 
-/* As a whole, or each share that there is; not both. */
+/* Checks that a task occurs exactly once: either as a whole, or once for each share that is not empty. */
 static void check_once(const struct setup *s, const struct graph_task *t, uint32_t seed)
 {
     const struct order *o = &s->order;

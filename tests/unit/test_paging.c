@@ -100,7 +100,7 @@ static void check_on_demand(struct oracle *o, uint32_t i, const struct plan_oper
     come(o, i, to);
 }
 
-/* The lowest address on a device from which so many bytes are free. */
+/* Returns the lowest address on the device where `bytes` bytes are free. */
 static uint64_t first_fit(const struct oracle *o, uint32_t device, uint64_t bytes)
 {
     uint64_t at = 0;
@@ -117,7 +117,8 @@ static uint64_t first_fit(const struct oracle *o, uint32_t device, uint64_t byte
     return at;
 }
 
-/* Whether the operands that the task lacks find holes one after another, with nothing evicted. */
+/* Returns whether all operands that the task still needs fit into the free gaps of the device without an
+ * eviction. */
 static bool all_fit(struct oracle *o, uint32_t task, uint32_t device)
 {
     const struct plan_instr *in = &o->prog->instrs[task];
@@ -136,8 +137,8 @@ static bool all_fit(struct oracle *o, uint32_t task, uint32_t device)
     return fit;
 }
 
-/* An eviction makes room that is lacking, and takes the least recently used of what its task leaves alone; an
- * operand of the task only when nothing else is left. */
+/* Checks that an eviction was necessary and chose the right copy: the least recently used copy that the task
+ * does not need. An operand of the task may be evicted only when nothing else is left. */
 static void check_eviction(struct oracle *o, uint32_t i, const struct live *victim)
 {
     uint32_t device = victim->device, task = next_task(o, i, device);
@@ -279,7 +280,8 @@ static void test_paging_every_move_has_a_reason(void **state)
     assert_true(gathered > 0);
 }
 
-/* It is there to compare with: `auto` never takes it, also where it would be the leanest or the fastest. */
+/* Policy `lru` exists only for comparison. `auto` must never choose it, even when it would need the least
+ * memory or be the fastest. */
 static void test_paging_is_never_what_auto_takes(void **state)
 {
     (void)state;

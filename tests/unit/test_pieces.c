@@ -116,7 +116,8 @@ static void check_shares(const struct graph *g, uint32_t n, uint32_t task)
     order_finish(&o);
 }
 
-/* Whatever is done in one piece by a device of many has the whole of W, and of its X what it computes. */
+/* A pass that runs as a whole on one of several devices must have all of W, and the rows of X that it
+ * computes. */
 static void check_whole_tasks(const struct graph *g, uint32_t n, uint32_t task)
 {
     const struct graph_task *gt = &g->tasks[task];

@@ -92,7 +92,7 @@ static void test_count_device_bytes_by_stream(void **state)
     plan_destroy(p);
 }
 
-/* A copy inside a device is on nobody's account, whatever it copies. */
+/* A copy inside a device does not count as traffic of any kind, whatever tensor it copies. */
 static void test_count_bytes_leaves_out_copies_inside_a_device(void **state)
 {
     struct plan *p = tiny_plan();
@@ -137,7 +137,8 @@ static void test_count_bytes_classes(void **state)
     plan_destroy(p);
 }
 
-/* Of the tiny plan nothing is dropped before everything is there; an early drop makes room. */
+/* In the tiny plan nothing is dropped before all tensors are there, so the peak is their sum. An earlier drop
+ * lowers the peak. */
 static void test_live_peak_by_hand(void **state)
 {
     struct plan *p = tiny_plan();

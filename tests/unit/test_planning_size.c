@@ -36,7 +36,7 @@ static uint32_t cases(uint32_t usual)
     return env ? (uint32_t)strtoul(env, NULL, 10) : usual;
 }
 
-/* A job, and what was made of it. */
+/* A job, and the graphs and plan that were made from it. */
 struct work {
     struct layer layers[MAX_LAYERS + RANDOM_MAX_LAYERS];
     struct model model;
@@ -215,7 +215,8 @@ static void test_planning_takes_no_more_than_estimated(void **state)
     assert_true(t.large > n / 20 && t.many_devices > n / 10 && t.shared > n / 10);
 }
 
-/* What is refused is refused before anything is built, and with what to change. */
+/* A job with too many tasks must be refused before anything is built, and the message must say what to
+ * change. */
 static void test_too_many_tasks_are_refused_at_once(void **state)
 {
     static struct work w;
@@ -250,7 +251,7 @@ static void test_estimate_grows_with_everything(void **state)
 
 /* ---- limit and stop ---- */
 
-/* The run ended early: its memory is gone, and so is what points to it. */
+/* Clears all pointers of a work whose planning ended early, because their memory is already freed. */
 static void forget(struct work *w)
 {
     w->plan = NULL;
@@ -263,7 +264,7 @@ static bool stop_after(void *ctx)
     return (*left)-- == 0;
 }
 
-/* Every stage polls: a stop is seen at each of many moments of a run. */
+/* Every stage of planning polls for a stop. The test stops planning at many different polls. */
 static void test_planning_stops_at_any_poll(void **state)
 {
     static struct work w;
@@ -346,7 +347,8 @@ static uint64_t search_with(const struct work *w, uint64_t most_work, uint32_t s
     return b.asked;
 }
 
-/* With as little work as can be there is a plan wherever there is one at all, and it is found sooner. */
+/* With the smallest limit of work the search must still find a plan whenever there is one, with less than
+ * half of the work. */
 static void test_little_work_still_finds_a_plan(void **state)
 {
     static struct work w;

@@ -81,7 +81,8 @@ static void check_bound(const struct plan_request *r, const struct plan *p, uint
     tally->close += least > 0 && moved <= least + least / 4;
 }
 
-/* Inside the leases of the devices and of the host, and no more alive than there are addresses. */
+/* Checks that the plan stays inside the leases of devices and host, and that the live bytes never exceed the
+ * peak address. */
 static void check_leases(const struct plan_request *r, const struct plan *p, uint32_t seed)
 {
     const struct machine *m = r->machine;
@@ -128,7 +129,7 @@ static void check_made(const struct plan_request *r, const struct plan *p, uint3
     count_shares(p, tally);
 }
 
-/* Returns what it takes of host memory. */
+/* Makes and checks the plan. Returns the bytes of host memory that it takes. */
 static uint64_t check_plan(const struct plan_request *r, uint32_t seed, struct tally *tally)
 {
     struct plan *p;

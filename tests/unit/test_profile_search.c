@@ -38,7 +38,8 @@ static void machine(struct machine *m, const struct table *t, uint32_t devices, 
         m->peer_bytes_per_s = t->peer_bytes_per_s;
 }
 
-/* A result is what it says, and holds. */
+/* Checks that the result is a plan that verifies and fits, and that its time and bytes are those of a
+ * simulation. */
 static void check(const struct profile_search_request *q, const struct profile_search_result *r,
                   const char *what)
 {
@@ -79,7 +80,7 @@ static void search(const struct profile_search_request *q, struct profile_search
 
 /* ---- random tables ---- */
 
-/* So that there are several sizes to choose from. */
+/* Widens the range of measured sizes, so that the search can choose between several micro-batch sizes. */
 static void widen(struct table_axis *axis)
 {
     axis->sizes[0] = 1;
@@ -312,7 +313,7 @@ static void test_search_of_a_long_chain(void **state)
 
 /* ---- saving S on the host ---- */
 
-/* Micro-batches that are not forwarded again although S has left the device, and those that are. */
+/* Counts the tensors S that are saved on the host, and the tensors S that are recomputed. */
 static void count_kept(const struct plan *p, uint32_t *ret_saved, uint32_t *ret_again)
 {
     const struct plan_program *cycle = &p->programs[PROGRAM_CYCLE];
