@@ -190,7 +190,8 @@ static const struct plan_operand *operand_of(const struct plan *p, enum program_
     return &p->programs[k].operands[p->programs[k].instrs[i].operand + j];
 }
 
-/* The same copy: a device may have several, each with a base of its own. */
+/* Returns whether two operands belong to the same copy. A device may have several copies of a tensor, each
+ * with its own base. */
 static bool same_copy(const struct plan_operand *a, const struct plan_operand *b)
 {
     return a->tensor == b->tensor && a->loc == b->loc && a->addr - a->begin == b->addr - b->begin;
@@ -269,8 +270,9 @@ static bool overlap(const struct plan_operand *a, const struct plan_operand *b)
     return a->loc == b->loc && a->addr < b->addr + operand_bytes(b) && b->addr < a->addr + operand_bytes(a);
 }
 
-/* What a missing drop leads to: something is put on what was not dropped [2], or it is left at the end [7]
- * [9]. 0 when the same tensor comes to the same place again, which does no harm. */
+/* Returns the invariants that a missing drop may violate: another copy overlaps the copy that was not dropped
+ * [2], or the copy is left at the end [7] [9]. Returns 0 when the same tensor returns to the same address,
+ * which does no harm. */
 static unsigned missing_drop(const struct plan *p, enum program_kind k, uint32_t drop)
 {
     const struct plan_operand *dropped = operand_of(p, k, drop, 0);
@@ -409,7 +411,8 @@ struct life {
     uint64_t begin, end;
 };
 
-/* false when it is not created here (it was there before), or not dropped in this program. */
+/* Finds the life of the copy that operand j of instruction i creates. Returns false when the copy existed
+ * before, or is not dropped in this program. */
 static bool life_of(const struct plan *p, enum program_kind k, uint32_t i, uint32_t j, struct life *ret)
 {
     const struct plan_operand *o = operand_of(p, k, i, j);
@@ -630,7 +633,7 @@ static const struct plan_operand *sum_of(const struct plan *p, enum program_kind
     return NULL;
 }
 
-/* Two tasks that add to the same bytes change places, and keep the waits of the places. */
+/* Swaps two tasks that add to the same bytes. Each task gets the waits of its new position. */
 static void test_sums_in_another_order_are_found(void **state)
 {
     (void)state;
@@ -867,7 +870,7 @@ static uint64_t wild(struct rng *r)
     return i < n ? values[i] : rng_below(r, 300);
 }
 
-/* One number somewhere in the plan becomes another. */
+/* Changes one random number of the plan. */
 static void corrupt(struct plan *p, struct rng *r)
 {
     struct plan_program *prog = &p->programs[rng_below(r, PROGRAM_COUNT)];

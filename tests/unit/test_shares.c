@@ -117,7 +117,8 @@ static void test_shares_fetch_once_for_all_devices(void **state)
             }
 }
 
-/* Pinned shares are copied within their device for a pass, and a third of them is nobody else's. */
+/* Pinned shares are copied within their device for each pass, and nothing is fetched. Each device owns a
+ * third of W. */
 static void test_shares_that_stay_are_copied_inside(void **state)
 {
     (void)state;
@@ -173,7 +174,7 @@ static void test_shares_in_groups(void **state)
     finish(&m);
 }
 
-/* Small weights: the last device has all of them. */
+/* The weights are too small to be cut into shares, so the last device owns all of them. */
 static void test_shares_of_small_weights(void **state)
 {
     (void)state;

@@ -506,7 +506,7 @@ static void test_simulate_copies_inside_a_device_take_cores(void **state)
     plan_destroy(p);
 }
 
-/* Without a number of cores, and with more than anybody wants, all is as it was. */
+/* When the number of cores is unknown, or larger than all tasks want together, the times must not change. */
 static void test_simulate_enough_cores_change_nothing(void **state)
 {
     struct plan *p = tiny_plan();
@@ -526,7 +526,7 @@ static void test_simulate_enough_cores_change_nothing(void **state)
     plan_destroy(p);
 }
 
-/* What plan_verify would refuse gets times, never a crash. */
+/* A plan that plan_verify would refuse must still be simulated without a crash. */
 static void test_simulate_a_circle_of_waits_ends(void **state)
 {
     struct plan *p = tiny_plan();

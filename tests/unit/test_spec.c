@@ -292,7 +292,7 @@ static int parse_closed(const char *text, struct spec **ret, struct err *err)
     return r;
 }
 
-/* The daemon reads specs of others and opens nothing that they name. */
+/* The daemon reads the specs of other users and must not open any file that a spec names. */
 static void test_closed_spec_opens_no_folder(void **state)
 {
     static const char data[] = "{\"format\":\"bytes\",\"train\":\"text\"}";

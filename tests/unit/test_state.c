@@ -1073,7 +1073,7 @@ static void test_a_write_error_is_final(void **state)
     assert_int_equal(WEXITSTATUS(status), 42);
 }
 
-/* True: `dir` is a file system of its own with little room. */
+/* Mounts a small file system at `dir`. Returns false when this is not possible. */
 static bool mount_small(void)
 {
     return geteuid() == 0 && mount("tmpfs", dir, "tmpfs", 0, "size=512k") == 0;

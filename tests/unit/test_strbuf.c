@@ -123,7 +123,7 @@ static void test_strbuf_bytes_are_readable(void **state)
     check_bytes(~0ull, "16.00 EiB");
 }
 
-/* Every addition after the failure does nothing, and what was there before stays. */
+/* After the failure every addition does nothing, and the earlier content stays. */
 static void test_strbuf_that_may_fail_remembers_it(void **state)
 {
     struct strbuf b = {.mode = STRBUF_FAILS};

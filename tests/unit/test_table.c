@@ -21,7 +21,7 @@
 #include "scheduler/verify/verify.h"
 #include "tests/unit/random_table.h"
 
-/* Each axis has sizes of its own, so that no value can come from the wrong one. */
+/* Each axis has its own sizes, so that a value from the wrong axis is noticed. */
 #define AXES                                                                                                 \
     "\"micro_batch_fwd\":[2,4,8],\"micro_batch_bwd\":[1,2],\"micro_batch_fwd_bytes\":[4],"                   \
     "\"micro_batch_bwd_bytes\":[2,6],\"micro_batch_input\":[1,3]"
@@ -668,7 +668,8 @@ static void make_by(struct plan_request *r, enum plan_objective objective, uint6
     plan_destroy(p);
 }
 
-/* Neither is beaten at its own; and there are tables for which they differ. */
+/* Each objective must be at least as good in its own measure as the other. For some tables the two plans must
+ * differ. */
 static void test_the_objective_decides_between_plans(void **state)
 {
     int differ = 0;

@@ -161,7 +161,8 @@ static void test_timeline_weights_divide_a_resource(void **state)
     arena_destroy(g.arena);
 }
 
-/* Alone, too: 3 bytes a nanosecond carry one of these. */
+/* A weight also counts when an operation is alone: with a weight of 3, a resource of 3 bytes/ns carries 1
+ * byte/ns. */
 static void test_timeline_weights_count_alone(void **state)
 {
     struct rig g;
@@ -227,7 +228,7 @@ static void test_timeline_an_operation_may_have_a_limit(void **state)
     arena_destroy(g.arena);
 }
 
-/* The fixed part uses nothing: the other has the link to itself meanwhile. */
+/* The fixed part of an operation uses no resource. Meanwhile the other operation has the whole link. */
 static void test_timeline_fixed_part_comes_first_and_uses_nothing(void **state)
 {
     struct rig g;
@@ -396,7 +397,8 @@ static void test_timeline_absurd_sizes_end(void **state)
 
 /* ---- random programs ---- */
 
-/* The same by brute force: every nanosecond the shares anew, in doubles, from the definition. */
+/* A second simulator that uses brute force: it computes the shares for every nanosecond, in doubles, from
+ * their definition. */
 struct brute {
     const struct rig *g;
     uint32_t runs;
@@ -432,7 +434,7 @@ static bool flows(const struct brute *b, uint32_t s)
     return b->busy[s] && b->fixed_left[s] <= 0 && b->bytes_left[s] > 1e-7;
 }
 
-/* Begins and ends what can at this instant; true when anything happened. */
+/* Begins and ends all operations that can at this instant. Returns true when anything happened. */
 static bool brute_settle(struct brute *b)
 {
     bool any = false;
@@ -468,7 +470,8 @@ static uint32_t weight(const struct timeline_op *op, uint32_t use)
     return op->weights[use] > 0 ? op->weights[use] : 1;
 }
 
-/* The definition: raise all together until something is full, fix who uses it, go on with the others. */
+/* Computes the shares by their definition: raises all rates together until a resource is full, fixes the
+ * rates of the operations that use it, and continues with the others. */
 static void brute_share(struct brute *b)
 {
     bool open[8];

@@ -129,7 +129,8 @@ static void shift_copy(struct edit *e, struct plan_operand copy, uint64_t by)
             }
 }
 
-/* Waits of distance 0 that point forward after a move are gone: the order is not what is tested. */
+/* Moves an instruction. Waits of distance 0 that would then point forward are removed, because these tests
+ * are not about order. */
 static void move_instr(struct edit_program *p, uint32_t from, uint32_t to)
 {
     edit_move(p, from, to);
@@ -190,7 +191,7 @@ static void test_plans_hold(void **state)
     }
 }
 
-/* All of K may be named by its parts, too. */
+/* A whole update may also name all of K by its parts. */
 static void test_whole_update_with_parts_holds(void **state)
 {
     (void)state;
@@ -327,7 +328,8 @@ static bool is_share(const struct edit *e, const struct edit_instr *in)
            operand_bytes(&in->ops.at[0]) < e->tensors.at[in->ops.at[0].tensor].bytes;
 }
 
-/* Every share, longer or shorter by PLAN_ALIGN at either end: then bytes are done twice or not at all. */
+/* Each share is made longer or shorter by PLAN_ALIGN at either end, so that some bytes are processed twice or
+ * not at all. */
 static void test_shifted_share_breaks_6(void **state)
 {
     (void)state;
@@ -486,7 +488,7 @@ static void swap_ranges(struct edit *e, enum instr_kind kind)
     }
 }
 
-/* Each device does the share of the other: of that it has neither the sum nor K. */
+/* Each device processes the share of the other device, for which it has neither the gradient sum nor K. */
 static void test_swapped_owners_break_1(void **state)
 {
     (void)state;
@@ -500,7 +502,7 @@ static void test_swapped_owners_break_1(void **state)
     }
 }
 
-/* A device reads what another has updated, from its own copy. */
+/* A device reads its own copy of a share that another device has updated. */
 static void test_share_that_is_not_sent_breaks_1(void **state)
 {
     (void)state;
@@ -584,7 +586,7 @@ static void test_read_of_the_other_copy_breaks_1(void **state)
     expect_text("expects W0 at d0:0, but it is at d0:");
 }
 
-/* The share is updated where W was put together, not where it stays. */
+/* The update changes the assembled W instead of the pinned share. */
 static void test_update_of_the_other_copy_breaks_5_and_7(void **state)
 {
     (void)state;
@@ -706,7 +708,7 @@ static void test_other_ranges_in_the_boundary_are_found(void **state)
 
 /* ---- alignment ---- */
 
-/* A copy of a part begins where it is aligned, wherever that is in its tensor. */
+/* A copy of a part must begin at an aligned address, wherever the part is in its tensor. */
 static void test_unaligned_part_breaks_3(void **state)
 {
     (void)state;
@@ -746,7 +748,7 @@ static void test_read_before_the_last_piece_breaks_1(void **state)
     expect_text("dX1.0[200..400)");
 }
 
-/* A forward that is done again after the update sees a W that is too new. */
+/* A recomputation after the update reads a W that is too new. */
 static void test_recomputation_after_the_update_breaks_1(void **state)
 {
     (void)state;
@@ -794,7 +796,7 @@ static void test_another_piece_breaks_10(void **state)
     }
 }
 
-/* A piece that comes to the place of the other. */
+/* A piece is put at the address of another piece. */
 static void test_piece_beside_its_place_is_found(void **state)
 {
     (void)state;
@@ -817,7 +819,8 @@ static void test_piece_beside_its_place_is_found(void **state)
 
 /* ---- waits ---- */
 
-/* That each is needed, test_saboteur tries; here that bytes count, not tensors: shares are not ordered. */
+/* test_saboteur tests that each wait is needed. This test shows that waits depend on bytes and not on
+ * tensors: two shares of one tensor are not ordered. */
 static void test_shares_run_side_by_side(void **state)
 {
     (void)state;

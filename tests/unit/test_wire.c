@@ -71,7 +71,7 @@ static void give(struct wire_in *in, const char *bytes, size_t n, struct lines *
     }
 }
 
-/* The lines of a stream that ends in a newline, by another way. */
+/* Splits a stream that ends in a newline into lines, without the code under test. */
 static void split(const char *bytes, size_t n, struct lines *ret)
 {
     const char *end = bytes + n;
