@@ -96,7 +96,7 @@ static int write_content(FILE *f, const struct idx_file *file, uint64_t seed, ui
     return r;
 }
 
-/* Under a name of this process first, so that two of them at once do no harm. */
+/* Writes the file under a temporary name of this process first, so that two processes at once do no harm. */
 static int write_file(const struct options *o, const struct idx_file *file, struct err *err)
 {
     char path[PATH_MAX], draft[PATH_MAX];
