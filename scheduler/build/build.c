@@ -1,8 +1,8 @@
 /* Assembles a plan from the task order of a policy.
  *
- * The cycle and the eval program go through the stages that build.h lists. The other three programs follow
- * from the copies that live across cycles: entry fetches all of them, flush spills the dirty ones, and exit
- * spills the dirty ones and drops all.
+ * The cycle and the eval program go through the stages that build.h lists. The other three programs only
+ * handle the copies that live across cycles. Entry fetches all of these copies, flush spills the dirty
+ * ones, and exit spills the dirty ones and drops all of them.
  */
 #include <assert.h>
 #include <errno.h>
@@ -25,8 +25,8 @@ static void mark_host_use(const struct draft *d, bool *used)
             used[d->operands.at[i].tensor] = true;
 }
 
-/* Gives every tensor that is ever on the host an offset of its own in the host pool, and returns the size of
- * the pool. State comes first in the graph, so it has the same offsets in every plan of a model. */
+/* Assigns a host offset to every tensor that is ever in host memory. Returns the size of the host pool
+ * in bytes. State comes first in the graph, so it has the same offsets in every plan of a model. */
 static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, const bool *used)
 {
     uint64_t at = 0;
@@ -109,8 +109,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
     vec_push(&d->instrs, in);
 }
 
-/* Makes the programs entry, flush and exit. They need no waits: all streams are drained before and after
- * them, and each of them touches a copy on one stream only. */
+/* Makes the entry, flush and exit programs. They need no waits, because all streams are empty before and
+ * after them, and each program uses a copy on only one stream. */
 static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 {
     struct draft entry = {.segments = cycle->segments}, flush = entry,
@@ -146,18 +146,17 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
-/* Placement wastes some memory between segments, so its peak is a little above the live bytes. If the peak
- * exceeds the capacity of a device, the budget for retention is lowered by the excess and the draft is made
- * again, at most this many times. */
+/* Maximum number of times that a draft is made again with a lower budget for retention. Placement wastes
+ * some memory between segments, so the peak may exceed the capacity even if the live bytes fit. */
 #define RETAIN_TRIES 4
-/* Limits on the size of a draft, in instructions. Above LEAVE_WASTE_ABOVE, placement is fast only if some
- * memory is left unused, so the budget is lowered a little from the start. Above RETAIN_BELOW, retention
- * takes longer than it is worth. */
+/* Limits on the size of a draft, in instructions. Above LEAVE_WASTE_ABOVE, the budget starts a little
+ * below the capacity, because placement is fast only if some memory stays unused. Above RETAIN_BELOW,
+ * retention is skipped because it takes too long. */
 #define LEAVE_WASTE_ABOVE 20000
 #define RETAIN_BELOW      200000
 
-/* Lowers the retention budget of every device whose peak exceeds its capacity. Returns whether any budget was
- * lowered. */
+/* Lowers the retention budget of every device whose peak exceeds its capacity. Returns true if any
+ * budget was lowered. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
 {
     bool over = false;
@@ -171,8 +170,8 @@ static bool lower_budget(const struct draft *d, const struct machine *m, uint64_
     return over;
 }
 
-/* Drafts and places a program, with copies retained in the memory that is left over. If no attempt fits, the
- * result is the draft without retained copies. */
+/* Drafts and places a program, and retains copies in the memory that is left over. If no attempt fits
+ * the devices, the result is the draft without retained copies. */
 static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
                            const struct machine *m, bool cyclic)
 {
@@ -225,7 +224,8 @@ static int draft_eval(const struct plan_request *r, const struct order *cycle, c
         *ret = (struct draft){.graph = r->train, .n_devices = r->machine->n_devices, .n_shares = 1};
         return 0;
     }
-    struct knobs plain = *knobs; /* eval reads every weight once, so there is nothing to retain */
+    /* The eval program reads every weight only once, so retaining copies would save nothing. */
+    struct knobs plain = *knobs;
     plain.retain = false;
     order_forward_only(cycle, r->eval, &eval);
     int e = order_merge(&eval, prof, err);
@@ -282,11 +282,12 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
 }
 
-/* draft_waits keeps one clock entry per stream and instruction. With 64 streams, which are 16 devices, this
- * takes as long as all other stages together. */
+/* draft_waits keeps one clock entry per stream and instruction. With 64 streams (16 devices),
+ * draft_waits takes as long as all other stages together. */
 #define CLOCK_STREAMS 64
 
-/* Returns the time that building both drafts took, in instructions of a one-device plan. */
+/* Returns an estimate of the time spent building both drafts. The unit is one instruction of a
+ * one-device plan. */
 static uint64_t work_of(const struct draft *cycle, const struct draft *eval)
 {
     uint64_t streams = (uint64_t)cycle->n_devices * LANE_COUNT + 1;

@@ -25,14 +25,15 @@
 #include "scheduler/policy/policy.h"
 #include "scheduler/profile.h"
 
-/* ---- the order of tasks, which a policy decides ---- */
+/* ---- the task order, decided by a policy ---- */
 
-/* Returns whether the update of `layer` runs on a device. UPDATE_DEVICE and UPDATE_HOST decide this for all
- * layers. Under UPDATE_AUTO, pinned layers are updated on their device and all other layers on the host.
- * `pinned` has one entry per layer; NULL means that no layer is pinned. */
+/* Returns whether the update of `layer` runs on a device. UPDATE_DEVICE and UPDATE_HOST apply to all
+ * layers. UPDATE_AUTO updates pinned layers on their device and all other layers on the host. `pinned`
+ * has one entry per layer; NULL means that no layer is pinned. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
-#define SHARE_ALL UINT32_MAX /* value of todo.share for a task that is not divided into shares */
+/* Value of todo.share for a task that is not divided into shares. */
+#define SHARE_ALL UINT32_MAX
 
 /* One entry of an order: a task, or one share of a task, that one location executes.
  *
@@ -46,11 +47,14 @@ struct todo {
     uint32_t layer, micro;
     uint32_t loc; /* device or PLAN_HOST */
     uint32_t span, item;
-    bool save;        /* FWD, REC: the task writes S */
-    bool output;      /* FWD, REC: the task writes its output */
-    uint32_t replica; /* RED: the replica whose gradient is added to replica 0's */
-    uint32_t share;   /* RED, UPD: number of the share, or SHARE_ALL */
-    uint32_t task;    /* index in the graph; order_add and order_share fill it in */
+    bool save;   /* FWD, REC: the task writes S */
+    bool output; /* FWD, REC: the task writes its output */
+    /* RED only: the replica whose gradient is added to the gradient of replica 0. */
+    uint32_t replica;
+    /* RED and UPD only: the share number, or SHARE_ALL. */
+    uint32_t share;
+    /* Index of the task in graph.tasks. order_add and order_share set it. */
+    uint32_t task;
 };
 
 /* The sequence of tasks for every location: the result of a policy, and the input of all later stages.
@@ -63,44 +67,60 @@ struct todo {
 struct order {
     const struct graph *graph;
     uint32_t n_devices;
-    uint32_t n_shares;  /* number of shares of each layer; 1 if every layer is computed by one device only */
-    uint32_t *owners;   /* [layer][share]: the device that owns the share; NULL when n_shares is 1 */
-    bool alone;         /* each device fetches all of W from the host, as in Harmony; dW and K are shared */
-    const bool *pinned; /* per layer: its state never leaves its device; NULL: no layer is pinned */
-    VEC(struct todo) todos; /* in issue order after order_merge; until then only each location is in order */
+    /* Number of shares that each layer's state is divided into. 1 if the state is not divided. */
+    uint32_t n_shares;
+    /* The device that owns each share, indexed by [layer][share]. NULL if n_shares is 1. */
+    uint32_t *owners;
+    /* If set, each device fetches all of W from the host, as in Harmony, and only dW and K are shared. */
+    bool alone;
+    /* Per layer: whether its state never leaves its device. NULL if no layer is pinned. */
+    const bool *pinned;
+    /* The tasks to run. After order_merge they are in issue order. Before, only the tasks of the same
+     * location are in order. */
+    VEC(struct todo) todos;
 };
 
-/* Initialises an empty order for n_devices devices, with n_shares 1. order_finish frees it. */
+/* Initialises an empty order for n_devices devices, with n_shares set to 1. The caller frees it with
+ * order_finish. */
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
 void order_finish(struct order *o);
-/* Returns the largest number of devices, at most n_devices, that divides the graph's replicas evenly. */
+/* Returns the largest number of devices, at most n_devices, that divides the number of replicas evenly. */
 uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
 /* Divides the state of every layer into n_shares shares. The caller fills in o->owners afterwards. */
 void order_own(struct order *o, uint32_t n_shares);
 /* Appends a whole task: sets share to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
-/* Makes *ret the order of the eval program: only the forward tasks of `o`, none of which saves S. */
+/* Sets *ret to the order of the eval program. It has only the forward tasks of `o`, and none of them
+ * saves S. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
-/* Interleaves the todos of all locations into one issue order, by list scheduling with the profile's
- * durations. Returns -EINVAL when the orders of the locations contradict each other. */
+/* Merges the todos of all locations into one issue order, by list scheduling with the durations in the
+ * profile. Returns -EINVAL if the orders of the locations contradict each other. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
-/* The rule that says how long a copy stays on a device after a task has used it. */
+/* Decides how long a copy stays on a device after a task has used it. */
 enum keep_rule {
-    KEEP_UNIT, /* state stays until its span ends, activations until the device's next item ends */
-    KEEP_ALL,  /* every copy stays until its last use, and W, K and B across cycles */
-    KEEP_LRU,  /* a copy stays until an LRU cache would evict it; the cache is empty between cycles */
+    /* State stays until its span ends. Activations stay until the device's next item ends. */
+    KEEP_UNIT,
+    /* Every copy stays until its last use. W, K and B also stay across cycles. */
+    KEEP_ALL,
+    /* A copy stays until an LRU cache would evict it. The cache is empty between cycles. */
+    KEEP_LRU,
 };
 
-/* The parameters of a candidate that are about memory rather than about the task order. Residency and paging
- * read them. More lead hides more moves behind compute, and needs more memory. */
+/* The parameters of a candidate that concern memory rather than the task order. Residency and paging
+ * read them. A larger lead hides more moves behind compute, but needs more memory. */
 struct knobs {
     enum keep_rule keep;
-    const bool *pinned;  /* KEEP_UNIT: layers whose W, K and B never leave their device; NULL: none */
-    bool retain;         /* KEEP_UNIT: use memory that is left over to avoid fetching copies again */
-    uint32_t lead_state; /* spans by which W is fetched early and dW is dropped late */
-    uint32_t lead_items; /* items by which activations and K are fetched early and outputs dropped late */
-    bool least_cache;    /* KEEP_LRU: use the smallest cache that suffices instead of the whole device */
+    /* KEEP_UNIT only: the layers whose W, K and B never leave their device. NULL if no layer is pinned. */
+    const bool *pinned;
+    /* KEEP_UNIT only: use free memory to keep copies that would otherwise be fetched again. */
+    bool retain;
+    /* Number of spans by which W is fetched early and dW is dropped late. */
+    uint32_t lead_state;
+    /* Number of items by which activations and K are fetched early and outputs are dropped late. */
+    uint32_t lead_items;
+    /* KEEP_LRU only: use the smallest cache that is large enough, instead of the whole device. */
+    bool least_cache;
 };
 
 /* ---- pieces ---- */
@@ -114,9 +134,10 @@ uint32_t tensor_pieces(const struct graph *g, uint32_t n_shares, tensor_id t);
 void tensor_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_t piece, uint64_t *ret_begin,
                   uint64_t *ret_end);
 
-/* A byte range of a tensor together with the pieces it consists of: either one piece or the whole tensor. */
+/* A byte range of a tensor, and the pieces that the range consists of. The range is either one piece or
+ * the whole tensor. */
 struct extent {
-    uint32_t piece, n_pieces; /* number of the first piece, number of pieces */
+    uint32_t piece, n_pieces; /* first piece, and number of pieces */
     uint64_t begin, end;      /* bytes of the tensor */
 };
 struct extent extent_whole(const struct graph *g, uint32_t n_shares, tensor_id t);
@@ -124,38 +145,47 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 
 /* ---- drafts ---- */
 
-#define SEGMENT_NONE   UINT32_MAX /* no segment; as the segment of an operand: the copy in host memory */
-#define SEGMENT_UNBORN UINT32_MAX /* value of segment.start until an instruction creates the segment */
+/* Means "no segment". In an operand, it stands for the copy in host memory. */
+#define SEGMENT_NONE UINT32_MAX
+/* Value of segment.start until an instruction creates the segment. */
+#define SEGMENT_UNBORN UINT32_MAX
 
-/* The life of one copy of a tensor, or of one piece of it, on one device. Residency or paging makes the
- * segments of a draft, and placement gives them addresses. */
+/* The lifetime of one copy on one device. The copy holds a whole tensor or one piece of a tensor.
+ * Residency or paging makes the segments of a draft, and placement assigns their addresses. */
 struct segment {
     tensor_id tensor;
     uint32_t device;
     struct extent of;
-    /* Positions of the instructions that create and drop the copy. A copy that is never dropped has 0 and
-     * n - 1. A copy that lives across the end of the cycle, but not all the time, has start > end. */
+    /* Positions of the instructions that create and drop the copy. For a copy that is never dropped,
+     * start is 0 and end is n - 1. For a copy that is created late in a cycle and dropped early in the
+     * next cycle, start is greater than end. */
     uint32_t start, end;
-    bool boundary; /* the copy is alive at the boundary between two cycles */
-    bool dirty;    /* boundary only: the cycle writes the copy, so flush must spill it */
+    /* Whether the copy is alive at the boundary between two cycles. */
+    bool boundary;
+    /* Boundary copies only: the cycle writes the copy, so flush must spill it. */
+    bool dirty;
     uint64_t addr; /* offset in the device's memory */
 };
 
-/* An operand of an instruction of a draft. */
+/* One operand of an instruction in a draft. */
 struct draft_operand {
     tensor_id tensor;
     uint32_t segment; /* SEGMENT_NONE: the host copy */
     enum access access;
-    struct extent of; /* a part of the tensor; it lies within the segment's extent */
+    /* The part of the tensor that the instruction uses. It lies within the segment's extent. */
+    struct extent of;
 };
 
-/* A program under construction: its instructions use segments where those of a plan use addresses. Residency
- * or paging fills it, placement and waits complete it, plan_build copies it into the plan and frees it. */
+/* A program under construction. Its operands refer to segments instead of addresses. Residency or paging
+ * fills the draft, and placement and waits complete it. plan_build then copies it into the plan and
+ * frees it. */
 struct draft {
     const struct graph *graph;
     uint32_t n_devices, n_shares;
-    bool cyclic;                   /* the program repeats: copies may live across its end */
-    VEC(struct plan_instr) instrs; /* their operand ranges index `operands`, their wait ranges `waits` */
+    /* Whether the program repeats. If it does, copies may live across its end. */
+    bool cyclic;
+    /* The instructions. Their operand ranges refer to `operands`, and their wait ranges refer to `waits`. */
+    VEC(struct plan_instr) instrs;
     VEC(struct draft_operand) operands;
     VEC(struct plan_wait) waits;
     VEC(struct segment) segments;
@@ -173,82 +203,92 @@ uint64_t segment_bytes(const struct segment *s); /* rounded up to PLAN_ALIGN */
  * {from 40, to 90, bytes 4 MB, gain 4 MB}. If the copy had also been spilled just for that fetch, the gain
  * would be 8 MB. */
 struct gap {
-    uint32_t use; /* identifies the gap: index of the operand use that caused the fetch, in issue order */
+    /* Identifies the gap: the index, in issue order, of the operand use that caused the fetch. */
+    uint32_t use;
     uint32_t device;
-    uint32_t from, to; /* positions of drop and fetch; from > to: across the boundary of the cycle */
-    uint64_t bytes;    /* size of the copy */
-    uint64_t gain;     /* bytes that would not move if the copy stayed */
-    bool retain;       /* chosen: the copy stays */
+    /* Positions of the drop and the fetch. If from > to, the gap crosses the boundary of the cycle. */
+    uint32_t from, to;
+    uint64_t bytes; /* size of the copy */
+    /* Number of bytes that would not move if the copy stayed. */
+    uint64_t gain;
+    bool retain; /* chosen: the copy stays */
 };
 typedef VEC(struct gap) gap_list;
 
-/* Makes a draft from a merged order: adds moves and drops between its tasks. `retained` (may be NULL, sorted
- * by use) holds gaps of an earlier draft of the same order and knobs; the gaps marked `retain` are closed.
- * ret_gaps (may be NULL) gets the gaps that remain. */
+/* Makes a draft from a merged order by adding moves and drops between the tasks. `retained` lists the
+ * gaps of an earlier draft of the same order, sorted by `use`; the gaps marked `retain` are closed.
+ * ret_gaps receives the gaps that remain. Both may be NULL. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *retained, gap_list *ret_gaps);
-/* Marks the gaps to retain, so that as many bytes as possible are saved. The gaps of a device have to fit
- * into the part of capacity[device] that the draft leaves free. */
+/* Marks the gaps to retain, so that as many bytes as possible are saved. The marked gaps of a device
+ * must fit into the part of capacity[device] that the draft leaves free. */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
-/* Marks the gaps of one device that are worth retaining. free_bytes[p] is the free memory at position p. A
- * gap that takes no memory at any position is always retained. */
+/* Marks the gaps of one device that are worth retaining. free_bytes[p] is the free memory at position p.
+ * A gap that needs no memory is always retained. */
 void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, uint32_t n_positions);
-/* Returns the largest number of bytes that are alive at the same position on a device. */
+/* Returns the largest number of bytes that are alive on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
-/* Gives every segment an address and sets d->peak. It never fails: the caller compares the peaks with the
- * capacities. `limits` (per device, may be NULL) makes large drafts quicker to place. Any placement within
- * the limit is then accepted, and a peak above the limit only tells the caller to keep fewer bytes alive. */
+/* Assigns an address to every segment and sets d->peak. Never fails: the caller compares the peaks with
+ * the capacities. `limits` has one entry per device, or is NULL. With limits, large drafts are placed
+ * faster, and a peak above the limit tells the caller to keep fewer bytes alive. */
 void draft_place(struct draft *d, const uint64_t *limits);
-/* Makes a draft with addresses from a merged order that has no REC, by replaying an LRU cache per device. It
- * never fails: a cache is at least as large as the largest task of its device, even beyond the capacity. */
+/* Makes a draft with addresses by replaying one LRU cache per device. The order must be merged and must
+ * have no REC. Never fails: a cache is always large enough for the largest task of its device, even if
+ * this exceeds the capacity. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
-/* Adds the waits to a draft whose segments have addresses. The result has no redundant waits. */
+/* Adds the waits to a draft whose segments have addresses. Leaves out redundant waits. */
 void draft_waits(struct draft *d);
 
-/* The functions draft_put_* append to a draft (draft.c). draft_put_task is followed by one draft_put_use for
- * each operand. A segment gets its start from the first instruction that writes it, and its end from its
- * drop. */
+/* The functions draft_put_* append to a draft (draft.c). After draft_put_task, the caller calls
+ * draft_put_use once for each operand. The first instruction that writes a segment sets its start, and
+ * its drop sets its end. */
 void draft_put_task(struct draft *d, const struct todo *t);
 void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, struct extent of);
-/* A move carries the extent `of`, which must lie within both its source and its destination. If both segments
- * are on the same device, draft_put_send appends a COPY. */
+/* Appends a move of the extent `of`, which must lie within both the source and the destination. If both
+ * segments are on the same device, draft_put_send appends a COPY. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
 void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
 void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
-/* Returns whether a todo uses operand `op` of its graph task: FWD and REC may leave out optional outputs. */
+/* Returns whether a todo uses operand `op` of its graph task. FWD and REC may omit optional outputs. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
-/* Returns the number of operands that a todo has for operand `op` of its graph task. It is 1, except that a
- * share of an update has one operand for each part of K. */
+/* Returns the number of operands that a todo has for operand `op` of its graph task. The number is 1,
+ * except for the K of a share of an update, which has one operand for each part of K. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
-/* Returns the extent of the i-th operand that a todo has for operand `op`; see todo_extents. */
+/* Returns the extent of the i-th operand that a todo has for operand `op`. `i` must be less than
+ * todo_extents. */
 struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
                           uint32_t i);
-/* Returns whether the trainer reads the tensor (RESULT, DECISION): it must be on the host after the step. */
+/* Returns whether the trainer reads the tensor (RESULT or DECISION). If so, the value must be on the
+ * host after the step. */
 bool trainer_reads(const struct graph_tensor *t);
 
 /* ---- plans ---- */
 
-/* The resources that a candidate needs. plan_build reports them whether or not the candidate fits. */
+/* The resources that a candidate needs. plan_build sets them even if the candidate does not fit. */
 struct plan_need {
-    uint64_t device_bytes;     /* highest address on any device, in the cycle or in eval */
+    /* Highest address in use on any device, in the cycle or in eval. */
+    uint64_t device_bytes;
     uint64_t peak[DEVICE_MAX]; /* highest address on each device */
     uint64_t host_bytes;
-    bool devices_fit; /* device memory suffices; if there is no plan, host memory is too small */
-    uint64_t work;    /* time spent building: instructions, weighted up when there are many devices */
+    /* Whether the devices have enough memory. If they do and there is still no plan, host memory is too
+     * small. */
+    bool devices_fit;
+    /* Cost of building the candidate, in instructions. Instructions count more if there are many devices. */
+    uint64_t work;
 };
-/* Runs every stage after the policy: merges `cycle`, drafts and places both programs, and makes a plan if
- * they fit the machine. If they do not fit, *ret is NULL, ret_need says what they need, and 0 is returned.
- * `ret` may be NULL when only the need is wanted. */
+/* Runs every stage after the policy: merges `cycle`, drafts and places both programs, and makes a plan
+ * if they fit the machine. If they do not fit, sets *ret to NULL, sets *ret_need to the required
+ * resources, and returns 0. `ret` may be NULL if the caller wants only the resources. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
 
 struct outline;
-/* Builds the plan that an outline (outline.h) describes. r->train must have the outline's micro-batch sizes.
- * The result is that of plan_build. */
+/* Builds the plan that an outline (outline.h) describes. r->train must have the outline's micro-batch
+ * sizes. Returns the same values as plan_build. */
 int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
                  struct plan **ret, struct plan_need *ret_need, struct err *err);
 
@@ -272,52 +312,65 @@ int plan_outline(const struct plan_request *r, const struct outline *o, const st
  * micro-batches goes through all of this before the second half starts. With teams = 2, each device runs all
  * layers for its half of the batch, and the two devices share the state of every layer. */
 struct candidate {
-    uint32_t packs_fwd, packs_bwd; /* Harmony's forward and backward packs; 0: not Harmony's packs */
-    uint32_t packs;                /* number of packs before the fused segment */
-    const uint32_t *starts;        /* pack k is layers [starts[k], starts[k + 1]); NULL: pack k is layer k */
-    uint32_t fused;                /* first layer of the fused segment */
-    /* The backward packs continue around the devices, as the forward packs did, instead of returning to the
-     * device that ran the pack forward. */
+    /* Numbers of forward and backward packs. 0 if the candidate does not use Harmony's packs. */
+    uint32_t packs_fwd, packs_bwd;
+    uint32_t packs; /* number of packs before the fused segment */
+    /* Pack k has the layers [starts[k], starts[k + 1]). If NULL, pack k has only layer k. */
+    const uint32_t *starts;
+    uint32_t fused; /* first layer of the fused segment */
+    /* If true, the backward packs continue round robin over the devices. If false, each pack returns to
+     * the device that ran it forward. */
     bool onward;
     uint32_t waves; /* number of waves that the batch is divided into */
-    uint32_t teams; /* number of teams that work data parallel; 0 or 1: all devices form one pipeline */
-    bool single;    /* each team is one device, even if the machine has more devices than teams */
-    uint32_t unit;  /* rows of the largest micro-batch: waves are cut at multiples of it */
-    bool snake;     /* every other forward pass of a device takes the micro-batches in descending order */
-    uint32_t save_every;  /* every save_every-th micro-batch saves S in its forward pass; 0: none does */
-    bool save_last_packs; /* save_every also applies to the packs just before the fused segment */
+    /* Number of teams that work data parallel. If 0 or 1, all devices form one pipeline. */
+    uint32_t teams;
+    /* Whether each team is a single device, even if the machine has more devices than teams. */
+    bool single;
+    /* Number of rows in the largest micro-batch. Waves start at multiples of this number. */
+    uint32_t unit;
+    /* Whether every other forward pass of a device takes its micro-batches in descending order. */
+    bool snake;
+    /* Every save_every-th micro-batch saves S in its forward pass. If 0, no micro-batch does. */
+    uint32_t save_every;
+    /* Whether save_every also applies to the packs just before the fused segment. */
+    bool save_last_packs;
     struct knobs knobs;
 };
 
-/* The interface by which the search of a policy tries candidates. plan_make provides it; tests replace `run`
- * to see every candidate. The fields up to moves_data_only describe the last candidate that was tried. */
+/* The interface through which a policy's search tries candidates. plan_make provides it, and tests
+ * replace `run` to see every candidate. The fields up to moves_data_only describe the last candidate
+ * tried. */
 struct trial {
-    /* Builds and simulates a candidate, and remembers it if it fits and is the best so far. Returns 1 if it
-     * fits the devices, even when host memory is too small: that says nothing about candidates with fewer
-     * packs. Returns 0 if it does not fit, and a negative errno on failure. */
+    /* Builds and simulates a candidate, and keeps it if it fits and is the best so far. Returns 1 if the
+     * candidate fits the devices, even if host memory is too small. Returns 0 if it does not fit, or a
+     * negative errno. */
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
     struct plan_need need;
-    uint64_t cost;        /* time or bytes, by the request's objective; UINT64_MAX: there was no plan */
+    /* Time or bytes, depending on the request's objective. UINT64_MAX if there was no plan. */
+    uint64_t cost;
     bool best;            /* it is the best candidate so far */
     bool moves_data_only; /* it moves neither state nor stash */
-    uint64_t spent;       /* tasks in the orders of all candidates so far */
-    uint64_t work;        /* sum of plan_need.work of all candidates so far */
-    bool cut_short;       /* candidates were skipped because `work` reached its limit */
+    /* Total number of tasks in the orders of all candidates so far. */
+    uint64_t spent;
+    /* Sum of plan_need.work over all candidates so far. */
+    uint64_t work;
+    /* Whether candidates were skipped because `work` reached its limit. */
+    bool cut_short;
 };
 
-/* A policy: a rule that turns a graph and a machine into candidates and their orders. There is one constant
- * object per row of policies.def, in the policy's own file. */
+/* A policy is a rule that turns a graph and a machine into candidates and their task orders. Each row of
+ * policies.def has one constant object of this type, in the policy's own file. */
 struct policy {
     const char *name;
     enum update_place default_update; /* the meaning of UPDATE_AUTO under this policy */
-    /* Tries every candidate that is worth trying, the leanest one included. Returns 0, or the error that
-     * t->run returned. */
+    /* Tries every candidate that is worth trying, including the leanest one. Returns 0, or the error
+     * that t->run returned. */
     int (*search)(const struct plan_request *r, struct trial *t);
-    /* Fills in the candidate that needs the least device memory. */
+    /* Sets *ret to the candidate that needs the least device memory. */
     void (*leanest)(const struct plan_request *r, struct candidate *ret);
-    /* Makes the task order of a candidate; the caller frees it with order_finish. In r->update, UPDATE_AUTO
-     * has been replaced by default_update. */
+    /* Makes the task order of a candidate. The caller frees it with order_finish. r->update is never
+     * UPDATE_AUTO here: the caller has replaced it with default_update. */
     void (*order)(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret);
 };
@@ -333,11 +386,12 @@ struct policy {
 uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
                           uint32_t count, uint32_t *starts);
 
-/* The layers of one device whose gradients are complete but have not been reduced yet. They wait until the
- * exchange between the devices has had enough time. `layers` is in the order of completion. */
+/* The layers of one device whose gradients are complete but not yet reduced. They wait until the
+ * exchange with the other devices has had enough time. `layers` is in order of completion. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
-    uint64_t ns;                /* time that the exchange of the first waiting layer has had so far */
+    /* Time that the first waiting layer has had for its exchange so far. */
+    uint64_t ns;
 };
 
 /* Builds an order out of passes: a pass sends micro-batches through one pack on one device. It is one span,
@@ -351,17 +405,22 @@ struct passes {
     struct order *o;
     const struct plan_request *r;
     const struct profile *prof;
-    uint32_t save_every; /* every save_every-th micro-batch of a forward pass saves S; 0: none does */
-    uint32_t save_end;   /* save_every applies only to packs that begin before this layer */
-    bool snake; /* every other forward pass of a device takes the micro-batches in descending order */
+    /* Every save_every-th micro-batch of a forward pass saves S. If 0, no micro-batch does. */
+    uint32_t save_every;
+    /* save_every applies only to packs whose first layer is below this layer. */
+    uint32_t save_end;
+    /* Whether every other forward pass of a device takes its micro-batches in descending order. */
+    bool snake;
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];
-    bool back[DEVICE_MAX]; /* the device's next forward pass takes its micro-batches in descending order */
+    /* Per device: whether its next forward pass takes the micro-batches in descending order. */
+    bool back[DEVICE_MAX];
     struct pass_open open[DEVICE_MAX];
-    uint32_t *bwd_device; /* per layer: the device of its backward pass */
+    /* Per layer: the device that runs its backward pass. */
+    uint32_t *bwd_device;
 };
 
-/* Initialises *p. The caller may then set save_every, save_end and snake. */
+/* Initialises *p. After this call, the caller may set save_every, save_end and snake. */
 void passes_begin(struct passes *p, struct order *o, const struct plan_request *r,
                   const struct profile *prof);
 /* Adds a pass of rows [from, to) of the batch through layers [first, last) on `device`. In a data-parallel
@@ -377,15 +436,15 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device);
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
-/* Adds the remaining reductions, and the updates that wait for a decision. Frees what passes_begin
- * allocated. */
+/* Adds the remaining reductions and the updates that wait for a decision. Frees the memory that
+ * passes_begin allocated. */
 void passes_end(struct passes *p);
 
-/* Tries Harmony's candidates: the fewest packs that fit, with knobs.retain set to `retain`. Returns 0 or the
- * error of t->run. */
+/* Tries Harmony's candidates to find the fewest packs that fit. `retain` is the value of knobs.retain in
+ * all of them. Returns 0, or the error that t->run returned. */
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain);
-/* Adds Harmony's passes of rows [from, to): the packs c->packs_fwd and c->packs_bwd go round robin over the n
- * devices from `device` on. */
+/* Adds Harmony's passes of rows [from, to). The packs, c->packs_fwd forward and c->packs_bwd backward,
+ * are assigned round robin to `n` devices, starting with `device`. */
 void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
                     uint32_t n);
 
@@ -398,14 +457,14 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
  *
  * order_begin adds the DECIDE that every update reads, if no gradient takes part in the decision. */
 void order_begin(struct order *o);
-/* Adds the tasks that can run now that layers [first, last) have finished the backward pass of micro-batch
- * `micro`: the reduction, if this completes a replica, and the norms or updates, if this completes the step.
- * *item is the item of that pass. It advances with every update on the device, so that K arrives just in
- * time. */
+/* Adds the tasks that become possible when layers [first, last) have finished the backward pass of
+ * micro-batch `micro`. These are the reductions, if a replica is complete, and the norms or updates, if
+ * the step is complete. *item is the item of the pass; each update on the device increments it, so that
+ * K is fetched just in time. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
-/* With a decision, adds DECIDE and all updates. Without one, does nothing. bwd_device has one entry per
- * layer, next_span and next_item one per device; both counters advance. */
+/* Adds DECIDE and all updates if the graph has a decision. Otherwise does nothing. bwd_device has one
+ * entry per layer. next_span and next_item have one entry per device, and the function advances them. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
 

@@ -1,7 +1,7 @@
 /* Appends instructions to a draft. Residency and paging both write their drafts through these functions.
  *
- * A segment takes its positions from the instructions themselves: the first instruction that writes it sets
- * its start, and its drop sets its end. So the positions are stored only once.
+ * The instructions determine the positions of a segment: the first instruction that writes the segment
+ * sets its start, and its drop sets its end.
  */
 #include "scheduler/build/build.h"
 
@@ -60,8 +60,8 @@ void draft_put_task(struct draft *d, const struct todo *t)
     in->replica = d->graph->tasks[t->task].replica;
 }
 
-/* Notes that the last instruction of the draft writes a segment. The first such instruction creates the
- * segment, unless the segment was alive before the program began. */
+/* Records that the last instruction of the draft writes a segment. The first such instruction creates
+ * the segment, unless the segment was alive before the program began. */
 static void created(struct draft *d, uint32_t segment)
 {
     struct segment *s = &d->segments.at[segment];

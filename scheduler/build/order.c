@@ -55,7 +55,7 @@ void order_add(struct order *o, struct todo t)
     add_todo(o, t);
 }
 
-/* Appends share t.share of a task. Does nothing when that share has no bytes. */
+/* Appends the share t.share of a task. Does nothing if the share has no bytes. */
 static void order_share(struct order *o, struct todo t)
 {
     tensor_id w = graph_tensor_find(o->graph, TENSOR_DW, t.layer, 0);
@@ -109,7 +109,7 @@ void order_begin(struct order *o)
         add_decide(o);
 }
 
-/* If this micro-batch is the last of its replica, adds that replica's gradients to those of replica 0. */
+/* Adds a replica's gradients to those of replica 0 if `micro` is the last micro-batch of the replica. */
 static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micro, uint32_t device,
                    uint32_t span, uint32_t item)
 {
@@ -144,7 +144,7 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
     }
 }
 
-/* Adds the updates of all shares of a layer, each on the device that owns the share. */
+/* Adds the updates of all shares of a layer. Each update runs on the device that owns the share. */
 static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, uint32_t *next_item)
 {
     for (uint32_t s = 0; s < o->n_shares; s++) {
@@ -176,10 +176,9 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 
 /* ---- shares ---- */
 
-/* Adds the tasks that handle a layer's gradient on one device, once the other devices' gradients have
- * arrived. The device reduces the share that it owns, and updates it if updates run on devices. The tasks
- * that the host has for the layer (NORM or UPD) are added only by the owner of share 0, so that they appear
- * once. */
+/* Adds a device's tasks for the gradient of a layer, after the gradients of the other devices have
+ * arrived. The device reduces its own share, and updates the share if updates run on devices. Host tasks
+ * of the layer (NORM or UPD) must be added only once, so only the owner of share 0 adds them. */
 static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
@@ -212,8 +211,8 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Adds pass_ns to the time that the device's waiting layers have had for their exchange, then settles the
- * layers that have had enough. With `all`, settles every waiting layer. */
+/* Adds pass_ns to the time that the device's waiting layers have had for their exchange, and settles
+ * each layer that has had enough time. If `all` is set, settles every waiting layer. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -229,7 +228,8 @@ static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all
     open->ns = 0;
 }
 
-/* Puts layers [first, last) into the device's waiting list: their gradients are complete there. */
+/* Adds layers [first, last) to the device's waiting list, because their gradients on this device are
+ * complete. */
 static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -241,8 +241,8 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
             open->layers[open->n++] = l;
 }
 
-/* Called after every backward or fused pass. In a data-parallel order, if the device's last rows have passed,
- * settles waiting layers and adds the layers of this pass to the waiting ones. */
+/* Called after every backward or fused pass. If the order is data-parallel and the pass had the device's
+ * last rows, settles waiting layers and adds the layers of this pass to the waiting list. */
 static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                      uint32_t device, bool fused)
 {
@@ -279,7 +279,8 @@ void passes_end(struct passes *p)
     xfree(p->bwd_device);
 }
 
-/* Returns whether the forward pass of this micro-batch through the pack that begins at `first` saves S. */
+/* Returns whether micro-batch `micro` saves S in its forward pass. `first` is the first layer of the
+ * pack. */
 static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
 {
     uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
@@ -320,8 +321,8 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
     end_span(p, device);
 }
 
-/* Adds the RECs that the backward pass of a pack needs: they recompute the inputs of all layers but the
- * first, and S of all trained layers. */
+/* Adds the RECs that the backward pass of a pack needs. They recompute the inputs of all layers but the
+ * first, and the S of all trained layers. */
 static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -360,9 +361,9 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     exchange(p, first, last, from, to, device, false);
 }
 
-/* Adds the forward and backward pass of one micro-batch through the fused layers [first, last), as one item.
- * The layers with this micro-batch size come first. Between their forward and backward pass, the function
- * calls itself for each smaller micro-batch of the remaining layers. */
+/* Adds the forward and backward pass of one micro-batch through the fused layers [first, last), as one
+ * item. The leading layers with this micro-batch size come first. Between their forward and backward
+ * pass, the function calls itself for each smaller micro-batch of the remaining layers. */
 static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -392,12 +393,12 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    /* The 1 keeps the time above 0, so that every run gets at least one layer. */
+    /* Add 1 so that the time is never 0 and every run gets at least one layer. */
     return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1;
 }
 
-/* Fills runs greedily, each up to `limit`, and leaves at least one layer for every run still to come. Returns
- * whether `count` runs suffice. */
+/* Fills the runs one by one, each up to the time `limit`, and leaves at least one layer for every later
+ * run. Returns whether `count` runs are enough for all layers. */
 static bool partition_within(const struct profile *p, uint32_t forwards, uint32_t first, uint32_t last,
                              uint32_t count, uint64_t limit, uint32_t *starts)
 {
@@ -438,21 +439,25 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
 
 /* ---- merge ---- */
 
-/* The state of a merge: the versions of all tensors and the times at which locations become free. */
+/* The state of a merge: the versions of all tensors, and the time at which each location becomes free. */
 struct merger {
     const struct order *o;
     const struct graph *g;
-    uint32_t *first;    /* per tensor: index of its first piece in `written` and `ready_ns` */
-    uint32_t *written;  /* per piece: its version, the writes of the step so far; NOTHING: it is empty */
-    uint64_t *ready_ns; /* per piece: time at which its newest value is complete */
-    uint64_t *free_ns;  /* per location, the host last: end of its last scheduled task */
+    /* Per tensor: index of its first piece in `written` and `ready_ns`. */
+    uint32_t *first;
+    /* Per piece: its version, which is the number of writes in this step so far. NOTHING if the piece
+     * has no value. */
+    uint32_t *written;
+    /* Per piece: the time at which its newest value is complete. */
+    uint64_t *ready_ns;
+    /* Per location: the end of its last scheduled task. The host is the last location. */
+    uint64_t *free_ns;
     uint32_t n_locations;
 };
 
 #define NOTHING UINT32_MAX
 
-/* Returns whether a piece has no bytes. Some shares of small tensors are empty, and no task ever writes
- * them. */
+/* Returns whether a piece has no bytes. Small tensors have some empty shares, which no task ever writes. */
 static bool is_empty_piece(const struct order *o, tensor_id t, uint32_t piece)
 {
     uint64_t begin, end;
@@ -471,7 +476,8 @@ static uint32_t location_index(const struct order *o, uint32_t loc)
     return loc == PLAN_HOST ? o->n_devices : loc;
 }
 
-/* Sets *ret_ns to the earliest start of a task. Returns false if some input does not exist yet. */
+/* Sets *ret_ns to the earliest time at which a task can start. Returns false if one of its inputs does
+ * not exist yet. */
 static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -480,7 +486,8 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
         const struct graph_operand *op = &m->g->operands[task->operand + i];
         if (!(op->access & ACCESS_READ))
             continue;
-        struct extent e = todo_extent(m->o, t, op, 0); /* the first part stands for all parts of K */
+        /* The first part of K stands for all parts. */
+        struct extent e = todo_extent(m->o, t, op, 0);
         for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
              k++) {
             if (m->written[k] == NOTHING)
@@ -495,15 +502,15 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
     return true;
 }
 
-/* Returns the task's duration from the profile. A share takes its proportional part of it. */
+/* Returns the duration of a task from the profile. The duration of a share is proportional to its size. */
 static uint64_t todo_ns(const struct merger *m, const struct todo *t, const struct profile *prof)
 {
     uint64_t ns = profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
     return t->share == SHARE_ALL ? ns : ns / m->o->n_shares;
 }
 
-/* Schedules a task at start_ns: marks its location as busy until the task ends, and gives the outputs of the
- * task their new versions. */
+/* Schedules a task at start_ns. The location is busy until the task ends, and the outputs of the task
+ * get their new versions. */
 static void commit(struct merger *m, const struct todo *t, uint32_t location, uint64_t start_ns,
                    const struct profile *prof)
 {
@@ -547,7 +554,7 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
             m.written[k] = is_empty_piece(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
 
-    /* The todos of each location form a linked list through `next`. */
+    /* The todos of each location form a linked list. next[i] is the todo after todo i. */
     size_t n = o->todos.n;
     uint32_t *next = arena_alloc_array(a, n, sizeof *next);
     uint32_t *head = arena_alloc_array(a, n_locations, sizeof *head);

@@ -29,15 +29,17 @@
 
 #define NONE SEGMENT_NONE
 
-/* What the cache knows about a segment while it is on its device. It has the same index as the segment. */
+/* The cache's data about a segment that is on its device. A block has the same index as its segment. */
 struct cache_block {
     uint64_t bytes;        /* space it occupies, a multiple of PLAN_ALIGN */
     uint32_t below, above; /* neighbours by address */
     uint32_t older, newer; /* neighbours by last use */
-    uint32_t other;        /* next copy of the same tensor, on another device */
-    uint32_t used;         /* position of the last task that used it */
-    /* Lane of the last instruction that touched the block. Its drop goes there too, so no stream waits just
-     * to drop it. */
+    /* next copy of the tensor, on another device */
+    uint32_t other;
+    /* Position of the last task that used the block. */
+    uint32_t used;
+    /* Lane of the last instruction that used the block. The drop of the block goes to the same lane, so
+     * that no stream waits only to drop the block. */
     enum lane lane;
     bool dirty;
 };
@@ -52,17 +54,21 @@ struct cache {
 struct cache_use {
     tensor_id tensor;
     enum access access;
-    uint32_t segment; /* NONE: not on the device yet, or the task runs on the host */
-    bool admitted;    /* the block was admitted for this task; its value is still missing */
+    /* NONE if the operand is not on the device yet, or if the task runs on the host. */
+    uint32_t segment;
+    /* The block was added to the cache for this task and does not have its value yet. */
+    bool admitted;
 };
 
-/* The state of the replay of one program. */
+/* The state of one replay of a program. */
 struct paging {
     struct draft *d;
     const struct graph *g;
-    uint32_t pos;        /* position of the current task */
-    uint32_t *uses_left; /* per tensor: uses in the rest of the step */
-    uint32_t *copies;    /* per tensor: head of the list of its blocks, linked by `other` */
+    uint32_t pos; /* position of the current task */
+    /* Per tensor: number of uses in the rest of the step. */
+    uint32_t *uses_left;
+    /* Per tensor: head of the list of its blocks, which are linked by `other`. */
+    uint32_t *copies;
     VEC(struct cache_block) blocks;
     VEC(struct cache_use) uses; /* operands of the current task */
     struct cache caches[DEVICE_MAX];
@@ -83,7 +89,7 @@ static struct cache *cache_of(struct paging *p, uint32_t id)
     return &p->caches[segment_at(p, id)->device];
 }
 
-/* Returns the whole tensor as an extent: the cache does not divide tensors into shares. */
+/* Returns the whole tensor as an extent. The cache never divides a tensor into shares. */
 static struct extent whole_tensor(const struct paging *p, tensor_id t)
 {
     return extent_whole(p->g, 1, t);
@@ -94,7 +100,7 @@ static uint64_t block_bytes(const struct paging *p, tensor_id t)
     return round_up(p->g->tensors[t].bytes, PLAN_ALIGN);
 }
 
-/* ---- the three lists of a block: by use, by address, by tensor ---- */
+/* ---- a block's lists: use, address, tensor ---- */
 
 static void link_use(struct paging *p, struct cache *c, uint32_t id)
 {
@@ -216,8 +222,8 @@ static uint32_t next_above(struct paging *p, const struct cache *c, uint32_t bel
     return below == NONE ? c->lowest : block_at(p, below)->above;
 }
 
-/* Returns whether the hole just above block `below` has at least `bytes` bytes. NONE means the hole at the
- * bottom. */
+/* Returns whether the hole just above the block `below` has at least `bytes` bytes. NONE means the hole
+ * below the lowest block. */
 static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, uint64_t bytes)
 {
     uint32_t above = next_above(p, c, below);
@@ -225,9 +231,9 @@ static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, 
     return end - hole_start(p, below) >= bytes;
 }
 
-/* Finds the lowest hole of at least `bytes` bytes, and evicts blocks if there is none. *ret_below becomes
- * the block below the hole. Operands of the current task are not evicted; if that leaves no hole, returns
- * false. */
+/* Finds the lowest hole of at least `bytes` bytes, and evicts blocks if no hole is large enough. Sets
+ * *ret_below to the block below the hole. Returns false if the operands of the current task, which are
+ * never evicted, leave no such hole. */
 static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
 {
     uint32_t below = NONE;
@@ -285,14 +291,15 @@ static bool admit_missing(struct paging *p, uint32_t device)
     return true;
 }
 
-/* Removes all operands of the current task, because those already on the device leave no hole for the
- * others. */
+/* Removes all operands of the current task from the device, because the operands already there leave no
+ * hole for the others. */
 static void clear_way(struct paging *p)
 {
     size_t n = p->blocks.n;
     for (size_t i = 0; i < p->uses.n; i++) {
         struct cache_use *u = &p->uses.at[i];
-        if (u->admitted) { /* no instruction refers to it yet, so it can be cut off the end of the arrays */
+        /* No instruction refers to this segment yet, so it can be removed from the end of the arrays. */
+        if (u->admitted) {
             forget_block(p, u->segment);
             n--;
         } else if (u->segment != NONE) {
@@ -304,7 +311,8 @@ static void clear_way(struct paging *p)
     p->blocks.n = p->d->segments.n = n;
 }
 
-/* Brings the value of an operand that the task reads: by a send from the dirty copy, or by a fetch. */
+/* Brings the value of an operand that the task reads. The value is sent from the dirty copy on another
+ * device, or fetched from the host. */
 static void bring_value(struct paging *p, const struct cache_use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
@@ -343,19 +351,21 @@ static void make_resident(struct paging *p, uint32_t device)
     if (!admit_missing(p, device)) {
         clear_way(p);
         bool ok = admit_missing(p, device);
-        assert(ok); /* the cache is empty now, and large enough for the operands of any task */
+        /* The allocation cannot fail: the cache is empty now, and it is large enough for the operands of
+         * any task. */
+        assert(ok);
         (void)ok;
     }
     for (size_t i = 0; i < p->uses.n; i++) {
         const struct cache_use *u = &p->uses.at[i];
-        /* A task never overwrites an existing value without reading it. */
+        /* A task never overwrites a value that is already on the device without reading it. */
         assert(u->admitted || u->access != ACCESS_WRITE);
         if (u->admitted && (u->access & ACCESS_READ))
             bring_value(p, u);
     }
 }
 
-/* Prepares a task on the host: spills the dirty device copy of every operand that the task reads. */
+/* Prepares a task on the host. Spills the dirty device copy of every operand that the task reads. */
 static void make_home(struct paging *p)
 {
     for (size_t i = 0; i < p->uses.n; i++) {
@@ -400,7 +410,8 @@ static void run_task(struct paging *p, const struct todo *t)
 
 /* ---- the whole replay ---- */
 
-/* Counts the uses of every tensor, and sets ret_needs to the bytes of each device's largest task. */
+/* Counts the uses of every tensor. Sets ret_needs[d] to the number of bytes that the largest task of
+ * device d needs. */
 static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
 {
     for (size_t i = 0; i < o->todos.n; i++) {

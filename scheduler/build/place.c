@@ -24,15 +24,21 @@
 #include "base/sort.h"
 #include "scheduler/build/build.h"
 
-#define FINEST       64 /* positions per block at level 0 */
-#define LEVEL_FACTOR 8  /* blocks of a level per block of the next */
+#define FINEST 64 /* positions per block at level 0 */
+/* Number of blocks that form one block of the next level. */
+#define LEVEL_FACTOR 8
 #define LEVELS       8
-#define LARGE        8192  /* instructions; in larger drafts the quick method may waste a little memory */
-#define MOST_WASTE   5     /* most waste in large drafts without a limit: half percents of the live bytes */
-#define SWEEPS       8     /* most waste in large drafts with a limit: half percents of the live bytes */
-#define HUGE         20000 /* instructions; larger drafts with a limit get only the quick method */
+/* Number of instructions above which the quick method may waste a little memory. */
+#define LARGE 8192
+/* Maximum waste in large drafts without a limit, in half percents of the live bytes. */
+#define MOST_WASTE 5
+/* Maximum waste in large drafts with a limit, in half percents of the live bytes. */
+#define SWEEPS 8
+/* Number of instructions above which a draft with a limit gets only the quick method. */
+#define HUGE 20000
 
-/* A segment that has an address, or one of the two halves of a segment that wraps around. */
+/* A segment that has an address. A segment that wraps around the end of the cycle is stored as two
+ * halves. */
 struct placed {
     uint64_t from, to;   /* addresses */
     uint32_t start, end; /* positions */
@@ -40,7 +46,7 @@ struct placed {
 
 typedef VEC(struct placed) placed_list; /* sorted by `from` */
 
-/* One level of the index: the issue order cut into blocks of `width` positions. */
+/* One level of the index. The issue order is divided into blocks of `width` positions. */
 struct index_level {
     placed_list *blocks;
     uint32_t n_blocks;
@@ -52,16 +58,17 @@ struct placement_index {
     struct index_level levels[LEVELS];
 };
 
-/* The rest of a list that is being merged. */
+/* The remaining part of a list that is being merged. */
 struct merge_head {
     const struct placed *at, *end;
 };
 
-/* The state of placing one device, largest segments first. */
+/* The state of placing the segments of one device, in descending order of size. */
 struct placer {
     struct draft *d;
     struct placement_index index;
-    VEC(struct merge_head) heads; /* scratch: the lists of all blocks that a segment touches, as a heap */
+    /* Scratch: the lists of all blocks that a segment touches, as a heap. */
+    VEC(struct merge_head) heads;
 };
 
 static bool wraps(const struct segment *s)
@@ -69,8 +76,8 @@ static bool wraps(const struct segment *s)
     return s->start > s->end;
 }
 
-/* Returns whether `p` and `s` are ever alive at the same time. Only `s` can wrap around the end of the cycle:
- * a placed segment that wraps is stored in two halves. */
+/* Returns whether `p` and `s` are ever alive at the same time. Only `s` can wrap around the end of the
+ * cycle, because a placed segment that wraps is stored as two halves. */
 static bool alive(const struct placed *p, const struct segment *s)
 {
     return wraps(s) ? p->start <= s->end || s->start <= p->end : p->start <= s->end && s->start <= p->end;
@@ -124,7 +131,7 @@ static void index_add(struct placement_index *ix, const struct placed *p)
 
 /* ---- the lowest gap ---- */
 
-/* Adds the lists of all blocks that overlap positions [start, end] to p->heads. */
+/* Adds the lists of all blocks that overlap the positions from `start` to `end` to p->heads. */
 static void touch_range(struct placer *p, const struct placement_index *ix, uint32_t start, uint32_t end)
 {
     for (int k = 0; k < LEVELS; k++) {
@@ -148,7 +155,8 @@ static void touch_lists(struct placer *p, const struct segment *s)
     touch_range(p, ix, s->start, (uint32_t)p->d->instrs.n - 1);
 }
 
-/* Returns whether there are `bytes` free bytes between *at and `q`. If not, moves *at to the end of `q`. */
+/* Returns whether at least `bytes` bytes are free between *at and `q`. If not, moves *at to the end of
+ * `q`. */
 static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
 {
     if (q->from >= *at && q->from - *at >= bytes)
@@ -158,7 +166,8 @@ static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
     return false;
 }
 
-/* Restores the heap order below index i. The list whose next segment has the lowest address is at index 0. */
+/* Restores the heap order below index i. The list whose next segment has the lowest address is at index
+ * 0. */
 static void sift_down(struct merge_head *h, size_t n, size_t i)
 {
     struct merge_head moved = h[i];
@@ -172,7 +181,7 @@ static void sift_down(struct merge_head *h, size_t n, size_t i)
     h[i] = moved;
 }
 
-/* Returns the lowest address at which `bytes` bytes are free during the whole life of `s`. */
+/* Returns the lowest address at which `bytes` bytes are free during the whole lifetime of `s`. */
 static uint64_t lowest_gap(struct placer *p, const struct segment *s, uint64_t bytes)
 {
     struct merge_head *h = p->heads.at;
@@ -214,7 +223,7 @@ static void place_segment(struct placer *p, uint32_t id)
 
 /* ---- largest first ---- */
 
-/* The key by which segments are sorted for placement. */
+/* The key by which segments are sorted before placement. */
 struct rank {
     uint64_t bytes;
     uint32_t life, start, id;
@@ -268,8 +277,10 @@ struct vacant {
 struct sweep {
     struct draft *d;
     VEC(struct vacant) free; /* sorted by address */
-    uint32_t *ends_at;       /* per position: head of the list of segments that end there, or SEGMENT_NONE */
-    uint32_t *next;          /* per segment: the next segment that ends at the same position */
+    /* Per position: head of the list of segments that end at this position, or SEGMENT_NONE. */
+    uint32_t *ends_at;
+    /* Per segment: the next segment that ends at the same position. */
+    uint32_t *next;
 };
 
 static void remove_free(struct sweep *w, size_t i)
@@ -284,7 +295,7 @@ static void insert_free(struct sweep *w, size_t i, struct vacant v)
     w->free.at[i] = v;
 }
 
-/* Takes `bytes` from the lowest free range that has them. Returns false if there is none. */
+/* Takes `bytes` bytes from the lowest free range that is large enough. Returns false if no free range is. */
 static bool take_low(struct sweep *w, uint64_t bytes, uint64_t *ret)
 {
     for (size_t i = 0; i < w->free.n; i++) {
@@ -300,7 +311,8 @@ static bool take_low(struct sweep *w, uint64_t bytes, uint64_t *ret)
     return false;
 }
 
-/* Takes `bytes` from the top of the highest free range that has them. Returns false if there is none. */
+/* Takes `bytes` bytes from the top of the highest free range that is large enough. Returns false if no
+ * free range is. */
 static bool take_high(struct sweep *w, uint64_t bytes, uint64_t *ret)
 {
     for (size_t i = w->free.n; i-- > 0;) {
@@ -316,7 +328,7 @@ static bool take_high(struct sweep *w, uint64_t bytes, uint64_t *ret)
     return false;
 }
 
-/* Frees an address range and joins it with its free neighbours. */
+/* Frees an address range and merges it with the free ranges next to it. */
 static void give_back(struct sweep *w, uint64_t from, uint64_t to)
 {
     size_t low = 0, high = w->free.n;
@@ -341,9 +353,9 @@ static void give_back(struct sweep *w, uint64_t from, uint64_t to)
     }
 }
 
-/* Places all segments in issue order: segments that live longer than `long_life` positions from below, the
- * others from above. Segments that live across the boundary of the cycle lie at the bottom all the time.
- * Returns false if the segments do not fit into `top` bytes in this way. */
+/* Places all segments in issue order. Segments that live longer than `long_life` positions are placed
+ * from the bottom, the others from the top. Segments that live across the boundary of the cycle are at
+ * the bottom all the time. Returns false if the segments do not fit into `top` bytes this way. */
 static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, uint64_t top,
                          uint32_t long_life)
 {
@@ -361,7 +373,8 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     w->free.n = 0;
     if (bottom < top)
         vec_push(&w->free, (struct vacant){bottom, top});
-    uint32_t given = 0; /* segments that ended before this position have been freed */
+    /* Segments that ended before this position have been freed. */
+    uint32_t given = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct segment *s = &d->segments.at[by_start[i]];
         bounded_poll_steps(1 + w->free.n / 8);
@@ -378,7 +391,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     return true;
 }
 
-/* Returns the memory that a sweep may use beyond the live bytes, in steps of half a percent. */
+/* Returns how much memory a sweep may use beyond the live bytes, in steps of half a percent. */
 static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
 {
     if (positions <= LARGE)
@@ -389,7 +402,7 @@ static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
     return steps < SWEEPS ? (uint32_t)steps : SWEEPS;
 }
 
-/* Places the segments of a device by sweeps. Returns false if every sweep failed. */
+/* Places the segments of a device by sweeps. Returns false if none of the sweeps succeeded. */
 static bool place_both_ends(struct draft *d, uint32_t device, uint64_t limit)
 {
     uint32_t positions = (uint32_t)d->instrs.n, n = 0;
@@ -436,7 +449,8 @@ void draft_place(struct draft *d, const uint64_t *limits)
         if (place_both_ends(d, device, limit))
             continue;
         if (limit > 0 && d->instrs.n > HUGE)
-            d->peak[device] = limit + limit / 100; /* tells the caller to keep fewer bytes alive */
+            /* A peak above the limit tells the caller to keep fewer bytes alive. */
+            d->peak[device] = limit + limit / 100;
         else
             place_largest_first(d, device);
     }

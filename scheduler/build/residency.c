@@ -18,18 +18,20 @@
 #include "base/sort.h"
 #include "scheduler/build/residency_private.h"
 
-#define DIRECT_BUFFERS 2 /* most micro-batches that may wait at a receiver before it uses them */
+/* Maximum number of micro-batches that may wait at a receiver before it uses them. */
+#define DIRECT_BUFFERS 2
 
 /* ---- units ---- */
 
-/* Returns whether copies of this kind stay for a span. The others stay for an item. */
+/* Returns whether copies of this kind stay on a device for a span. Copies of all other kinds stay for an
+ * item. */
 static bool by_span(enum tensor_kind k)
 {
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Lists the spans or the items of a device, and renumbers them without gaps. In an eval order only the
- * forward tasks are left, so the original numbers have gaps. */
+/* Lists the spans or the items of a device, and renumbers them without gaps. An eval order has only
+ * forward tasks, so its original numbers have gaps. */
 static void collect_units(struct residency *r, struct units *units, uint32_t device, bool spans)
 {
     uint32_t most = 0, n = 0, current = PLAN_NONE;
@@ -79,8 +81,8 @@ uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint3
     return unit < lead ? 0 : slot_before(units_for(r, t->loc, span)->first[unit - lead]);
 }
 
-/* Returns the slot at which a segment would best be dropped: after its last use. A copy that is spilled or
- * sent is held `lead` units longer, so that the next task need not wait for that move. */
+/* Returns the slot after the last use of a segment, where the segment should be dropped. If the copy is
+ * spilled or sent, the slot is `lead` units later, so that the next task does not wait for the move. */
 static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
 {
     const struct segment *s = &r->d->segments.at[seg];
@@ -117,7 +119,8 @@ static void collect_uses(struct residency *r)
             bool used = todo_uses(t, &r->g->tensors[op->tensor], op);
             for (uint32_t part = 0; used && part < todo_extents(r->o, t, op); part++) {
                 struct extent of = todo_extent(r->o, t, op, part);
-                if (of.begin < of.end) /* a share of a K smaller than W may be empty */
+                /* If K is smaller than W, a share of K may be empty. */
+                if (of.begin < of.end)
                     vec_push(&r->uses, (struct use){op->tensor, op->access, p, of, SEGMENT_NONE});
             }
         }
@@ -126,7 +129,7 @@ static void collect_uses(struct residency *r)
 }
 
 /* Returns the indices of all uses, sorted by tensor and then by issue order. The uses of tensor t are
- * sorted[first[t]] .. sorted[first[t + 1] - 1]. */
+ * sorted[first[t]] to sorted[first[t + 1] - 1]. */
 static uint32_t *sort_uses(struct residency *r, uint32_t **ret_first)
 {
     uint32_t n_tensors = r->g->n_tensors;
@@ -164,7 +167,8 @@ static uint32_t new_segment(struct residency *r, tensor_id tensor, uint32_t devi
     return residency_segment(r, tensor, device, pos, whole_extent(r, tensor));
 }
 
-/* Notes that a segment's value, written at position `produced`, leaves by a move. */
+/* Records that a segment's value is spilled or sent. `produced` is the position of the task that wrote
+ * the value. */
 static void mark_leaving(struct residency *r, uint32_t seg, uint32_t produced)
 {
     struct life *life = &r->lives.at[seg];
@@ -180,7 +184,7 @@ void residency_spill(struct residency *r, uint32_t seg, uint32_t produced, struc
     r->lives.at[seg].spilled = true;
 }
 
-/* Spills the newest value to the host, unless the host already has it. */
+/* Spills the newest value to the host, unless the host already has that value. */
 static void bring_home(struct residency *r, struct value *v)
 {
     if (v->at_host)
@@ -190,8 +194,8 @@ static void bring_home(struct residency *r, struct value *v)
     v->at_host = true;
 }
 
-/* Ends the device's previous copy of the tensor at `slot` at the latest: a device has at most one copy of a
- * tensor that is not shared. */
+/* Makes the device's previous copy of the tensor end at `slot` or earlier. A device has at most one copy
+ * of a tensor that is not shared. */
 static void end_previous(struct residency *r, const struct value *v, uint32_t device, uint32_t slot)
 {
     if (v->previous[device] != SEGMENT_NONE)
@@ -203,7 +207,7 @@ static uint32_t later(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Records a fetch of a value that the device held earlier. With more memory, the fetch could be avoided. */
+/* Records a fetch of a value that the device held earlier. The fetch could be avoided with more memory. */
 static void note_reload(struct residency *r, struct value *v, uint32_t use, uint32_t from, uint32_t to)
 {
     v->reload = (uint32_t)r->reloads.n;
@@ -211,16 +215,16 @@ static void note_reload(struct residency *r, struct value *v, uint32_t use, uint
     vec_push(&r->reloads, (struct reload){use, from, to, 1});
 }
 
-/* Called when a value ends, because it is overwritten or not read any more. If the value was spilled only so
- * that it could be fetched again, retaining it all the time would save the spill too. The last gap gets the
- * credit for this saving, because the earlier gaps are short and mostly retained anyway. */
+/* Called when a value ends because it is overwritten or not read any more. If the value was spilled only
+ * to be fetched again later, keeping it on the device would save the spill too. This saving is added to
+ * the last gap, because earlier gaps are short and are usually retained anyway. */
 static void settle_value(struct residency *r, const struct value *v)
 {
     if (v->producer != SEGMENT_NONE && !v->home && v->reloads > 0 && v->reloads == v->fetches)
         r->reloads.at[v->reload].saves++;
 }
 
-/* Adds the fetch that creates segment `seg` for the task at `pos`. */
+/* Adds the fetch that creates segment `seg`, which the task at `pos` uses. */
 static void fetch_value(struct residency *r, struct value *v, uint32_t seg, uint32_t pos)
 {
     uint32_t device = r->todos[pos].loc, previous = v->previous[device];
@@ -236,9 +240,9 @@ static void fetch_value(struct residency *r, struct value *v, uint32_t seg, uint
              (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg, whole_extent(r, v->tensor)});
 }
 
-/* Returns whether the producer may send an activation directly to `device`. The receiver must have one of its
- * DIRECT_BUFFERS free when the value is produced. Otherwise the value goes through the host, so that a
- * producer that runs ahead never fills the receiver's memory. */
+/* Returns whether the producer may send an activation directly to `device`. The receiver must have one
+ * of its DIRECT_BUFFERS free when the value is produced. Otherwise the value goes through the host, so
+ * that a fast producer cannot fill the receiver's memory. */
 static bool can_send(struct residency *r, const struct value *v, uint32_t device, uint32_t pos)
 {
     const struct graph_tensor *t = &r->g->tensors[v->tensor];
@@ -248,7 +252,8 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
         return false;
     if (r->knobs->keep == KEEP_ALL)
         return true;
-    if (v->read) /* a stash: it would occupy the receiver until the backward pass */
+    /* The value is a stash. A direct send would occupy the receiver's memory until the backward pass. */
+    if (v->read)
         return false;
     tensor_id base = v->tensor - t->micro;
     if (base != r->direct_base) {
@@ -274,7 +279,7 @@ static void send_value(struct residency *r, struct value *v, uint32_t seg, uint3
     r->lives.at[v->producer].sent = true;
 }
 
-/* Returns whether the gap before this use is to be closed. */
+/* Returns whether the gap before this use must be closed. */
 static bool gap_is_retained(const struct residency *r, uint32_t use)
 {
     if (r->retained == NULL)
@@ -290,8 +295,9 @@ static bool gap_is_retained(const struct residency *r, uint32_t use)
     return low < r->retained->n && r->retained->at[low].use == use && r->retained->at[low].retain;
 }
 
-/* A copy stays for its next use by the keep rule, or if it would be fetched again before it is dropped. The
- * group state always stays: every update reads it, and it takes only PLAN_ALIGN bytes. */
+/* A copy stays for its next use if the keep rule says so, or if it would be fetched again before it is
+ * dropped. The group state always stays, because every update reads it and it takes only PLAN_ALIGN
+ * bytes. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos)
 {
     const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];
@@ -330,8 +336,8 @@ static void use_on_host(struct residency *r, struct value *v, const struct use *
     }
 }
 
-/* Returns whether a use writes a further piece of a value whose first pieces have been written. Such a piece
- * goes into the same segment. */
+/* Returns whether a use writes another piece of a value that is written piece by piece. The piece goes
+ * into the same segment as the earlier pieces. */
 static bool is_next_piece(const struct residency *r, const struct value *v, const struct use *u)
 {
     uint32_t pieces = r->d->segments.at[v->producer].of.n_pieces;
@@ -393,7 +399,7 @@ static bool all_on_one_device(const struct residency *r, const uint32_t *sorted,
     return loc != PLAN_HOST;
 }
 
-/* Gives all uses of a persistent tensor one segment that is never dropped. */
+/* Assigns all uses of a persistent tensor to one segment that is never dropped. */
 static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
 {
     const struct use *first = &r->uses.at[sorted[0]];
@@ -407,14 +413,15 @@ static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t 
     }
 }
 
-/* Returns whether a tensor of state that only one device uses never leaves that device. The caller has
- * excluded GROUP, which the host uses as well and which belongs to no layer. */
+/* Returns whether a tensor of state never leaves its device. The tensor must be used by only one device,
+ * and must not be GROUP, which belongs to no layer. */
 static bool stays_on_device(const struct residency *r, const struct graph_tensor *t)
 {
     return r->knobs->keep == KEEP_ALL || (r->knobs->pinned != NULL && r->knobs->pinned[t->layer]);
 }
 
-/* Starts the cycle with a copy that the previous cycle left on the device. Returns its segment. */
+/* Starts the cycle with a copy that the previous cycle left on the device. Returns the segment of that
+ * copy. */
 static uint32_t begin_across(struct residency *r, struct value *v, const struct use *first)
 {
     uint32_t device = r->todos[first->pos].loc;
@@ -424,8 +431,8 @@ static uint32_t begin_across(struct residency *r, struct value *v, const struct 
     return seg;
 }
 
-/* Joins the last copy of the cycle with `seg`, the copy that begins the next cycle. Returns true if both are
- * the same segment, which then lives all the time. */
+/* Joins the last copy of the cycle with `seg`, which is the first copy of the next cycle. Returns true
+ * if both are the same segment, so that it is never dropped. */
 static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
 {
     uint32_t last = v->current[r->d->segments.at[seg].device];
@@ -439,8 +446,8 @@ static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
     return false;
 }
 
-/* If the first use of the cycle fetches a value that the device held at the end of the previous cycle,
- * records that fetch as a reload. */
+/* Records a reload if the first use of the cycle fetches a value that the device held at the end of the
+ * previous cycle. */
 static void note_across(struct residency *r, const struct value *v, uint32_t use, uint32_t first_segment)
 {
     uint32_t device = r->todos[r->uses.at[use].pos].loc;
@@ -522,9 +529,10 @@ static void put_task(struct residency *r, uint32_t pos)
                       r->uses.at[i].of);
 }
 
-/* Returns the lane of a drop: the lane of the last instruction that uses the copy. So compute never waits for
- * a move just to drop a copy. A copy that a task still uses several items after its spill or send is dropped
- * by compute, so that its drop does not wait for unrelated moves. */
+/* Returns the lane on which a copy is dropped. This is the lane of the last instruction that uses the
+ * copy, so that compute never waits for a move only to drop a copy. If a task uses the copy several
+ * items after its spill or send, the drop is on the compute lane, so that it does not wait for unrelated
+ * moves. */
 static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
     const struct todo *last = &r->todos[life->last];
@@ -578,8 +586,8 @@ static void write_program(struct residency *r)
     }
 }
 
-/* Merges the pairs of segments in r->merged: the last copy of one cycle and the first copy of the next are
- * one segment. The remaining segments are renumbered without gaps. */
+/* Merges the pairs of segments in r->merged, because the last copy of one cycle and the first copy of
+ * the next are one segment. Renumbers the remaining segments without gaps. */
 static void merge_segments(struct residency *r)
 {
     uint32_t n = (uint32_t)r->d->segments.n, next = 0;
@@ -624,7 +632,7 @@ static int compare_gaps(const void *pa, const void *pb)
     return a->use < b->use ? -1 : a->use > b->use;
 }
 
-/* Turns the reloads into gaps. Positions are known now that the program is written. */
+/* Converts the reloads into gaps. The program is complete now, so the positions are known. */
 static void list_gaps(const struct residency *r, gap_list *ret)
 {
     ret->n = 0;

@@ -53,7 +53,7 @@ static bool is_pinned(const struct shared_tensor *s)
     return s->r->d->cyclic && pinned != NULL && pinned[s->layer];
 }
 
-/* Adds an entry, unless its extent is empty. */
+/* Adds an entry to the list. Does nothing if its extent is empty. */
 static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32_t seq, uint32_t from,
                 uint32_t to, struct extent of)
 {
@@ -61,7 +61,7 @@ static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32
         vec_push(&r->entries, (struct entry){slot, cls, seq, from, to, of});
 }
 
-/* Adds a segment for a piece that never leaves its device. */
+/* Adds a segment for a piece that never leaves its device. Returns the number of the segment. */
 static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct extent of, bool dirty)
 {
     uint32_t seg = residency_segment(s->r, s->tensor, device, 0, of);
@@ -77,23 +77,28 @@ static void fetch_piece(struct shared_tensor *s, uint32_t seg, uint32_t pos, str
 
 /* ---- W and B ---- */
 
-/* The copies of one pass. All arrays are indexed by share, which here stands for the device that owns it. */
+/* The copies of one pass. All arrays have one element per share. The element belongs to the device that
+ * owns the share. */
 struct round {
-    uint32_t *segment; /* the device's copy; SEGMENT_NONE: it has no copy in this round */
-    uint32_t *pos;     /* position of its first use */
-    uint32_t *slot;    /* slot at which it is created */
-    uint32_t *before;  /* the device's copy in the previous round, or SEGMENT_NONE */
+    /* The device's copy, or SEGMENT_NONE if the device has no copy in this round. */
+    uint32_t *segment;
+    uint32_t *pos;  /* position of its first use */
+    uint32_t *slot; /* slot at which it is created */
+    /* The device's copy in the previous round, or SEGMENT_NONE. */
+    uint32_t *before;
 };
 
 /* All rounds of a cycle. */
 struct rounds {
     VEC(struct round) at;
-    uint32_t *count;   /* by share: number of rounds begun */
-    uint32_t *current; /* by share: the copy of the last round */
-    uint32_t *pinned;  /* by share: segment of the pinned piece; NULL: the layer is not pinned */
+    uint32_t *count; /* by share: number of rounds begun */
+    /* By share: the copy of the last round. */
+    uint32_t *current;
+    /* By share: the segment of the pinned piece. NULL if the layer is not pinned. */
+    uint32_t *pinned;
 };
 
-/* Returns the next round of a device. Each device counts its rounds separately. */
+/* Returns the next round of the device that owns `share`. Each device counts its rounds separately. */
 static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share)
 {
     uint32_t k = rs->count[share]++;
@@ -109,7 +114,7 @@ static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint
     return &rs->at.at[k];
 }
 
-/* Plans a read of W or B: continues the device's copy or starts the device's next round. */
+/* Plans a read of W or B. Uses the device's existing copy, or starts the device's next round. */
 static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
@@ -132,8 +137,8 @@ static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use 
     r->lives.at[seg].last = u->pos;
 }
 
-/* Plans the update of the owner's share of W. It works on the pinned piece, on the device's copy if that is
- * still there, or on a piece that is fetched for the update. */
+/* Plans the update of the owner's share of W. The update uses the pinned piece, the device's copy if the
+ * copy is still there, or a piece that is fetched for the update. */
 static void update_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
@@ -151,8 +156,8 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct us
     residency_spill(r, seg, u->pos, u->of);
 }
 
-/* Creates every copy of a round early enough for the first device that needs the other devices' pieces. A
- * copy starts later only if the device still uses its copy of the previous round at that time. */
+/* Creates the copies of a round early enough for the first device that needs pieces from other devices.
+ * If a device still uses its copy of the previous round at that time, its new copy starts later. */
 static void begin_together(struct shared_tensor *s, struct round *round)
 {
     uint32_t need = UINT32_MAX;
@@ -170,8 +175,9 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Adds the moves of a round: each owner's piece goes to the copies of all devices. A device fetches the piece
- * from the host instead if the owner's copy comes too late for it, or is dropped too early. */
+/* Adds the moves of a round, in which each owner's piece goes to the copies of all devices. If the
+ * owner's copy comes too late for a device or is dropped too early, that device fetches the piece from
+ * the host. */
 static void gather(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
     struct residency *r = s->r;
@@ -180,7 +186,8 @@ static void gather(struct shared_tensor *s, const struct rounds *rs, const struc
         uint32_t source = rs->pinned != NULL ? rs->pinned[from] : round->segment[from];
         if (rs->pinned == NULL)
             put(r, round->slot[from], ENTRY_FETCH, round->pos[from], SEGMENT_NONE, source, of);
-        for (uint32_t i = 1; i <= s->n; i++) { /* rotate, so that not all owners send to one device at once */
+        /* The order rotates, so that not all owners send to the same device at once. */
+        for (uint32_t i = 1; i <= s->n; i++) {
             uint32_t to = (from + i) % s->n, slot = round->slot[to];
             if (rs->pinned == NULL && slot < round->slot[from])
                 slot = round->slot[from];
@@ -198,8 +205,8 @@ static void gather(struct shared_tensor *s, const struct rounds *rs, const struc
     }
 }
 
-/* Adds the moves of a round in which every device fetches the whole tensor from the host: in Harmony's order,
- * or because some device has no copy in this round. */
+/* Adds the moves of a round in which every device fetches the whole tensor from the host. This is
+ * Harmony's way. It is also used if some device has no copy in this round. */
 static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -235,7 +242,8 @@ static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32
     for (uint32_t i = 0; i < n; i++) {
         struct use *u = &r->uses.at[sorted[i]];
         if (r->todos[u->pos].loc == PLAN_HOST)
-            continue; /* a host update: the host has the newest value before and after */
+            /* The host updates the weights, so it has the newest value before and after. */
+            continue;
         if (u->access & ACCESS_WRITE)
             update_weights(s, &rs, u);
         else
@@ -259,15 +267,16 @@ static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32
 
 /* ---- dW ---- */
 
-/* One share of the sum of all replicas' gradients, as its owner has it. */
+/* One share of the sum of all replicas' gradients, on the device that owns the share. */
 struct share_sum {
-    uint32_t segment;  /* SEGMENT_NONE: the owner does not have it yet */
+    /* SEGMENT_NONE if the owner does not have the share yet. */
+    uint32_t segment;
     uint32_t produced; /* position of its last write */
     bool at_host;
 };
 
-/* Brings a share of the gradient to its owner, unless it is there already: as part of the whole gradient, if
- * the owner computed it, or else by a send. */
+/* Brings a share of the gradient to its owner. If the owner computed the gradient, the share is already
+ * there as a part of it. Otherwise the share is sent. */
 static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
                        const struct use *u)
 {
@@ -283,7 +292,8 @@ static void settle_sum(struct shared_tensor *s, const struct value *v, struct sh
     }
     sum->segment = residency_segment(r, s->tensor, device, u->pos, u->of);
     put(r, slot_after(v->produced), ENTRY_SEND, s->tensor, v->producer, sum->segment, u->of);
-    struct life *life = &r->lives.at[v->producer]; /* the copy stays until the send is done */
+    /* The copy must stay until the send is done. */
+    struct life *life = &r->lives.at[v->producer];
     if (life->produced == PLAN_NONE || life->produced < v->produced)
         life->produced = v->produced;
 }
@@ -335,7 +345,7 @@ static void plan_gradient(struct shared_tensor *s, const uint32_t *sorted, uint3
 
 /* ---- K ---- */
 
-/* Plans all uses of K: each is the update of one share. */
+/* Plans all uses of K. Each use is the update of one share. */
 static void plan_moments(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
 {
     struct residency *r = s->r;

@@ -29,29 +29,35 @@
 #include "base/sort.h"
 #include "scheduler/build/build.h"
 
-#define CANCEL_WORK 40000000ull /* edges that cycle cancelling may look at; then it takes the best so far */
-#define PUSH_ROUNDS 4           /* passes over all gaps that were left out */
+/* Maximum number of edges that cycle cancelling examines. After that, the best choice so far is used. */
+#define CANCEL_WORK 40000000ull
+/* Maximum number of passes over the gaps that were left out. */
+#define PUSH_ROUNDS 4
 
 /* A gap as an interval of stretches. */
 struct interval {
-    uint32_t from, to; /* stretches [from, to); to <= from: across the boundary of the cycle */
+    /* Stretches [from, to). If to <= from, the interval crosses the boundary of the cycle. */
+    uint32_t from, to;
     uint64_t bytes, gain;
     uint32_t gap; /* index in the caller's list */
     bool retain;
 };
 
-/* The packing problem of one device. `tree` and `less` form a binary tree over the stretches. A query for the
- * least free bytes of any range, and a change of any range, take logarithmic time. */
+/* The packing problem of one device. `tree` and `less` form a binary tree over the stretches, so that
+ * finding the least free bytes of a range, or changing a range, takes logarithmic time. */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
-    uint64_t *free_bytes; /* per stretch: free memory when no gap is retained */
-    uint64_t *tree;       /* per node: least free bytes of its subtree */
-    uint64_t *less;       /* per node: bytes subtracted from its whole subtree, not yet from the children */
+    /* Per stretch: number of free bytes when no gap is retained. */
+    uint64_t *free_bytes;
+    /* Per node: the smallest number of free bytes in its subtree. */
+    uint64_t *tree;
+    /* Per node: bytes subtracted from the whole subtree, but not yet from its children. */
+    uint64_t *less;
     uint32_t leaves;
 };
 
-/* ---- free bytes: a tree of minima with lazy subtraction ---- */
+/* ---- tree of minimum free bytes ---- */
 
 static uint64_t least_child(const struct packing *p, size_t node)
 {
@@ -68,8 +74,8 @@ static void tree_build(struct packing *p)
     memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
 }
 
-/* Returns the least free bytes in stretches [from, to), for the subtree of `node`, which covers [low,
- * high). */
+/* Returns the smallest number of free bytes in stretches [from, to). Looks only at the subtree of
+ * `node`, which covers stretches [low, high). */
 static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                            uint32_t to)
 {
@@ -83,8 +89,8 @@ static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low,
     return (a < b ? a : b) - p->less[node];
 }
 
-/* Subtracts `bytes` from the free bytes of stretches [from, to). A negative number in two's complement gives
- * bytes back. The free bytes never fall below 0. */
+/* Subtracts `bytes` from the free bytes of stretches [from, to). To give bytes back, the caller passes a
+ * negative number in two's complement. The free bytes never fall below 0. */
 static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                       uint32_t to, uint64_t bytes)
 {
@@ -116,7 +122,7 @@ static bool has_space(const struct packing *p, const struct interval *it)
            (it->to == 0 || node_least(p, 1, 0, p->leaves, 0, it->to) >= it->bytes);
 }
 
-/* Retains an interval or gives it up, and updates the free bytes. */
+/* Retains an interval or stops retaining it, and updates the free bytes. */
 static void set_retain(struct packing *p, struct interval *it, bool retain)
 {
     uint64_t bytes = retain ? it->bytes : 0 - it->bytes;
@@ -138,14 +144,14 @@ static bool covers(const struct interval *it, uint32_t stretch)
 
 /* ---- the sweep ---- */
 
-/* Returns the end of an interval as seen from a stretch that it covers: n_stretches is added if the end lies
- * in the next cycle. */
+/* Returns the end of an interval that covers `stretch`. If the interval ends in the next cycle,
+ * n_stretches is added to the end. */
 static uint32_t end_from(const struct packing *p, const struct interval *it, uint32_t stretch)
 {
     return across(it) && stretch >= it->from ? p->n_stretches + it->to : it->to;
 }
 
-/* Returns whether the sweep gives up `a` rather than `b`. */
+/* Returns whether the sweep gives up interval `a` before interval `b`. */
 static bool worth_less(const struct packing *p, const struct interval *a, const struct interval *b,
                        uint32_t stretch)
 {
@@ -237,8 +243,9 @@ static void fill(struct packing *p, struct interval **by_worth)
 
 /* ---- copies of different sizes: pushing out ---- */
 
-/* Gives up retained intervals that overlap `it`, those with the least gain per byte first, until `it` fits.
- * Undoes this if they save as much as `it` does. Returns whether `it` is retained now. */
+/* Gives up retained intervals that overlap `it`, until `it` fits. Intervals with the least gain per byte
+ * are given up first. If they save at least as many bytes as `it`, restores them. Returns whether `it`
+ * is retained now. */
 static bool push(struct packing *p, struct interval *it, struct interval **by_worth)
 {
     VEC(struct interval *) out = {0};
@@ -278,17 +285,18 @@ static void push_all(struct packing *p, struct interval **by_worth)
 
 /* ---- copies of equal size: negative cycles ---- */
 
-/* The search for a negative cycle, by Bellman and Ford's method. Nodes are the ends of stretches: stretch i
- * lies between node i and node i + 1. */
+/* The search for a negative cycle with the Bellman-Ford algorithm. A node is the end of a stretch:
+ * stretch i lies between node i and node i + 1. */
 struct cycles {
     struct packing *p;
     int64_t *distance;
-    int32_t *via;  /* per node: the edge that reached it: an interval, FREE_FORWARD, FREE_BACK or NO_EDGE */
+    /* Per node: the edge that reached the node. It is an interval, FREE_FORWARD, FREE_BACK or NO_EDGE. */
+    int32_t *via;
     uint64_t work; /* edges looked at so far */
 };
 enum { FREE_FORWARD = -1, FREE_BACK = -2, NO_EDGE = -3 };
 
-/* Returns the node at which the edge `via`, which leads to `node`, begins. */
+/* Returns the node at which an edge begins. `via` is the edge, and `node` is the node at which it ends. */
 static uint32_t edge_source(const struct cycles *c, int32_t via, uint32_t node)
 {
     if (via == FREE_FORWARD)
@@ -308,9 +316,9 @@ static bool relax(struct cycles *c, uint32_t from, uint32_t to, int64_t cost, in
     return true;
 }
 
-/* Relaxes all edges once. There is an edge forward along every stretch, and backward where one more copy
- * fits. There is an edge forward along every interval that is not retained, and backward along every retained
- * one. Returns a node whose distance fell, or PLAN_NONE. */
+/* Relaxes all edges once. Every stretch has a forward edge, and a backward edge if one more copy fits.
+ * Every interval has one edge, which is backward if the interval is retained, and forward otherwise.
+ * Returns a node whose distance fell, or PLAN_NONE. */
 static uint32_t relax_all(struct cycles *c, const uint64_t *left)
 {
     struct packing *p = c->p;
@@ -334,8 +342,8 @@ static uint32_t relax_all(struct cycles *c, const uint64_t *left)
     return fell;
 }
 
-/* Sets ret[i] to the number of further copies that fit into stretch i. `more` is scratch of n_stretches + 1
- * entries. */
+/* Sets ret[i] to the number of additional copies that fit into stretch i. `more` is scratch memory for
+ * n_stretches + 1 entries. */
 static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
 {
     memset(more, 0, ((size_t)p->n_stretches + 1) * sizeof *more);
@@ -355,13 +363,14 @@ static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
     }
 }
 
-/* Flips all intervals on the negative cycle that leads to `node`: retained ones are given up, the others
- * retained. */
+/* Flips all intervals on the negative cycle that leads to `node`. Retained intervals are given up, and
+ * the others are retained. */
 static void turn_cycle(struct cycles *c, uint32_t node)
 {
     struct packing *p = c->p;
     for (uint32_t i = 0; i <= p->n_stretches; i++)
-        node = edge_source(c, c->via[node], node); /* after n_stretches + 1 edges, `node` is on the cycle */
+        /* After n_stretches + 1 steps back, `node` is on the cycle. */
+        node = edge_source(c, c->via[node], node);
     VEC(uint32_t) in = {0};
     uint32_t at = node;
     do {
@@ -421,8 +430,8 @@ static void restore(struct packing *p, const bool *saved)
             set_retain(p, &p->intervals[i], true);
 }
 
-/* Improves the choice for copies of equal size. It is optimal for the intervals within the cycle. Each
- * interval across the boundary is flipped once, and the flip is undone if it saves nothing. */
+/* Improves the choice for copies of equal size. The result is optimal for intervals within the cycle.
+ * Each interval that crosses the boundary is flipped once, and the flip is undone if it saves nothing. */
 static void choose_equal(struct packing *p, struct interval **by_worth)
 {
     uint64_t work = 0, best;
@@ -480,8 +489,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
     if (n_gaps == 0)
         return;
     struct arena *a = arena_create();
-    /* Stretch i is positions [starts[i], starts[i + 1]). A gap covers the positions after its drop and before
-     * its fetch. */
+    /* Stretch i has the positions [starts[i], starts[i + 1]). A gap covers the positions after its drop
+     * and before its fetch. */
     uint32_t *starts = arena_alloc_array(a, 2 * (size_t)n_gaps + 1, sizeof *starts), n_starts = 1, n = 0;
     for (uint32_t i = 0; i < n_gaps; i++) {
         if (gaps[i].from + 1 < n_positions)
@@ -538,8 +547,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
 
 /* ---- drafts ---- */
 
-/* Sets ret[p] to the bytes that are alive at position p. `ret` has one entry more than there are
- * positions. */
+/* Sets ret[p] to the number of bytes that are alive at position p. `ret` must have space for one more
+ * entry than there are positions. */
 static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
 {
     uint32_t n = (uint32_t)d->instrs.n;
@@ -550,7 +559,8 @@ static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
         uint64_t bytes = segment_bytes(s);
         if (s->device != device)
             continue;
-        ret[s->start] += bytes; /* differences modulo 2^64; their sums below are exact */
+        /* The differences wrap modulo 2^64, but their sums below are exact. */
+        ret[s->start] += bytes;
         ret[s->end + 1] -= bytes;
         if (s->start > s->end)
             ret[0] += bytes;

@@ -25,19 +25,22 @@
 
 #define NEVER UINT32_MAX
 
-/* The instructions that touched a piece last, as unrolled positions: run * n + index. */
+/* The instructions that last used a piece. They are stored as unrolled positions, which are run * n +
+ * index. */
 struct piece_state {
     uint32_t writer;
-    uint32_t readers; /* head of a list in walker.reads: the readers since the last write */
+    /* Head of a list in walker.reads. The list has the readers since the last write. */
+    uint32_t readers;
 };
 
-/* One reader of a piece, as a list element: its unrolled position, and the next element. */
+/* An element in the list of a piece's readers. It has the unrolled position of the reader and the next
+ * element. */
 struct piece_read {
     uint32_t at, next;
 };
 
-/* An address range of a device whose last segment was dropped by instruction `dropped`. The vacancies of a
- * device are disjoint and not sorted. */
+/* An address range that is free because instruction `dropped` dropped the last segment there. The
+ * vacancies of a device are disjoint and not sorted. */
 struct vacancy {
     uint64_t from, to;
     uint32_t dropped;
@@ -48,8 +51,10 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    struct piece_state *pieces;     /* one entry for every piece of every segment and host copy */
-    uint32_t *of_segment, *of_host; /* index of the first piece of each segment and tensor */
+    /* One entry for each piece of each segment and each host copy. */
+    struct piece_state *pieces;
+    /* Per segment and per tensor: index of the first piece. */
+    uint32_t *of_segment, *of_host;
     VEC(struct piece_read) reads;
     vacancy_list vacant[DEVICE_MAX];
     vacancy_list scratch;
@@ -78,8 +83,8 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
-/* Occupies addresses [from, to) with a new piece and removes the vacancies there. The first write to the
- * piece must wait for the drops, so *ret lists the drops as readers of the new piece. */
+/* Removes the vacancies in addresses [from, to), which a new piece will occupy. The first write to the
+ * piece must wait for the drops of these vacancies, so *ret lists the drops as readers. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = &w->vacant[device], *out = &w->scratch;
@@ -164,7 +169,8 @@ static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
             clock[i] = other[i];
 }
 
-/* Turns w->deps into waits and advances the clocks. Only the last walk records the waits in the draft. */
+/* Converts w->deps into waits and advances the clocks. Adds the waits to the draft if `record` is set,
+ * which is the case only in the last walk. */
 static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)
 {
     struct plan_instr *in = &w->d->instrs.at[index];

@@ -1,4 +1,4 @@
-/* Presents a plan to people and to other programs: as text, as JSON, as a Chrome trace, and as a picture. All
+/* Shows a plan to people and to other programs: as text, JSON, a Chrome trace or a picture. All
  * functions append to a string buffer and have no other effects. plan_from_json reads a plan back. */
 #ifndef SCHEDULER_EXPLAIN_EXPLAIN_H
 #define SCHEDULER_EXPLAIN_EXPLAIN_H
@@ -17,25 +17,27 @@
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 
-/* Prints the page of `tutti-worker --plan`: which device computes which layers, the bytes that an iteration
- * moves beside their lower bound (bound.h), the peak and capacity of each device, what stays resident, and
- * the predicted time, split into compute and stall. `times` names the source of the prediction; NULL means
- * the analytic profile. If `cycle` is NULL, the page has no times. */
+/* Prints the page of `tutti-worker --plan`. The page shows which device computes which layers, the bytes
+ * moved and their lower bound (bound.h), the memory use of each device, and the predicted time. `times`
+ * names the source of the prediction; NULL means the analytic profile. If `cycle` is NULL, the page has
+ * no times. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const char *times, struct strbuf *out);
 
-/* Prints the figures of a verified plan as one JSON object, for `tutti plan --json`. Times are averages over
- * devices. activation_bytes is stash in and out plus all bytes between devices. bound_bytes is the lower
- * bound for the state and stash of this plan. plan_s is the time in seconds that planning took. */
+/* Prints the figures of a verified plan as one JSON object, for `tutti plan --json`. Times are averages
+ * over devices. activation_bytes counts the stash in and out, and all bytes between devices. bound_bytes
+ * is the lower bound for state and stash. plan_s is the planning time in seconds. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
                        struct strbuf *out);
 
-/* The figures of a plan that people compare, for tables of several plans.
- * plan_summary_json prints the same figures. */
+/* The figures of a plan that people compare in tables of several plans. plan_summary_json prints the
+ * same figures. */
 struct plan_figures {
-    const char *form;        /* how the devices share the work: "single", "pp" or "dp" */
-    uint64_t iteration_ns;   /* predicted time of an iteration */
-    uint64_t compute_ns;     /* compute time of an iteration, averaged over the devices */
+    /* How the devices share the work: "single", "pp" or "dp". */
+    const char *form;
+    uint64_t iteration_ns; /* predicted time of an iteration */
+    /* Compute time of an iteration, averaged over the devices. */
+    uint64_t compute_ns;
     uint64_t stall_ns;       /* the rest of the iteration */
     uint64_t moved_bytes;    /* state and stash, in and out */
     uint64_t bound_bytes;    /* lower bound for moved_bytes */
@@ -46,34 +48,38 @@ struct plan_figures {
 /* Computes the figures of a plan from its simulated cycle. */
 void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret);
 
-/* Prints the last block of the page: what binds, the parts of the critical path, and, if the questions were
- * asked, what more memory or another device would save and what the decision costs. */
+/* Prints the last block of the page: what binds, and the parts of the critical path. If the what-if
+ * questions were asked, also prints what more memory or another device would save, and what the decision
+ * costs. */
 void plan_why(const struct why_report *r, struct strbuf *out);
 
-/* Prints a why_report as one JSON object. Times on the critical path are given as shares of the iteration.
- * The answer to a what-if question is null if there is no plan. */
+/* Prints a why_report as one JSON object. Times on the critical path are shares of the iteration. The
+ * answer to a what-if question is null if there is no plan. */
 void plan_why_json(const struct why_report *r, struct strbuf *out);
 
-/* Prints a plan as JSON. plan_from_json turns it into an equal plan. */
+/* Prints a plan as JSON. plan_from_json converts the JSON back into an equal plan. */
 void plan_to_json(const struct plan *p, struct strbuf *out);
 
-/* Reads a plan from JSON. It checks the structure and that every index and count is in range, so that the
- * plan can be printed, simulated and verified safely. plan_verify checks whether the plan is correct. Returns
- * -EINVAL or -E2BIG for a bad file. The caller frees *ret with plan_destroy. */
+/* Reads a plan from JSON. Checks the structure, and that every index and count is in range, so that the
+ * plan can be printed, simulated and verified safely. Does not check that the plan is correct;
+ * plan_verify does. Returns -EINVAL or -E2BIG for a bad file. The caller frees *ret with plan_destroy. */
 int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err *err);
 
-/* One timeline of a program for plan_trace: the simulator's prediction, or the executor's measurement. */
+/* One timeline of a program, for plan_trace. It is either the simulator's prediction or the executor's
+ * measurement. */
 struct trace_part {
-    const char *name; /* "plan" or "run"; part of the process names in the viewer */
-    /* Spans of all runs: instruction i of run r is at r * n_instrs + i. The earliest becomes time 0. */
+    /* "plan" or "run". It is part of the process names in the viewer. */
+    const char *name;
+    /* The spans of all runs. Instruction i of run r is at index r * n_instrs + i. The earliest span
+     * starts at time 0 of the trace. */
     const struct plan_span *spans;
     uint32_t runs;
 };
 
-/* Prints a trace for Chrome and Perfetto that shows one or more timelines of program `k` below each
- * other. Each part has one process per device, with the tracks compute, in, out and peer, and then one
- * for the host. Every instruction except drops is an event, once per run. An instruction has the same
- * name and arguments in every part. */
+/* Prints a trace for Chrome and Perfetto, with one or more timelines of program `k` below each other.
+ * Each timeline has one process per device, with the tracks compute, in, out and peer, and one process
+ * for the host. Every instruction except drops is one event per run, with the same name and arguments in
+ * every timeline. */
 void plan_trace(const struct plan *p, enum program_kind k, const struct trace_part *parts, uint32_t n_parts,
                 struct strbuf *out);
 

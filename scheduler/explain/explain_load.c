@@ -21,11 +21,12 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/explain/explain_parts.h"
 
-/* Limits on counts. They are far above what any plan has, and low enough that no file makes a reader
- * allocate or loop without bound. Steps and distances have the same limits as in plan_verify:
+/* Limits on counts. They are far above the counts of any real plan, but low enough that no file can make
+ * the reader allocate or loop without bound. Steps and distances have the limits of plan_verify:
  * PLAN_RING and PLAN_MAX_DISTANCE. */
 enum {
-    MAX_ROWS = 1 << 22, /* rows of a table; operands or waits of a program */
+    /* Maximum number of rows in a table, and of operands or waits in a program. */
+    MAX_ROWS = 1 << 22,
     MAX_LAYERS = 1 << 20,
     MAX_MICRO = 1 << 20,
     MAX_REPLICAS = 1 << 16,
@@ -41,13 +42,15 @@ struct plan_loader {
     struct err detail; /* buffer for the messages of json.h */
 };
 
-/* A position in a JSON array while its values are read one after another. */
+/* A position in a JSON array whose values are read one after another. */
 struct load_cursor {
     struct plan_loader *l;
-    const struct load_cursor *up; /* cursor of the enclosing array; NULL for a table */
-    const char *name;             /* name of the table, if `up` is NULL */
-    const struct json *at;        /* current element; NULL at the end */
-    size_t index;                 /* index of the current element */
+    /* Cursor of the enclosing array, or NULL for a table. */
+    const struct load_cursor *up;
+    /* Name of the table. Set only if `up` is NULL. */
+    const char *name;
+    const struct json *at; /* current element; NULL at the end */
+    size_t index;          /* index of the current element */
 };
 
 static void cursor_path(const struct load_cursor *c, char *buf, size_t size)
@@ -82,8 +85,8 @@ static struct load_cursor table_begin(struct plan_loader *l, const char *name, c
     return (struct load_cursor){.l = l, .name = name, .at = json_array_first(array)};
 }
 
-/* Returns a cursor for the array that is the current element of `up`. The caller must not advance `up` before
- * it is done with the new cursor, since error paths use `up`. */
+/* Returns a cursor for the array at the current element of `up`. Error messages read `up`, so the caller
+ * must not advance `up` while it uses the new cursor. */
 static struct load_cursor row_begin(const struct load_cursor *up, const char *what)
 {
     struct load_cursor c = {.l = up->l, .up = up};
@@ -144,7 +147,7 @@ static bool take_null(struct load_cursor *c)
     return true;
 }
 
-/* Reads an index, or null for PLAN_NONE or PLAN_HOST, which are the same number. */
+/* Reads an index. JSON null stands for PLAN_NONE or PLAN_HOST, which are the same number. */
 static uint32_t take_id(struct load_cursor *c, uint32_t n, const char *what)
 {
     return take_null(c) ? PLAN_NONE : take_index(c, n, what);
@@ -170,7 +173,7 @@ static int take_name(struct load_cursor *c, const char *const *names, int n, con
     return 0;
 }
 
-/* Reads a byte range of a tensor that has `bytes` bytes. */
+/* Reads a byte range of a tensor whose size is `bytes`. */
 static void take_range(struct load_cursor *c, uint64_t bytes, uint64_t *ret_begin, uint64_t *ret_end)
 {
     *ret_begin = take_u64(c, bytes, "begin");
@@ -293,7 +296,7 @@ static void read_instr(struct load_cursor *at, uint32_t n_instrs, operand_vec *o
     row_end(&row);
 }
 
-/* Checks that `node` is an array of acceptable size and returns its size. Returns 0 after a failure. */
+/* Checks that `node` is an array and not too long. Returns its number of elements, or 0 after a failure. */
 static uint32_t count_rows(struct plan_loader *l, const char *name, const struct json *node)
 {
     if (l->status < 0)
@@ -461,7 +464,7 @@ static int load(struct plan_loader *l, const struct json *doc)
     json_take(&o, "programs", JSON_REQUIRED, &programs);
     l->status = json_obj_end(&o);
 
-    /* Each table is read after the tables that its rows refer to. */
+    /* Read each table after the tables that its rows refer to. */
     if (l->status == 0)
         read_devices(l, devices);
     if (l->status == 0)

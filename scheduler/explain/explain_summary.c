@@ -21,7 +21,7 @@
 
 enum { LABEL_WIDTH = 12 };
 
-/* Adds spaces until the line that starts at `line` has `width` columns. Adds at least two. */
+/* Adds spaces until the line that starts at `line` has `width` columns. Adds at least two spaces. */
 static void pad(struct strbuf *out, size_t line, size_t width)
 {
     do
@@ -85,7 +85,8 @@ static uint32_t pack_stride(const struct pack *a, const struct pack *b)
     return pack_size(&(struct pack){a->first, b->first}) - 1;
 }
 
-/* Returns how many packs, from the first on, have the same size and the same distance to the next. */
+/* Returns the number of packs at the start of the list that have the same size and the same distance to
+ * the next pack. */
 static uint32_t count_alike(const struct pack *packs, uint32_t n)
 {
     uint32_t same = 1;
@@ -103,7 +104,8 @@ static void add_range(struct strbuf *out, uint32_t first, uint32_t last)
         strbuf_addf(out, "-%u", last);
 }
 
-/* Adds equal packs in a short form: "0-11 by 4" if there are no gaps, otherwise "0-1, 4-5 .. 48-49". */
+/* Adds equal packs in a short form, such as "0-11 by 4". If there are layers between the packs, the form
+ * is "0-1, 4-5 .. 48-49". */
 static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
 {
     const struct pack *last = &packs[n - 1];
@@ -140,7 +142,7 @@ static void add_packs(struct strbuf *out, const struct plan *p, const struct lay
     xfree(packs);
 }
 
-/* Adds the used layers as plain ranges, ignoring packs. */
+/* Adds the used layers as ranges of layer numbers, without regard to packs. */
 static void add_layers(struct strbuf *out, const struct plan *p, struct layer_use *use)
 {
     for (uint32_t l = 0; l < p->n_layers; l++)
@@ -150,7 +152,7 @@ static void add_layers(struct strbuf *out, const struct plan *p, struct layer_us
 
 /* ---------------------------------------------------------------------------------- the head */
 
-/* Adds the types of the layers, with counts for equal neighbours: "dense x4, softmax_xent". */
+/* Adds the types of the layers. Neighbours of the same type are counted, as in "dense x4, softmax_xent". */
 static void add_types(struct strbuf *out, const struct graph *g)
 {
     for (uint32_t l = 0, end; l < g->n_layers; l = end) {
@@ -180,8 +182,8 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
     strbuf_add(out, "\n");
 }
 
-/* Adds "8 micro-batches of 4 rows", or, if layers differ, "32 rows in micro-batches
- * of 4; layers 41-51 of 1". */
+/* Adds the micro-batch sizes, such as "8 micro-batches of 4 rows". If the sizes differ between layers,
+ * the form is "32 rows in micro-batches of 4; layers 41-51 of 1". */
 static void add_sizes(struct strbuf *out, const struct plan *p, const struct graph *g)
 {
     uint32_t first = 0, n = 0;
@@ -217,8 +219,8 @@ static void add_summary_head(struct strbuf *out, const struct plan *p, const str
 
 /* ----------------------------------------------------------------------------------- compute */
 
-/* Adds one line about a kind of task. `who` names the device, and is "" on all
- * but the device's first line. */
+/* Adds one line about a kind of task. `who` names the device on the device's first line, and is "" on
+ * the other lines. */
 static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, enum instr_kind kind,
                      const char *who, struct layer_use *use)
 {
@@ -278,7 +280,7 @@ static void add_compute(struct strbuf *out, const struct plan *p)
 
 enum { HUMAN_WIDTH = 12, EXACT_WIDTH = 17 };
 
-/* Counts the bytes between devices by class. struct plan_bytes has only their total. */
+/* Counts the bytes that move between devices, by class. struct plan_bytes has only their total. */
 static void count_peer(const struct plan *p, uint64_t ret[BYTES_CLASS_COUNT])
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -303,7 +305,8 @@ static void add_bytes_row(struct strbuf *out, const char *name, const uint64_t *
     strbuf_add(out, "\n");
 }
 
-/* Adds the bytes of the programs around the cycle, which run at start, checkpoint and suspension only. */
+/* Adds the bytes that programs other than the cycle move. These programs run only at start, checkpoint
+ * and suspension. */
 static void add_once(struct strbuf *out, const struct plan *p)
 {
     struct plan_bytes entry, flush, exit_;
@@ -321,7 +324,7 @@ static void add_once(struct strbuf *out, const struct plan *p)
     strbuf_add(out, " out\n");
 }
 
-/* Adds the lower bound for state and stash, and how much the plan moves in comparison. */
+/* Adds the lower bound for state and stash, and how many times as many bytes the plan moves. */
 static void add_bound(struct strbuf *out, const struct plan *p, const struct plan_bytes *b)
 {
     uint64_t least = bound_bytes(p), moved = b->state_in + b->state_out + b->stash_in + b->stash_out;
@@ -359,7 +362,7 @@ static void add_bytes(struct strbuf *out, const struct plan *p)
 
 /* ------------------------------------------------------------------------------------ memory */
 
-/* Adds the boundary copies of one device by kind of tensor: "W 1.20 MiB (0-2); K ...". */
+/* Adds the boundary copies of one device, grouped by kind of tensor: "W 1.20 MiB (0-2); K ...". */
 static void add_resident(struct strbuf *out, const struct plan *p, uint32_t device, struct layer_use *use)
 {
     bool any = false;
@@ -396,7 +399,8 @@ static void add_memory_row(struct strbuf *out, uint64_t peak, uint64_t capacity)
     strbuf_addf(out, "%7.1f%%", percent(peak, capacity));
 }
 
-/* Returns the peak address divided by the most bytes that are alive at once: 1 means no gaps. */
+/* Returns the peak address divided by the largest number of bytes that are alive at once. 1 means that
+ * there are no gaps. */
 static double fragmentation(const struct plan *p, uint32_t device, const uint64_t *live)
 {
     return live[device] ? (double)p->devices[device].peak_bytes / (double)live[device] : 1;
@@ -435,8 +439,8 @@ static void add_memory(struct strbuf *out, const struct plan *p)
 
 /* -------------------------------------------------------------------------------------- time */
 
-/* Returns the part of an iteration that is not compute. It is never negative: runs overlap, so an iteration
- * may take less time than its compute. */
+/* Returns the part of an iteration that is not compute time. Returns 0 if the compute time is longer
+ * than the iteration, which is possible because runs overlap. */
 static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
 {
     return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;
@@ -528,8 +532,8 @@ static int by_first_layer(const void *pa, const void *pb)
     return a->last < b->last ? -1 : a->last > b->last;
 }
 
-/* Adds the packs of all devices as [[first, last], ...], always in ascending order of layers. A pack that
- * several devices have is listed once. */
+/* Adds the packs of all devices as [[first, last], ...], in ascending order of layers. A pack that
+ * several devices have is listed only once. */
 static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_kind kind)
 {
     struct pack *packs = xcalloc((size_t)p->n_layers * p->n_devices, sizeof *packs);
@@ -553,8 +557,8 @@ static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_
     xfree(use);
 }
 
-/* Returns the rows of each layer's micro-batches, derived from their number. A layer without forward tasks
- * has 0. The caller frees the array. */
+/* Returns the number of rows in the micro-batches of each layer, derived from the number of
+ * micro-batches. The number is 0 for a layer without forward tasks. The caller frees the array. */
 static uint32_t *layer_rows(const struct plan *p)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -567,7 +571,7 @@ static uint32_t *layer_rows(const struct plan *p)
     return rows;
 }
 
-/* Adds [first, last, rows] for each range of layers with the same micro-batch size. */
+/* Adds [first, last, rows] for each range of layers that have the same micro-batch size. */
 static void add_json_sizes(struct strbuf *out, const struct plan *p, const uint32_t *rows)
 {
     uint32_t first = 0;

@@ -40,7 +40,8 @@ enum {
     LEGEND_WIDTH = 84, /* width of an entry */
     HUNDREDTHS = 100,  /* units of a pixel */
     MAX_TICKS = 14,
-    MARKS_BYTES = 1800000, /* limit for the text of all marks together */
+    /* Maximum number of bytes in the text of all marks together. */
+    MARKS_BYTES = 1800000,
 };
 
 static const char *const colours[INSTR_KIND_COUNT] = {
@@ -54,22 +55,26 @@ static const char *colour_of(enum instr_kind k)
     return colours[k] ? colours[k] : "#000000";
 }
 
-/* A mark of the picture: one instruction, or several that are too narrow to be drawn separately. */
+/* A mark in the picture. It shows one instruction, or several instructions that are too narrow to be
+ * drawn separately. */
 struct svg_mark {
-    uint32_t n;                         /* number of instructions */
-    uint32_t first, last;               /* indices of the first and last instruction in the program */
-    uint64_t begin_ns, end_ns;          /* on the simulation's clock */
-    uint64_t from_ns, to_ns;            /* time in the window, cut at its edges */
+    uint32_t n; /* number of instructions */
+    /* Indices of the first and last instruction in the program. */
+    uint32_t first, last;
+    uint64_t begin_ns, end_ns; /* on the simulation's clock */
+    /* Start and end time, cut at the edges of the window. */
+    uint64_t from_ns, to_ns;
     uint64_t busy_ns[INSTR_KIND_COUNT]; /* time of each kind within the window */
     uint64_t bytes;                     /* bytes moved, including parts outside the window */
 };
 
 /* A row of the picture: one stream. */
 struct svg_row {
-    uint32_t y, height;   /* in pixels */
-    uint64_t busy_ns;     /* time within the window */
-    struct svg_mark open; /* last mark, which the next instruction may join */
-    struct strbuf marks;  /* text of the finished marks */
+    uint32_t y, height; /* in pixels */
+    uint64_t busy_ns;   /* time within the window */
+    /* The last mark, which the next instruction may join. */
+    struct svg_mark open;
+    struct strbuf marks; /* text of the finished marks */
 };
 
 /* The state of one plan_svg. */
@@ -87,7 +92,7 @@ struct picture {
 
 /* ---- text and numbers ---- */
 
-/* Adds text from outside as XML. XML forbids control characters, so they and other unsafe characters are
+/* Adds text from outside as XML. Control characters, which XML forbids, and other unsafe characters are
  * shown as escapes (base/utf8.h). */
 static void add_text(struct strbuf *out, const char *s)
 {
@@ -106,13 +111,13 @@ static void add_text(struct strbuf *out, const char *s)
     }
 }
 
-/* Returns part * of / whole, rounded down, or 0 if whole is 0. */
+/* Returns part * of / whole, rounded down. Returns 0 if `whole` is 0. */
 static uint64_t portion(uint64_t part, uint64_t whole, uint64_t of)
 {
     return whole ? (uint64_t)((unsigned __int128)part * of / whole) : 0;
 }
 
-/* Adds a length given in hundredths of a pixel, as a number of pixels. */
+/* Adds a length as a number of pixels. `parts` is the length in hundredths of a pixel. */
 static void add_hundredths(struct strbuf *out, uint64_t parts)
 {
     strbuf_addf(out, "%u", (unsigned)(parts / HUNDREDTHS));
@@ -149,8 +154,8 @@ static void add_instr(const struct picture *c, struct strbuf *out, uint32_t i)
     explain_add_event(out, c->plan, c->program, &c->program->instrs[i]);
 }
 
-/* Adds the text that the mouse pointer shows, such as "fetch W3, 40.00 MiB / at 1.250 ms for 3.000 ms". The
- * times are those of the whole instruction, even if the picture cuts it. */
+/* Adds the text that appears under the mouse pointer, such as "fetch W3, 40.00 MiB / at 1.250 ms for
+ * 3.000 ms". The times are those of the whole instruction, even if the picture shows only a part. */
 static void add_tip(const struct picture *c, struct strbuf *out, const struct svg_mark *m)
 {
     bool before = m->begin_ns < c->zero_ns;
@@ -178,8 +183,8 @@ static void add_tip(const struct picture *c, struct strbuf *out, const struct sv
     strbuf_add(out, "</title>");
 }
 
-/* Adds the rectangles of a mark between two positions: one for each kind, stacked from the bottom up. The
- * mark is at least one pixel high. */
+/* Adds the rectangles of a mark between two horizontal positions. There is one rectangle for each kind,
+ * stacked from the bottom up. The mark is at least one pixel high. */
 static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_t wide_ns, uint64_t left,
                            uint64_t right, uint32_t row_height)
 {
@@ -203,8 +208,8 @@ static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_
     }
 }
 
-/* Returns where a mark ends in the picture. The mark includes a narrow gap after it, and is at least a pixel
- * wide, unless the next mark begins earlier. */
+/* Returns the position at which a mark ends in the picture. The mark includes a narrow gap after it. It
+ * is at least one pixel wide, unless the next mark begins earlier. */
 static uint64_t end_of(const struct picture *c, const struct svg_mark *m, uint64_t free_until_ns)
 {
     uint64_t end_ns = m->from_ns + c->length_ns / PLOT;
@@ -233,8 +238,8 @@ static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_unt
     row->open = (struct svg_mark){0};
 }
 
-/* Returns whether an instruction may join the mark: both must be narrow, and so
- * must be the gap between them. */
+/* Returns whether an instruction may join the mark. The mark, the instruction and the gap between them
+ * must all be narrow. */
 static bool takes(const struct picture *c, const struct svg_mark *m, uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns - from_ns < c->narrow_ns && m->to_ns - m->from_ns < c->narrow_ns &&
@@ -267,8 +272,8 @@ static void add_to_row(struct picture *c, uint32_t i, const struct plan_span *sp
     row->busy_ns += to_ns - from_ns;
 }
 
-/* Makes the marks of all rows. Returns false if their text is too long. Spans are visited in issue order,
- * which is also the order in time within each stream. */
+/* Makes the marks of all rows. Returns false if their text is too long. The spans are visited in issue
+ * order, which is also the order of time within each stream. */
 static bool make_marks(struct picture *c)
 {
     const size_t n = c->sim->n_instrs;
@@ -289,7 +294,8 @@ static bool make_marks(struct picture *c)
 
 /* ---- layout ---- */
 
-/* Returns the start of a run: its first forward task or, if it has none, its first instruction. */
+/* Returns the time at which a run starts. This is the start of its first forward task, or of its first
+ * instruction if it has no forward task. */
 static uint64_t begin_of_run(const struct picture *c, uint32_t run)
 {
     uint64_t forward_ns = UINT64_MAX, any_ns = UINT64_MAX;
@@ -302,7 +308,7 @@ static uint64_t begin_of_run(const struct picture *c, uint32_t run)
         if (in->kind == INSTR_FWD && ns < forward_ns)
             forward_ns = ns;
     }
-    /* A single run is drawn from its first instruction. */
+    /* If there is only one run, the picture starts at its first instruction. */
     uint64_t ns = forward_ns < UINT64_MAX && c->sim->runs > 1 ? forward_ns : any_ns;
     return ns < UINT64_MAX ? ns : 0;
 }
@@ -368,8 +374,8 @@ static void add_legend(const struct picture *c)
     }
 }
 
-/* Returns the distance between ticks: the smallest of 1, 2, 5, 10, 20, ... ns that
- * gives at most MAX_TICKS ticks. */
+/* Returns the distance between ticks. This is the smallest of 1, 2, 5, 10, 20, ... ns that gives at most
+ * MAX_TICKS ticks. */
 static uint64_t tick_step(uint64_t length_ns)
 {
     static const uint32_t times[] = {1, 2, 5};
@@ -380,8 +386,8 @@ static uint64_t tick_step(uint64_t length_ns)
                 return power * times[i];
 }
 
-/* Adds the time axis: vertical lines through all rows, labelled in the unit that fits the whole window, with
- * as many decimals as the step needs. */
+/* Adds the time axis, with vertical lines through all rows. The labels use a unit that fits the whole
+ * window, and as many decimals as the step needs. */
 static void add_axis(const struct picture *c)
 {
     static const struct {
@@ -419,7 +425,7 @@ static void add_caption(const struct picture *c)
                "are narrower than a pixel, a row is as high as its stream is busy</text>\n");
 }
 
-/* Adds a background to each row. Where it stays visible, the stream is idle. */
+/* Adds a background to each row. The stream is idle at times when the background is visible. */
 static void add_backgrounds(const struct picture *c)
 {
     for (uint32_t s = 0; s < plan_n_streams(c->plan); s++)
@@ -427,7 +433,7 @@ static void add_backgrounds(const struct picture *c)
                     c->rows[s].y, PLOT, c->rows[s].height);
 }
 
-/* Returns the bytes that a stream moves in one run of the cycle. */
+/* Returns the number of bytes that a stream moves in one run of the cycle. */
 static uint64_t bytes_of(const struct picture *c, uint32_t stream)
 {
     struct plan_bytes b = {0};
@@ -446,7 +452,7 @@ static uint64_t bytes_of(const struct picture *c, uint32_t stream)
     }
 }
 
-/* Adds a row: its name at the left, its marks, and at the right its busy share and its bytes. */
+/* Adds a row with its name on the left, its marks, and its busy share and bytes on the right. */
 static void add_row(const struct picture *c, uint32_t stream)
 {
     const struct svg_row *row = &c->rows[stream];

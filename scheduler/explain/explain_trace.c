@@ -12,7 +12,7 @@
 
 #include "scheduler/explain/explain_parts.h"
 
-/* The state of one plan_trace. The last fields belong to the part that is being written. */
+/* The state of one call of plan_trace. The last fields belong to the timeline that is being written. */
 struct tracer {
     const struct plan *plan;
     const struct plan_program *program;
@@ -39,7 +39,7 @@ static void begin_event(struct tracer *t)
     t->begun = true;
 }
 
-/* Writes the name of a process or thread, and its position in the viewer from top to bottom. */
+/* Writes the name of a process or thread, and its vertical position in the viewer. */
 static void add_names(struct tracer *t, const char *what, uint32_t stream, const char *name)
 {
     uint32_t pid = pid_of(t, stream), tid = tid_of(t, stream);
@@ -85,8 +85,7 @@ static void add_id(struct strbuf *out, const char *key, uint32_t id)
         strbuf_addf(out, ",\"%s\":%u", key, id);
 }
 
-/* Adds the arguments of an event. The layer and micro-batch of a move are those of
- * the tensor that it moves. */
+/* Adds the arguments of an event. For a move, the layer and micro-batch are those of the moved tensor. */
 static void add_args(struct tracer *t, const struct plan_instr *in, const struct plan_operand *moved)
 {
     const struct plan_tensor *tensor = moved ? &t->plan->tensors[moved->tensor] : NULL;
