@@ -21,26 +21,29 @@
 
 #define GRAPH_MAX_BYTES (1ull << 53)
 
-/* The index entry of one kind and layer. Tensor kinds and task kinds have the same numbers, so an
- * entry serves one kind of each. */
+/* The index entry of one kind and layer. Tensor kinds and task kinds use the same numbers, so one entry
+ * serves a tensor kind and a task kind. */
 struct graph_entry {
-    uint32_t tensor, n_tensors; /* first tensor id (or PLAN_NONE) and number of consecutive ids */
-    uint32_t task, n_tasks;     /* first element and count, in graph_index.tasks */
+    /* First tensor id, or PLAN_NONE, and the number of consecutive ids. */
+    uint32_t tensor, n_tensors;
+    uint32_t task, n_tasks; /* first element and count, in graph_index.tasks */
 };
 
-/* Finds tensors and tasks by kind, layer and micro-batch or replica, in constant time. */
+/* Finds a tensor or task in constant time, by its kind, its layer, and its micro-batch or replica. */
 struct graph_index {
-    struct graph_entry *entries; /* indexed by [kind][layer], for tensor kinds and task kinds */
-    uint32_t *tasks;             /* indices in graph.tasks; PLAN_NONE: no such task */
+    /* Indexed by [kind][layer], for tensor kinds and task kinds. */
+    struct graph_entry *entries;
+    uint32_t *tasks; /* indices in graph.tasks; PLAN_NONE: no such task */
 };
 
-/* A graph under construction: its lists while they grow. */
+/* A graph under construction, with lists that still grow. */
 struct builder {
     struct graph *g;
     VEC(struct graph_tensor) tensors;
     VEC(struct graph_task) tasks;
     VEC(struct graph_operand) operands;
-    uint32_t *next_use; /* per layer: next layer with the same W, or PLAN_NONE */
+    /* Per layer: the next layer with the same W, or PLAN_NONE. */
+    uint32_t *next_use;
 };
 
 static bool has_dx(const struct graph *g, uint32_t layer)
@@ -55,8 +58,8 @@ static bool is_loss(const struct graph *g, uint32_t layer)
 
 /* ---- tensors ---- */
 
-/* Returns whether tensors of this kind belong to the step and not to a layer. The index lists
- * them under the last layer. */
+/* Returns whether tensors of this kind belong to the step and not to any layer. The index lists them
+ * under the last layer. */
 static bool is_of_no_layer(enum tensor_kind kind)
 {
     return kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION || kind == TENSOR_GROUP;
@@ -72,24 +75,24 @@ static uint32_t replica_micros(const struct graph *g, uint32_t layer)
     return graph_micros(g, layer) / g->n_replicas;
 }
 
-/* Returns the rows of one X tensor of a layer: its own micro-batch size or that of the layer
- * before it, whichever is larger. */
+/* Returns the number of rows in one X tensor of a layer. This is the micro-batch size of the layer or of
+ * the layer before it, whichever is larger. */
 static uint32_t input_rows(const struct graph *g, uint32_t layer)
 {
     uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : 0;
     return own > before ? own : before;
 }
 
-/* Returns the number of pieces of a layer's X: the larger of the two neighbouring
- * sizes divided by the smaller. */
+/* Returns the number of pieces in a layer's X: the larger of the two neighbouring micro-batch sizes
+ * divided by the smaller. */
 static uint32_t input_pieces(const struct graph *g, uint32_t layer)
 {
     uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : own;
     return own > before ? own / before : before / own;
 }
 
-/* Adds `count` tensors of one kind and layer: a single one, one per micro-batch, or one per replica. Adds
- * nothing when `bytes` is 0. */
+/* Adds `count` tensors of one kind and layer: a single tensor, one per micro-batch, or one per replica.
+ * Adds nothing if `bytes` is 0. */
 static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t count,
                        uint64_t bytes, uint32_t writes)
 {
@@ -125,9 +128,9 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
                  });
 }
 
-/* Adds all tensors. W, K and B of all layers come first, so that their host offsets are the same in every
- * plan of the model. The evaluation graph also gets the tensors of the decision, which it does not use, so
- * that its tensors have the same ids as those of the training graph. */
+/* Adds all tensors. The W, K and B of all layers come first, so that their host offsets are the same in
+ * every plan of the model. The evaluation graph also has the tensors of the decision, so that its
+ * tensors have the same ids as in the training graph. */
 static void add_tensors(struct builder *b, bool decision, uint64_t group_bytes)
 {
     struct graph *g = b->g;
@@ -178,8 +181,8 @@ static void add_operand(struct builder *b, enum tensor_kind kind, uint32_t layer
     b->tasks.at[b->tasks.n - 1].n_operands++;
 }
 
-/* Adds X or dX of layer `of` as an operand of micro-batch `micro` of layer `user`. The operand is a piece of
- * the tensor if a micro-batch of `user` has fewer rows than the tensor. */
+/* Adds X or dX of layer `of` as an operand of a task of layer `user`, for micro-batch `micro`. If a
+ * micro-batch of `user` has fewer rows than the tensor, the operand is one piece of the tensor. */
 static void add_input(struct builder *b, enum tensor_kind kind, uint32_t of, uint32_t user, uint32_t micro,
                       enum access access)
 {
@@ -202,8 +205,9 @@ static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, u
     add_operand(b, kind, layer, micro, ACCESS_READ, version, 0, false);
 }
 
-/* Adds an operand that the task writes. A forward pass either saves S and uses the workspace TENSOR_ROOM, or
- * it saves nothing and uses the larger workspace TENSOR_WORK. The operands of both choices are optional. */
+/* Adds an operand that the task writes. A forward pass either saves S and uses the workspace
+ * TENSOR_ROOM, or saves nothing and uses the larger workspace TENSOR_WORK. All three operands are
+ * optional. */
 static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
     bool optional = kind == TENSOR_S || kind == TENSOR_ROOM ||
@@ -303,8 +307,8 @@ static void add_norms(struct builder *b)
     }
 }
 
-/* Adds the DECIDE task. If gradients do not decide about the step, the graph has neither SUMSQ nor DECISION,
- * and GROUP is the only operand. */
+/* Adds the DECIDE task. If gradients do not decide about the step, GROUP is its only operand, because
+ * the graph has neither SUMSQ nor DECISION. */
 static void add_decide(struct builder *b)
 {
     struct graph *g = b->g;
@@ -338,9 +342,9 @@ static uint32_t common_divisor(uint32_t a, uint32_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* Adds all tasks. FWD and BWD are added in blocks that hold whole micro-batches of every layer. If all layers
- * have the same rows, a block is one micro-batch. Otherwise it is usually one micro-batch of the largest
- * size, and several of the smaller sizes. */
+/* Adds all tasks. FWD and BWD tasks are added in blocks, and each block has whole micro-batches of every
+ * layer. If all layers have the same rows, a block is one micro-batch. Otherwise, a block usually has
+ * one micro-batch of the largest size and several of the smaller sizes. */
 static void add_tasks(struct builder *b)
 {
     struct graph *g = b->g;
@@ -406,7 +410,8 @@ static int check_chain(const struct graph_config *c, struct err *err)
     return r < 0 ? r : check_replicas(c->n_micro, c->n_replicas, err);
 }
 
-/* Checks the sizes of one layer. A size that overflows saturates, and is then far above the limit here. */
+/* Checks the sizes of one layer. A size that overflows saturates to a value far above the limit, so this
+ * check rejects it too. */
 static int check_layer_size(const struct layer *l, uint32_t rows, struct err *err)
 {
     struct layer_sizes s;
@@ -425,8 +430,8 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
     return 0;
 }
 
-/* Adds the bytes of a described layer to *total and checks the sum. Notes the layer as first_trained if it is
- * the first layer with weights. */
+/* Adds the bytes of a described layer to *total and checks the sum. Sets first_trained if this is the
+ * first layer with weights. */
 static int account_layer(struct graph *g, uint32_t l, uint64_t *total, struct err *err)
 {
     const struct graph_layer *gl = &g->layers[l];
@@ -476,7 +481,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
         gl->type = is_loss(g, l) ? "loss" : "layer";
         gl->size =
             (struct layer_sizes){.w = t->layers[l].w, .x = at.x, .s = at.s, .scratch_fwd = at.fwd_work};
-        uint32_t pieces = input_pieces(g, l); /* sizes are rounded up, so that all pieces are equal */
+        /* Round the sizes up, so that all pieces are equal. */
+        uint32_t pieces = input_pieces(g, l);
         gl->size.x = input_rows(g, l) > gl->rows ? at.x * pieces : (at.x + pieces - 1) / pieces * pieces;
         gl->k_bytes = t->layers[l].k;
         gl->b_bytes = t->layers[l].b;
@@ -493,7 +499,7 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
     return 0;
 }
 
-/* Allocates an empty index with an entry for every kind and layer. */
+/* Allocates an empty index with one entry for every kind and layer. */
 static void new_index(struct graph *g)
 {
     struct graph_index *index = arena_alloc(g->arena, sizeof *index);
@@ -531,11 +537,13 @@ static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micr
     return g;
 }
 
-/* Links each layer that has a W with the layers tied to it, in ascending order (next_use). */
+/* Links each layer that has a W with the layers tied to it, in ascending order. The links are in
+ * next_use. */
 static void link_uses(struct builder *b)
 {
     const struct graph *g = b->g;
-    uint32_t *last = xmalloc(g->n_layers * sizeof *last); /* per owner: the last layer linked so far */
+    /* Per owner: the last layer that has been linked so far. */
+    uint32_t *last = xmalloc(g->n_layers * sizeof *last);
     b->next_use = xmalloc(g->n_layers * sizeof *b->next_use);
     for (uint32_t l = 0; l < g->n_layers; l++) {
         last[l] = l;
@@ -548,7 +556,7 @@ static void link_uses(struct builder *b)
     xfree(last);
 }
 
-/* Adds tensors and tasks to a graph whose layers are described. */
+/* Adds the tensors and tasks to a graph that already has its layers. */
 static void fill_graph(struct graph *g, bool decision, uint64_t group_bytes)
 {
     struct builder b = {.g = g};
@@ -595,8 +603,8 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
     return r;
 }
 
-/* Checks that every micro-batch size divides the rows of a replica, and that the sizes of neighbouring
- * layers divide each other. */
+/* Checks that every micro-batch size divides the rows of a replica. Of two neighbouring layers, one size
+ * must divide the other. */
 static int check_sizes(const struct table *t, const struct graph_sizes *s, struct err *err)
 {
     uint32_t replicas = s->replicas > 0 ? s->replicas : 1, most = 0;

@@ -47,35 +47,43 @@
 #include "kernels/layer.h"
 #include "scheduler/plan.h"
 
-/* One tensor of the graph. Its index in graph.tensors is the tensor_id, also in the plans of this graph. */
+/* One tensor of the graph. Its index in graph.tensors is its tensor_id, and the plans of this graph use
+ * the same id. */
 struct graph_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
-    uint32_t pieces; /* number of equal pieces in which tasks read or write the tensor; 1: whole */
+    /* Number of equal pieces in which tasks read or write the tensor. 1 if tasks use the tensor as a
+     * whole. */
+    uint32_t pieces;
     uint32_t writes_per_step;
-    bool persistent; /* the tensor survives the step: W, K, B, GROUP */
-    /* Whether the training loop uses the tensor on the host: the loader writes X of layer 0 and TARGET, and
-     * the trainer reads RESULT and DECISION after the step. An external tensor has PLAN_RING host slots. */
+    /* Whether the tensor keeps its value after the step, like W, K, B and GROUP. */
+    bool persistent;
+    /* Whether the training loop uses the tensor on the host. The loader writes X of layer 0 and TARGET.
+     * The trainer reads RESULT and DECISION after the step. An external tensor has PLAN_RING host slots. */
     bool external;
 };
 
-/* One tensor that a task reads or writes, with the versions involved. */
+/* One use of a tensor by a task, with the versions that the task reads and writes. */
 struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
-    /* Whether an instruction may leave this write out. A FWD writes either TENSOR_S and TENSOR_ROOM, or
-     * TENSOR_WORK. A REC may leave out any of its writes. */
+    /* Whether an instruction may omit this write. A FWD writes either TENSOR_S and TENSOR_ROOM, or
+     * TENSOR_WORK. A REC may omit any of its writes. */
     bool optional;
-    uint32_t read_version;  /* version that READ and RW must see, counted within the step */
-    uint32_t write_version; /* version that WRITE and RW make, counted within the step */
-    uint64_t begin, end;    /* byte range of the tensor: a piece, or all of it */
+    /* Version that READ and RW must see, counted within the step. */
+    uint32_t read_version;
+    /* Version that WRITE and RW make, counted within the step. */
+    uint32_t write_version;
+    /* Byte range of the tensor: one piece, or the whole tensor. */
+    uint64_t begin, end;
 };
 
-/* Where a task may run: FWD and BWD on a device, DECIDE on the host, RED, NORM and UPD on either. */
+/* The places where a task may run. FWD and BWD run on a device, DECIDE on the host, and RED, NORM and
+ * UPD on either. */
 enum task_place { PLACE_DEVICE, PLACE_HOST, PLACE_ANY };
 
-/* One task of the step. REC is not a task of the graph: it is a FWD that a plan does again. */
+/* One task of the step. REC is not a task of the graph, because it is a FWD that a plan repeats. */
 struct graph_task {
     enum instr_kind kind; /* FWD, BWD, RED, NORM, DECIDE or UPD */
     uint32_t layer, micro, replica;
@@ -83,33 +91,41 @@ struct graph_task {
     uint32_t operand, n_operands; /* first operand and count, in graph.operands */
 };
 
-/* One layer of the chain, as far as planning needs it: sizes, and the work of one micro-batch. */
+/* The data about one layer of the chain that planning needs: its sizes, and the work for one micro-batch. */
 struct graph_layer {
-    const char *type; /* name of the layer type for messages, such as "dense" */
-    uint32_t rows;    /* rows of a micro-batch */
+    /* Name of the layer type for messages, such as "dense". */
+    const char *type;
+    uint32_t rows; /* rows of a micro-batch */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
-    /* Whether the layer uses the W of an earlier layer, `owner`. A tied layer has a dW of its own but
-     * no W, no K and no update. The owner's NORM and UPD add up the dW of all tied layers, in
-     * ascending order of layers. */
+    /* Whether the layer uses the W of an earlier layer, `owner`. A tied layer has its own dW, but no W,
+     * no K and no update. The owner's NORM and UPD add up the dW of all tied layers, in ascending order
+     * of layers. */
     bool tied;
-    uint32_t owner;         /* for tied layers: the layer that has the W */
-    bool loss_in_bwd;       /* this is a loss whose training FWD only reads X, and whose BWD writes RESULT */
+    /* Tied layers only: the layer that has the W. */
+    uint32_t owner;
+    /* Whether this is a loss whose FWD only reads X in training. The BWD of such a loss writes RESULT. */
+    bool loss_in_bwd;
     struct layer_cost cost; /* per micro-batch */
 };
 
-/* The graph of one step, for training or for evaluation. graph_build and its variants make it; it is constant
- * from then on, and graph_destroy frees it. */
+/* The graph of one step, for training or for evaluation. It does not change after graph_build or one of
+ * its variants has built it. The caller frees it with graph_destroy. */
 struct graph {
     uint32_t n_layers, n_replicas;
-    uint32_t rows;          /* rows of a micro-batch; if layers differ, the smallest size */
-    uint32_t n_micro;       /* number of micro-batches of size `rows` in a step, over all replicas */
-    uint32_t first_trained; /* first layer with W: the backward pass ends there; n_layers if there is none */
-    bool training;          /* true: training; false: forward pass only, for the eval program */
-    /* Whether gradients decide about the step, by clipping or by skipping non-finite steps. Then every UPD
-     * waits for the gradients of all layers. */
+    /* Number of rows in a micro-batch. If the layers differ, this is the smallest number. */
+    uint32_t rows;
+    /* Number of micro-batches of size `rows` in a step, over all replicas. */
+    uint32_t n_micro;
+    /* First layer with a W, where the backward pass ends. n_layers if no layer has a W. */
+    uint32_t first_trained;
+    /* Whether this graph is for training. If false, it has only the forward pass, for the eval program. */
+    bool training;
+    /* Whether gradients decide about the step, by clipping or by skipping non-finite steps. If true,
+     * every UPD waits for the gradients of all layers. */
     bool decision;
-    bool has_group; /* there is a GROUP tensor and, in training, a DECIDE task */
+    /* Whether the graph has a GROUP tensor and, in training, a DECIDE task. */
+    bool has_group;
     struct graph_layer *layers;
     struct graph_tensor *tensors;
     struct graph_task *tasks;
@@ -119,16 +135,20 @@ struct graph {
     struct arena *arena;       /* owns all arrays, and this struct */
 };
 
-/* The input of graph_build: a model, its optimizer, and how a step is divided. */
+/* The input of graph_build: a model, its optimizer, and the division of a step into micro-batches and
+ * replicas. */
 struct graph_config {
     const struct model *model;
-    /* The optimizer determines the sizes of K and GROUP. With clip > 0, gradients decide about the step. */
+    /* The optimizer determines the sizes of K and GROUP. If its clip is greater than 0, gradients decide
+     * about the step. */
     const struct optimizer *optimizer;
-    uint32_t rows;       /* rows of a micro-batch */
-    uint32_t n_micro;    /* micro-batches of a step */
-    uint32_t n_replicas; /* number of replicas; must divide n_micro; 0 means 1 */
+    uint32_t rows;    /* rows of a micro-batch */
+    uint32_t n_micro; /* micro-batches of a step */
+    /* Number of replicas, which must divide n_micro. 0 means 1. */
+    uint32_t n_replicas;
     bool training;
-    bool skip_nonfinite; /* steps with non-finite gradients are skipped, so gradients decide */
+    /* Whether steps with non-finite gradients are skipped. If true, gradients decide about the step. */
+    bool skip_nonfinite;
 };
 
 struct table;
@@ -140,34 +160,36 @@ struct graph_sizes {
     const uint32_t *rows; /* per layer: rows of a micro-batch */
 };
 
-/* Builds the graph of a model that is known only by its profile table, for planning without running. Such a
- * graph has no decision and no targets. Returns -EINVAL if the sizes do not divide the batch or each
- * other. */
+/* Builds the graph of a model that is known only by its profile table. The graph is for planning, not
+ * for running, and has no decision and no targets. Returns -EINVAL if the sizes do not divide the batch
+ * or each other. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);
 
-/* Builds the graph of a profile table like graph_build_sizes, with one replica and micro-batches of
- * `micro_batch` rows in every layer. */
+/* Builds a graph from a profile table like graph_build_sizes. The graph has one replica, and the
+ * micro-batches of every layer have `micro_batch` rows. */
 int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
                       struct graph **ret, struct err *err);
 
-/* Limit for the FWD and BWD tasks of a step. The time and memory of planning grow with the number of tasks:
- * at the limit, on a few devices, a plan takes some seconds and about 2 GB (planning_size.h). */
+/* Maximum number of FWD and BWD tasks in a step. The time and memory of planning grow with the number of
+ * tasks. At the limit, on a few devices, planning takes a few seconds and about 2 GB (planning_size.h). */
 #define GRAPH_MAX_TASKS (1u << 18)
 
-/* Builds the graph of a model. The training graph and the evaluation graph of one model have the same tensors
- * with the same ids; the evaluation graph has fewer tasks. Returns -EINVAL for a chain that is empty or
- * ill-formed or that has more than GRAPH_MAX_TASKS tasks, and -EOVERFLOW if the tensors exceed 2^53 bytes. */
+/* Builds the graph of a model. The training graph and the evaluation graph of a model have the same
+ * tensors with the same ids, but the evaluation graph has fewer tasks. Returns -EINVAL if the chain is
+ * empty, ill-formed or has more than GRAPH_MAX_TASKS tasks, and -EOVERFLOW if the tensors exceed 2^53
+ * bytes. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
 
-/* Builds only the layers of a graph, without tensors and tasks, for planning_measure. Returns the
+/* Builds only the layers of a graph, without tensors and tasks. planning_measure uses it. Returns the
  * same errors as graph_build. */
 int graph_describe(const struct graph_config *config, struct graph **ret, struct err *err);
 
 /* Frees a graph. Does nothing when `g` is NULL. */
 void graph_destroy(struct graph *g);
 
-/* Returns whether the layer has an UPD task (and a NORM task, if gradients decide about the step). */
+/* Returns whether the layer has an UPD task. If gradients decide about the step, the layer then also has
+ * a NORM task. */
 static inline bool graph_updates(const struct graph *g, uint32_t layer)
 {
     return g->layers[layer].size.w > 0 && !g->layers[layer].tied;
@@ -185,12 +207,13 @@ static inline uint32_t graph_replica(const struct graph *g, uint32_t layer, uint
 }
 
 /* Returns the id of a tensor, or PLAN_NONE if the graph has no such tensor. For a tied layer, W is the
- * owner's W. `which` is the replica of a dW, the micro-batch of a tensor that exists per micro-batch (in
- * units of that tensor's own size), and PLAN_NONE for all other tensors. */
+ * owner's W. `which` is the replica of a dW, the micro-batch of a tensor that exists once per
+ * micro-batch, and PLAN_NONE for all other tensors. */
 tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t which);
 
-/* Returns the index of a task in graph.tasks, or PLAN_NONE if the graph has no such task. REC finds its FWD.
- * `which` is the micro-batch of a FWD or BWD, the replica of a RED, and PLAN_NONE for other tasks. */
+/* Returns the index of a task in graph.tasks, or PLAN_NONE if the graph has no such task. For REC,
+ * returns the FWD that it repeats. `which` is the micro-batch of a FWD or BWD, the replica of a RED, and
+ * PLAN_NONE for other tasks. */
 uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t which);
 
 #endif

@@ -1,8 +1,7 @@
-/* Implements plan.h: the names of a plan's enums, comparing two plans, and counting
- * bytes moved and bytes alive.
+/* Implements plan.h: names the enum values, compares two plans, and counts the bytes moved and the bytes
+ * alive.
  *
- * The short names of tensor kinds below are used wherever a person or a file names a tensor: dumps, traces,
- * JSON and the verifier's messages.
+ * Dumps, traces, JSON and the verifier's messages all use the short names of tensor kinds below.
  */
 #include "scheduler/plan.h"
 
@@ -50,7 +49,8 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t)
     case TENSOR_DECISION:
     case TENSOR_GROUP:
         return BYTES_DATA;
-    case TENSOR_X: /* the loader fills the input of the first layer */
+    /* The loader fills the input of the first layer. */
+    case TENSOR_X:
         return t->layer == 0 ? BYTES_DATA : BYTES_STASH;
     case TENSOR_DX:
     case TENSOR_S:
@@ -88,7 +88,8 @@ static void count_instr(const struct plan *p, const struct plan_program *prog, c
         count_in(ret, c, operand_bytes(o));
     else if (in->kind == INSTR_SPILL)
         count_out(ret, c, operand_bytes(o));
-    else if (in->kind == INSTR_SEND) /* a COPY is not counted, because it uses no link */
+    /* A COPY uses no link, so it is not counted. */
+    else if (in->kind == INSTR_SEND)
         ret->peer += operand_bytes(o);
 }
 
@@ -101,7 +102,7 @@ void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_byt
         count_instr(p, prog, &prog->instrs[i], ret);
 }
 
-/* The stream decides which device a move counts for. A SEND runs on a stream of the sender. */
+/* A move counts for the device of its stream. A SEND runs on a stream of the sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret)
 {
@@ -131,7 +132,8 @@ static bool operands_equal(const struct plan_operand *a, const struct plan_opera
            a->addr == b->addr && a->access == b->access;
 }
 
-/* Compares the operands and waits of two instructions by content, wherever they lie in their arrays. */
+/* Compares the operands and waits of two instructions by content. Their positions in the arrays do not
+ * matter. */
 static bool instrs_equal(const struct plan_program *pa, const struct plan_instr *a,
                          const struct plan_program *pb, const struct plan_instr *b)
 {
@@ -190,14 +192,17 @@ bool plan_equal(const struct plan *a, const struct plan *b)
     return true;
 }
 
-/* A copy of a tensor, or of part of it, while plan_live_peak replays a program. Device, tensor and base
- * identify it, since a device may have several copies of one tensor at different addresses. */
+/* A copy of a tensor, or of a part of it, while plan_live_peak replays a program. A copy is identified
+ * by device, tensor and base, because a device may have several copies of one tensor at different
+ * addresses. */
 struct live_copy {
     uint32_t device;
     tensor_id tensor;
-    uint64_t base;  /* address that byte 0 of the tensor has or would have, modulo 2^64 */
+    /* Address that byte 0 of the tensor has or would have, modulo 2^64. */
+    uint64_t base;
     uint64_t bytes; /* size, rounded up to PLAN_ALIGN */
-    bool alive;     /* whether the copy is on the device at the current instruction */
+    /* Whether the copy is on the device at the current instruction. */
+    bool alive;
 };
 
 typedef VEC(struct live_copy) live_list;
@@ -212,9 +217,9 @@ static int compare_live(const void *pa, const void *pb)
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* Lists the copies of a program, sorted and without duplicates. A copy is as large as its largest
- * operand. Two copies of a tensor that follow each other at the same address share one entry here;
- * live_bytes then tells them apart. */
+/* Lists the copies of a program, sorted and without duplicates. The size of a copy is that of its
+ * largest operand. If two copies of a tensor follow each other at the same address, they share one entry
+ * here, and live_bytes tells them apart. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
 {
     const struct plan_program *prog = &p->programs[k];
@@ -252,9 +257,9 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns, for each operand, the size of its copy. Only the drop at the end of a copy tells its
- * size, so the operands are visited from last to first. Afterwards each entry of `copies` has the
- * size of the first copy there. */
+/* Returns an array with the size of the copy of each operand. Only the drop at the end of a copy shows
+ * its size, so the operands are visited from last to first. Afterwards, each entry of `copies` has the
+ * size of the first copy at its address. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);

@@ -31,82 +31,117 @@
 
 #include "kernels/device.h"
 
-typedef uint32_t tensor_id; /* index in plan.tensors, and in graph.tensors of the same model */
+/* Index of a tensor in plan.tensors. The graph of the same model uses the same index. */
+typedef uint32_t tensor_id;
 
-#define PLAN_NONE         UINT32_MAX   /* no layer, no micro-batch, no replica, no tensor */
-#define PLAN_HOST         UINT32_MAX   /* location of host memory, where otherwise a device number stands */
-#define PLAN_NO_HOST      UINT64_MAX   /* host_offset of a tensor that is never in host memory */
-#define PLAN_RING         2            /* host slots of a tensor that the loader fills or the trainer reads */
-#define PLAN_ALIGN        DEVICE_ALIGN /* alignment of copies, on devices and in host memory */
-#define PLAN_MAX_DISTANCE 16           /* largest distance of a wait; the executor has fewer runs in flight */
+/* Stands for no layer, no micro-batch, no replica or no tensor. */
+#define PLAN_NONE UINT32_MAX
+/* Location of host memory, in fields that otherwise contain a device number. */
+#define PLAN_HOST UINT32_MAX
+/* Value of host_offset for a tensor that is never in host memory. */
+#define PLAN_NO_HOST UINT64_MAX
+/* Number of host slots of a tensor that the loader fills or the trainer reads. */
+#define PLAN_RING 2
+/* Alignment of copies, on devices and in host memory. */
+#define PLAN_ALIGN DEVICE_ALIGN
+/* Largest distance of a wait. The executor always has fewer runs in flight. */
+#define PLAN_MAX_DISTANCE 16
 
-/* What a tensor is for. In reports, tensors have short names such as "dW3" for layer 3 and "X3.1" for layer 3
- * and micro-batch 1; tensor_kind_names has the letters. */
+/* The purpose of a tensor. Reports use short names such as "dW3" for layer 3, and "X3.1" for layer 3 and
+ * micro-batch 1. tensor_kind_names has the letters. */
 enum tensor_kind {
-    TENSOR_W,        /* weights: one per layer */
-    TENSOR_DW,       /* sum of weight gradients: one per layer and replica */
-    TENSOR_K,        /* optimizer state: one per layer */
-    TENSOR_B,        /* buffers: one per layer; no task of a step writes them */
-    TENSOR_X,        /* layer input: one per layer and micro-batch; the loader fills layer 0's */
-    TENSOR_DX,       /* gradient of X: one per layer and micro-batch */
-    TENSOR_S,        /* values that FWD saves for BWD: one per layer and micro-batch */
-    TENSOR_WORK,     /* workspace of a FWD that does not save S: one per layer and micro-batch */
-    TENSOR_ROOM,     /* workspace of a FWD that saves S: one per layer and micro-batch */
-    TENSOR_SCRATCH,  /* workspace of a BWD: one per layer and micro-batch */
-    TENSOR_TARGET,   /* targets of the loss: one per micro-batch, filled by the loader */
-    TENSOR_RESULT,   /* struct step_result: one per micro-batch, read by the trainer */
-    TENSOR_SUMSQ,    /* squared norm of dW, a double: one per layer */
-    TENSOR_DECISION, /* struct step_decision: one per step, read by the trainer */
-    TENSOR_GROUP,    /* struct group_state: one per decision group, written by DECIDE, read by UPD */
+    TENSOR_W, /* weights: one per layer */
+    /* Sum of weight gradients: one per layer and replica. */
+    TENSOR_DW,
+    TENSOR_K, /* optimizer state: one per layer */
+    /* Buffers: one per layer. No task of a step writes them. */
+    TENSOR_B,
+    /* Input of a layer: one per layer and micro-batch. The loader fills the input of layer 0. */
+    TENSOR_X,
+    /* Gradient of X: one per layer and micro-batch. */
+    TENSOR_DX,
+    /* Values that a FWD saves for its BWD: one per layer and micro-batch. */
+    TENSOR_S,
+    /* Workspace of a FWD that does not save S: one per layer and micro-batch. */
+    TENSOR_WORK,
+    /* Workspace of a FWD that saves S: one per layer and micro-batch. */
+    TENSOR_ROOM,
+    /* Workspace of a BWD: one per layer and micro-batch. */
+    TENSOR_SCRATCH,
+    /* Targets of the loss: one per micro-batch. The loader fills them. */
+    TENSOR_TARGET,
+    /* A struct step_result: one per micro-batch. The trainer reads it. */
+    TENSOR_RESULT,
+    /* Squared norm of dW, as a double: one per layer. */
+    TENSOR_SUMSQ,
+    /* A struct step_decision: one per step. The trainer reads it. */
+    TENSOR_DECISION,
+    /* A struct group_state: one per decision group. DECIDE writes it, and UPD reads it. */
+    TENSOR_GROUP,
     TENSOR_KIND_COUNT
 };
 
-/* One tensor of the model's step, and its home in host memory. The graph defines the tensors; the planner
- * adds the host offsets. A ring tensor has PLAN_RING host slots, so that the loader can fill the next step's
- * slot while the current step reads its own. A slot has `bytes` rounded up to PLAN_ALIGN. */
+/* One tensor of a step, and its place in host memory. The graph defines the tensors, and the planner
+ * adds the host offsets. A ring tensor has PLAN_RING host slots, so that the loader can fill one slot
+ * while a step reads another. The size of a slot is `bytes`, rounded up to PLAN_ALIGN. */
 struct plan_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
-    uint64_t host_offset; /* offset of slot 0 in the host pool, or PLAN_NO_HOST */
-    uint32_t host_slots;  /* number of host slots; step s uses slot s % host_slots */
+    /* Offset of slot 0 in the host pool, or PLAN_NO_HOST. */
+    uint64_t host_offset;
+    /* Number of host slots. Step s uses slot s % host_slots. */
+    uint32_t host_slots;
 };
 
-/* What an instruction does. The kinds up to UPD are tasks, which compute. The others move or end copies. */
+/* The kind of an instruction. The kinds up to UPD are tasks, which compute. The other kinds move copies
+ * or end them. */
 enum instr_kind {
-    INSTR_FWD,    /* forward pass of one micro-batch through one layer */
-    INSTR_BWD,    /* backward pass of one micro-batch through one layer; adds to dW */
-    INSTR_REC,    /* recomputation: repeats a FWD to get its S or its output again */
-    INSTR_RED,    /* adds the dW of another replica to the dW of replica 0 */
-    INSTR_NORM,   /* computes SUMSQ of a layer from its complete dW */
-    INSTR_DECIDE, /* computes this step's GROUP on the host, and its DECISION if there is one */
-    INSTR_UPD,    /* updates W and K from dW, with the scale and bias corrections in GROUP if there is one */
-    INSTR_FETCH,  /* copies from host to device */
-    INSTR_SPILL,  /* copies from device to host */
-    INSTR_SEND,   /* copies from one device to another */
-    INSTR_COPY,   /* copies within a device, from one copy of a tensor to another */
-    INSTR_DROP,   /* ends a copy on a device, so that its addresses can be reused; moves no bytes */
+    /* Forward pass of one micro-batch through one layer. */
+    INSTR_FWD,
+    /* Backward pass of one micro-batch through one layer. Adds the gradient to dW. */
+    INSTR_BWD,
+    /* Recomputation: repeats a FWD to get its S or its output again. */
+    INSTR_REC,
+    /* Adds the dW of another replica to the dW of replica 0. */
+    INSTR_RED,
+    /* Computes SUMSQ of a layer from its complete dW. */
+    INSTR_NORM,
+    /* Computes the step's GROUP on the host, and its DECISION if the graph has one. */
+    INSTR_DECIDE,
+    /* Updates W and K from dW. If there is a GROUP, uses its scale and bias corrections. */
+    INSTR_UPD,
+    INSTR_FETCH, /* copies from host to device */
+    INSTR_SPILL, /* copies from device to host */
+    INSTR_SEND,  /* copies from one device to another */
+    /* Copies bytes within a device, from one copy of a tensor to another. */
+    INSTR_COPY,
+    /* Ends a copy on a device, so that its addresses can be reused. Moves no bytes. */
+    INSTR_DROP,
     INSTR_KIND_COUNT
 };
 
 enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_RW = 3, ACCESS_DROP = 4 };
 
-/* One use of a tensor by an instruction: which bytes, in which memory, at which address, read or written. For
+/* One use of a tensor by an instruction: the byte range, the memory, the address and the access. For
  * example, a FWD of layer 3 has an operand {W3, device 0, bytes 0..4096, address 8192, READ}. */
 struct plan_operand {
     tensor_id tensor;
-    uint32_t loc;        /* device number, or PLAN_HOST */
-    uint64_t begin, end; /* byte range of the tensor; the whole tensor is 0..bytes */
-    /* Address of byte `begin`. On a device: the offset in the device's arena. On the host: host_offset +
-     * begin, which is in slot 0; the executor adds the offset of the step's slot. */
+    uint32_t loc; /* device number, or PLAN_HOST */
+    /* Byte range of the tensor. The whole tensor is 0..bytes. */
+    uint64_t begin, end;
+    /* Address of byte `begin`. On a device, it is the offset in the device's arena. On the host, it is
+     * host_offset + begin, which lies in slot 0, and the executor adds the offset of the step's slot. */
     uint64_t addr;
     enum access access;
 };
 
-/* A condition for starting an instruction: another instruction, of this run or an earlier one, is done. */
+/* A condition for starting an instruction: another instruction, of this run or an earlier run, must be
+ * done. */
 struct plan_wait {
-    uint32_t instr;    /* index in the same program */
-    uint32_t distance; /* number of runs back; 0: the same run */
+    uint32_t instr; /* index in the same program */
+    /* Number of runs back. 0 means the same run. */
+    uint32_t distance;
 };
 
 /* One instruction of a program: a task, a move or a drop.
@@ -126,11 +161,13 @@ struct plan_wait {
  * p*W + e, where W is the size of the weights. */
 struct plan_instr {
     enum instr_kind kind;
-    uint32_t stream;                /* plan_stream(device, lane), or plan_host_stream */
-    uint32_t layer, micro, replica; /* PLAN_NONE where the kind of instruction has none */
-    uint32_t step;                  /* step of the cycle: 0 .. plan.steps - 1 */
-    uint32_t operand, n_operands;   /* first operand and count, in plan_program.operands */
-    uint32_t wait, n_waits;         /* first wait and count, in plan_program.waits */
+    uint32_t stream; /* plan_stream(device, lane), or plan_host_stream */
+    /* PLAN_NONE for numbers that this kind of instruction does not have. */
+    uint32_t layer, micro, replica;
+    /* Step within the cycle, from 0 to plan.steps - 1. */
+    uint32_t step;
+    uint32_t operand, n_operands; /* first operand and count, in plan_program.operands */
+    uint32_t wait, n_waits;       /* first wait and count, in plan_program.waits */
 };
 
 /* The five programs of a plan.
@@ -142,8 +179,8 @@ struct plan_instr {
  *     eval   runs the forward pass, from empty devices to empty devices */
 enum program_kind { PROGRAM_ENTRY, PROGRAM_CYCLE, PROGRAM_FLUSH, PROGRAM_EXIT, PROGRAM_EVAL, PROGRAM_COUNT };
 
-/* One program: its instructions in issue order, with the operands and waits of all of them. Every instruction
- * has its own range in `operands` and in `waits`. */
+/* One program: its instructions in issue order, and the operands and waits of all instructions. Every
+ * instruction has its own range in `operands` and in `waits`. */
 struct plan_program {
     struct plan_instr *instrs;
     struct plan_operand *operands;
@@ -151,20 +188,21 @@ struct plan_program {
     uint32_t n_instrs, n_operands, n_waits;
 };
 
-/* The time in which one instruction ran. It starts when the instruction's waits are done. The simulator
- * predicts spans, and the executor measures them; either may choose its own zero. An array of spans holds run
- * after run of a program, each in issue order: instruction i of run r is at r * n_instrs + i. */
+/* The start and end time of one instruction. It starts when its waits are done. The simulator predicts
+ * spans and the executor measures them, each with its own time 0. An array of spans has all runs of a
+ * program: instruction i of run r is at r * n_instrs + i. */
 struct plan_span {
     uint64_t start_ns, end_ns;
 };
 
-/* A boundary copy: bytes that stay on a device between two runs of the cycle. At that point they are the
- * newest value of their tensor. */
+/* A boundary copy: bytes that stay on a device between two runs of the cycle. Between two runs, they are
+ * the newest value of their tensor. */
 struct plan_copy {
     tensor_id tensor;
     uint32_t device;
     uint64_t begin, end; /* byte range of the tensor */
-    uint64_t addr;       /* address of byte `begin` in the device's arena */
+    /* Address of byte `begin` in the device's arena. */
+    uint64_t addr;
 };
 
 /* The memory that a plan uses on one device. */
@@ -173,21 +211,26 @@ struct plan_device {
     uint64_t peak_bytes;  /* highest address in use, plus 1 */
 };
 
-/* A complete plan for one job on one machine. The planner builds it, or plan_from_json reads it. It is
- * constant from then on, and plan_destroy frees it with everything that it points to. */
+/* A complete plan for one job on one machine. The planner builds it, or plan_from_json reads it. It does
+ * not change afterwards. plan_destroy frees the plan and everything that it points to. */
 struct plan {
-    char policy[32]; /* name of the policy that made the plan, such as "harmony-pp" */
+    /* Name of the policy that made the plan, such as "harmony-pp". */
+    char policy[32];
     uint32_t n_devices, n_layers;
-    uint32_t n_micro;          /* micro-batches of a step, over all replicas */
-    uint32_t n_replicas;       /* each replica has n_micro / n_replicas consecutive micro-batches */
-    uint32_t rows;             /* rows of a micro-batch */
-    uint32_t steps;            /* training steps per run of the cycle: 1 .. PLAN_RING */
-    uint64_t host_lease_bytes; /* bytes of host memory that the job may use */
-    uint64_t host_bytes;       /* size of the host pool */
+    uint32_t n_micro; /* micro-batches of a step, over all replicas */
+    /* Number of replicas. Each has n_micro / n_replicas consecutive micro-batches. */
+    uint32_t n_replicas;
+    uint32_t rows; /* rows of a micro-batch */
+    /* Number of training steps per run of the cycle, from 1 to PLAN_RING. */
+    uint32_t steps;
+    /* Number of bytes of host memory that the job may use. */
+    uint64_t host_lease_bytes;
+    uint64_t host_bytes; /* size of the host pool */
     struct plan_device devices[DEVICE_MAX];
     struct plan_tensor *tensors;
     uint32_t n_tensors;
-    struct plan_copy *boundary; /* copies that stay on devices between cycles, sorted by (device, addr) */
+    /* Copies that stay on devices between cycles, sorted by (device, addr). */
+    struct plan_copy *boundary;
     uint32_t n_boundary;
     struct plan_program programs[PROGRAM_COUNT];
     struct arena *arena; /* owns all arrays, and this struct */
@@ -200,13 +243,14 @@ extern const char *const program_kind_names[PROGRAM_COUNT];    /* "entry", "cycl
 /* Frees a plan and everything in it. Does nothing when `p` is NULL. */
 void plan_destroy(struct plan *p);
 
-/* Returns the number of a device's stream: device 0 has the streams 0 to 3,
- * device 1 has 4 to 7, and so on. */
+/* Returns the number of a device's stream. Device 0 has the streams 0 to 3, device 1 has the streams 4
+ * to 7, and so on. */
 static inline uint32_t plan_stream(uint32_t device, enum lane lane)
 {
     return device * LANE_COUNT + lane;
 }
-/* Returns the number of the host's only stream, which follows the streams of all devices. */
+/* Returns the number of the host's stream. The host has only one, and it comes after the streams of all
+ * devices. */
 static inline uint32_t plan_host_stream(const struct plan *p)
 {
     return p->n_devices * LANE_COUNT;
@@ -225,29 +269,36 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
     return o->end - o->begin;
 }
 
-/* Returns whether two plans are equal in all fields. The layout of the operand and
- * wait arrays does not matter. */
+/* Returns whether two plans are equal in all fields. The order of the operands and waits in their arrays
+ * does not matter. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* The three classes of bytes in traffic reports. Each class can be reduced in a different way. */
+/* The three classes of bytes in traffic reports. They are reported separately because each class can be
+ * reduced in a different way. */
 enum byte_class {
-    BYTES_STATE, /* weights, gradients, optimizer state; pinning layers reduces these bytes */
-    BYTES_STASH, /* activations and their gradients; recomputing reduces these bytes */
-    BYTES_DATA,  /* inputs, targets, results; every step has to move these bytes */
+    /* Weights, gradients and optimizer state. Pinning layers reduces these bytes. */
+    BYTES_STATE,
+    /* Activations and their gradients. Recomputing reduces these bytes. */
+    BYTES_STASH,
+    /* Inputs, targets and results. Every step has to move these bytes. */
+    BYTES_DATA,
     BYTES_CLASS_COUNT
 };
 
-/* Returns the class of a tensor's bytes. X of layer 0 is data, because the loader fills it. */
+/* Returns the class of a tensor's bytes. The X of layer 0 is data, because the loader fills it. */
 enum byte_class tensor_byte_class(const struct plan_tensor *t);
 
-/* The bytes that one run of a program moves over links, as the counters of the devices will show them. `in`
- * is the sum of state_in, stash_in and data_in, and `out` likewise. */
+/* The number of bytes that one run of a program moves over links. The counters of the devices show the
+ * same numbers. `in` is the sum of state_in, stash_in and data_in, and `out` is the corresponding sum. */
 struct plan_bytes {
-    uint64_t in, out, peer;       /* totals: host to device, device to host, between devices */
+    /* Totals: host to device, device to host, and between devices. */
+    uint64_t in, out, peer;
     uint64_t state_in, state_out; /* W, dW, K, B, SUMSQ */
-    uint64_t stash_in, stash_out; /* X, dX, S of layers after the first */
-    uint64_t data_in, data_out;   /* inputs, targets, results, decision, group state */
-    uint64_t group_in;            /* part of data_in: group state, once per device that updates */
+    /* X, dX and S of layers after the first. */
+    uint64_t stash_in, stash_out;
+    uint64_t data_in, data_out; /* inputs, targets, results, decision, group state */
+    /* The part of data_in for the group state, which is fetched once per device that updates. */
+    uint64_t group_in;
 };
 
 /* Counts the bytes that one run of program `k` moves on all devices. */
@@ -258,9 +309,9 @@ void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_byt
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret);
 
-/* Computes, for each device, the most bytes that are alive at once during the cycle or eval, in issue
- * order. Each copy counts with its size rounded up to PLAN_ALIGN. The result is what peak_bytes would be
- * without gaps between copies. */
+/* Computes the largest number of bytes that are alive at once on each device, in the cycle or in eval,
+ * in issue order. The size of each copy is rounded up to PLAN_ALIGN. Without gaps between copies,
+ * peak_bytes would have this value. */
 void plan_live_peak(const struct plan *p, uint64_t ret[DEVICE_MAX]);
 
 #endif

@@ -324,7 +324,8 @@ static void add_once(struct strbuf *out, const struct plan *p)
     strbuf_add(out, " out\n");
 }
 
-/* Adds the lower bound for state and stash, and how many times as many bytes the plan moves. */
+/* Adds the lower bound for state and stash, the number of bytes that the plan moves, and the ratio of
+ * the two. */
 static void add_bound(struct strbuf *out, const struct plan *p, const struct plan_bytes *b)
 {
     uint64_t least = bound_bytes(p), moved = b->state_in + b->state_out + b->stash_in + b->stash_out;

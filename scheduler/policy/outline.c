@@ -15,18 +15,20 @@
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
-/* Saving S on the host is accepted only if it shortens the step by more than 1/SAVE_WORTH of its time.
- * Smaller gains are within the error of the estimates. */
+/* An outline that saves S on the host is accepted only if it shortens the step by more than
+ * 1/SAVE_WORTH. Smaller gains are within the error of the estimates. */
 #define SAVE_WORTH 64
 
-/* Times and sizes of all layers at one micro-batch size. A sum has n_layers + 1 entries: entry l is the total
- * of all layers before l. */
+/* Times and sizes of all layers at one micro-batch size. A sum has n_layers + 1 entries: entry l is the
+ * total of all layers before layer l. */
 struct size_sums {
     uint32_t rows;
     uint64_t *fwd, *bwd; /* sums, in ns */
     uint64_t *s, *x;     /* sums, in bytes */
-    uint64_t *work;      /* per layer: bytes of the workspace of its forward pass */
-    uint64_t *scratch;   /* per layer: bytes of the workspace of its backward pass */
+    /* Per layer: workspace of its forward pass, in bytes. */
+    uint64_t *work;
+    /* Per layer: workspace of its backward pass, in bytes. */
+    uint64_t *scratch;
 };
 
 struct outline_model {
@@ -135,13 +137,15 @@ void outline_model_destroy(struct outline_model *m)
 
 /* ---- one outline ---- */
 
-/* An outline together with the sums of its three micro-batch sizes. */
+/* An outline, and the sums for its three micro-batch sizes. */
 struct sketch {
     const struct outline_request *q;
     const struct outline_model *m;
     struct outline *o;
-    const struct size_sums *at, *fused, *head; /* sums for the three parts of the chain */
-    uint64_t local;                            /* rows of the batch that each device processes */
+    /* Sums for the three parts of the chain. */
+    const struct size_sums *at, *fused, *head;
+    /* Number of rows of the batch that each device processes. */
+    uint64_t local;
 };
 
 static const struct size_sums *sums_of(const struct outline_model *m, uint32_t rows)
@@ -164,13 +168,13 @@ static struct sketch sketch_of(const struct outline_request *q, struct outline *
                            q->batch / o->n_devices};
 }
 
-/* Returns the total of layers [first, last) from prefix sums. An empty range gives 0. */
+/* Returns the total of layers [first, last), computed from prefix sums. Returns 0 for an empty range. */
 static uint64_t sum(const uint64_t *sums, uint32_t first, uint32_t last)
 {
     return last > first ? sums[last] - sums[first] : 0;
 }
 
-/* Returns the first layer of the pack whose last layer is end - 1. */
+/* Returns the first layer of the pack that ends before layer `end`. */
 static uint32_t pack_first(const struct outline *o, uint32_t end)
 {
     return end <= 1 ? 0 : end > o->pack + 1 ? end - o->pack : 1;
@@ -194,10 +198,10 @@ uint32_t outline_lead(const struct outline *o)
     return o->save_every > 2 ? o->save_every - 1 : 1;
 }
 
-/* Returns the memory that the gradients of layers [first, last) occupy while they are spilled or sent. They
- * stay for one more pass. On several devices, the gradients that the other devices computed for this device's
- * share come in. If updates run on the device, the state that they update is fetched and spilled at the same
- * time. */
+/* Returns the number of bytes that the gradients of layers [first, last) need while they are spilled or
+ * sent. They stay for one more pass. With several devices, this includes the incoming gradients for this
+ * device's share. If updates run on the device, it also includes the state that is fetched, updated and
+ * spilled. */
 static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;
@@ -207,8 +211,8 @@ static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t l
     return w + w / devices * (devices - 1) + updated / devices;
 }
 
-/* Returns the peak of S and scratch together during the backward pass of layers [first, last). When the pass
- * reaches layer l, S of the layers after l has been freed. */
+/* Returns the peak number of bytes for S and scratch in the backward pass of layers [first, last). When
+ * the pass reaches layer l, the S of all later layers has been freed. */
 static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t last)
 {
     uint64_t bytes = 0;
@@ -217,8 +221,9 @@ static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t 
     return bytes;
 }
 
-/* Returns the bytes that a device needs while the fused layers turn from forward to backward. All their state
- * and all that they save is alive then, besides the activations and weights that are being moved. */
+/* Returns the number of bytes that a device needs when the fused layers switch from forward to backward.
+ * At that point, all their state and all their saved values are alive, and other activations and weights
+ * are being moved. */
 static uint64_t fused_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -228,7 +233,8 @@ static uint64_t fused_bytes(const struct sketch *k)
     bytes += saved_bytes(k->fused, f, h) + sum(k->fused->x, f + 1, h);
     if (h < n) {
         bytes += saved_bytes(k->head, h, n) + sum(k->head->x, h + 1, n);
-        bytes += f < h ? 2 * x_at(k->fused, h) : 0; /* the input of the head, and its gradient */
+        /* Add the input of the head and its gradient. */
+        bytes += f < h ? 2 * x_at(k->fused, h) : 0;
     }
     bytes += x_at(h < n ? k->head : k->fused, n - 1); /* the first gradient of the backward pass */
     bool pieces = o->rows > o->fused_rows;
@@ -239,22 +245,23 @@ static uint64_t fused_bytes(const struct sketch *k)
     return bytes;
 }
 
-/* Returns the bytes that a device needs in the backward pass of the pack [first, last). The gradients of the
- * previous pack, [last, after), are still leaving. */
+/* Returns the number of bytes that a device needs in the backward pass of the pack [first, last). The
+ * gradients of the previous pack, [last, after), are still being moved out. */
 static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t last, uint32_t after)
 {
     uint32_t before = pack_first(k->o, first);
     const struct size_sums *s = k->at;
     uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->w, first, last);
     uint64_t inside = saved_bytes(s, first, last) + sum(s->x, first + 1, last);
-    if (k->o->save_every > 0) /* S of the next micro-batch comes in meanwhile */
+    /* The S of the next micro-batch is fetched during this pass. */
+    if (k->o->save_every > 0)
         inside += most(sum(s->s, before, first), sum(s->s, first, last));
     uint64_t lead = outline_lead(k->o);
     return state + leaving_bytes(k, last, after) + inside + (2 + 2 * lead) * x_at(s, first) +
            (1 + lead) * x_at(s, last);
 }
 
-/* Returns the bytes that a device needs in the forward pass of the pack [first, last). */
+/* Returns the number of bytes that a device needs in the forward pass of the pack [first, last). */
 static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     const struct size_sums *s = k->at;
@@ -268,7 +275,8 @@ static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t l
     return sum(k->m->w, first, after) + sum(k->m->b, first, after) + activations;
 }
 
-/* Returns the memory that each device needs: the maximum over all passes, plus the pinned state. */
+/* Returns the number of bytes that each device needs. This is the maximum over all passes, plus the
+ * pinned state. */
 static uint64_t device_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -291,7 +299,7 @@ static uint64_t micros(const struct sketch *k, const struct size_sums *s)
     return k->local / s->rows;
 }
 
-/* Returns the time of all backward passes through layers [first, fused), with the recomputation in them. */
+/* Returns the time of all backward passes through layers [first, fused), including their recomputation. */
 static uint64_t backward_ns(const struct sketch *k, uint32_t first)
 {
     uint64_t again = sum(k->at->fwd, first, k->o->fused), bwd = sum(k->at->bwd, first, k->o->fused);
@@ -300,8 +308,8 @@ static uint64_t backward_ns(const struct sketch *k, uint32_t first)
     return (again + bwd) * micros(k, k->at);
 }
 
-/* Returns the time in which a device computes during a step. *ret_forward is the part of it before the fused
- * layers begin, and *ret_turned the part until they end. */
+/* Returns the compute time of a device in one step. Sets *ret_forward to the part before the fused
+ * layers begin, and *ret_turned to the part until they end. */
 static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t *ret_turned)
 {
     uint32_t n = k->m->n_layers, f = k->o->fused, h = k->o->head;
@@ -318,16 +326,16 @@ static uint64_t at_rate(uint64_t bytes, uint64_t per_s)
     return per_s > 0 ? rate_ns(bytes, per_s) : 0;
 }
 
-/* Returns the bandwidth that all devices together have to the host. */
+/* Returns the total bandwidth between the host and all devices together. */
 static uint64_t links_per_s(const struct machine *m, uint32_t devices)
 {
     uint64_t all = m->all_links_bytes_per_s, each = m->link_bytes_per_s * devices;
     return all > 0 && all < each ? all : each;
 }
 
-/* Returns a lower bound on the time of a step. A layer cannot start its next forward pass before its gradient
- * has been exchanged and its updated weights are back on the devices. The bound is the longest such delay of
- * any layer. */
+/* Returns a lower bound on the time of a step. A layer cannot start its next forward pass until its
+ * gradient has been exchanged and its updated weights are back on the devices. The bound is the longest
+ * of these delays. */
 static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
 {
     const struct outline *o = k->o;
@@ -335,7 +343,8 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
     uint64_t devices = o->n_devices, links = links_per_s(m, o->n_devices), host = 0, longest = 0,
              n = micros(k, k->at);
     bool all_on_device = k->q->update == UPDATE_DEVICE;
-    uint32_t first = pack_first(o, o->fused); /* first layer of the pack that contains l */
+    /* The first layer of the pack that contains layer l. */
+    uint32_t first = pack_first(o, o->fused);
     for (uint32_t l = k->m->n_layers; l-- > 0;) {
         uint64_t w = k->m->w[l + 1] - k->m->w[l], done = turned, starts = k->at->fwd[l] * n;
         if (w == 0)
@@ -362,15 +371,15 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
     return longest;
 }
 
-/* Returns the bytes of S that all devices together save on the host in a step. */
+/* Returns the number of bytes of S that all devices together save on the host in one step. */
 static uint64_t saved_host_bytes(const struct sketch *k)
 {
     uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->n_devices;
     return k->o->save_every > 0 ? all / k->o->save_every : 0;
 }
 
-/* Sets *ret_in and *ret_out to the bytes that a step moves from and to the host. Also sets host_memory of the
- * outline. */
+/* Sets *ret_in and *ret_out to the number of bytes that a step moves from and to the host. Also sets
+ * host_memory of the outline. */
 static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_out)
 {
     const struct outline *o = k->o;
@@ -397,7 +406,7 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
     }
 }
 
-/* Returns the time that the host needs for its updates in a step. */
+/* Returns the time that the host needs for its updates in one step. */
 static uint64_t host_ns(const struct sketch *k)
 {
     uint64_t ns = 0;
@@ -423,7 +432,7 @@ void outline_measure(const struct outline_request *q, struct outline *o)
 
 /* ---- the list ---- */
 
-/* The best outlines found so far, best first. */
+/* The best outlines found so far. The best one comes first. */
 struct shortlist {
     const struct outline_request *q;
     struct outline *at;
@@ -440,7 +449,7 @@ static bool outline_is_better(const struct outline_request *q, const struct outl
     return a->host_bytes < b->host_bytes;
 }
 
-/* Inserts an outline at its rank. If the list is full, the worst outline is dropped. */
+/* Inserts an outline at its rank. If the list is full, removes the worst outline. */
 static void insert(struct shortlist *list, const struct outline *o)
 {
     uint32_t i = list->n;
@@ -455,7 +464,7 @@ static void insert(struct shortlist *list, const struct outline *o)
     list->at[i] = *o;
 }
 
-/* Returns the largest possible o->fused. The loss is always fused. */
+/* Returns the largest allowed value of o->fused. The loss must always be fused. */
 static uint32_t last_fused(const struct outline_request *q, const struct outline *o)
 {
     return o->head < q->model->n_layers ? o->head : q->model->n_layers - 1;
@@ -472,7 +481,8 @@ static bool fits(const struct outline_request *q, const struct outline *o)
     return true;
 }
 
-/* Sets o->fused so that as many layers as possible are fused. Returns false if not even the fewest fit. */
+/* Sets o->fused so that as many layers as possible are fused. Returns false if the outline does not fit
+ * even with the fewest fused layers. */
 static bool fuse(const struct outline_request *q, struct outline *o)
 {
     uint32_t low = 0, high = last_fused(q, o);
@@ -490,7 +500,7 @@ static bool fuse(const struct outline_request *q, struct outline *o)
     return true;
 }
 
-/* Makes the packs as large as fit, without changing the number of fused layers. */
+/* Makes the packs as large as the memory allows, without changing the number of fused layers. */
 static void enlarge_packs(const struct outline_request *q, struct outline *o)
 {
     for (uint32_t pack = 2; pack <= 32 && pack < o->fused; pack += 1 + pack / 4) {
@@ -516,9 +526,9 @@ static bool fit_by_fused(const struct outline_request *q, struct outline *o)
     return fits(q, o);
 }
 
-/* Adds a variant of an outline that saves S on the host instead of recomputing it. S is saved as often as the
- * links can carry it, out in the forward passes and in again in the backward passes, and as host memory
- * allows. */
+/* Adds a variant of an outline that saves S on the host instead of recomputing it. S is saved as often
+ * as the links and host memory allow. The links must carry it out in the forward passes and back in
+ * during the backward passes. */
 static void try_saving(struct shortlist *list, const struct outline *without)
 {
     const struct outline_request *q = list->q;
@@ -547,8 +557,8 @@ static void try_saving(struct shortlist *list, const struct outline *without)
     }
 }
 
-/* Enlarges the packs, and fuses fewer layers to make space for them, until the stash fits into host
- * memory. */
+/* Enlarges the packs until the stash fits into host memory. Fuses fewer layers to make space for the
+ * larger packs. */
 static void spare_host(const struct outline_request *q, struct outline *o)
 {
     outline_measure(q, o);
@@ -563,7 +573,8 @@ static void spare_host(const struct outline_request *q, struct outline *o)
     }
 }
 
-/* For given micro-batch sizes, finds the best outline over pins, packs and waves, and adds it to the list. */
+/* Finds the best outline for the given micro-batch sizes and adds it to the list. Pins, packs and waves
+ * are varied. */
 static void try_sizes(struct shortlist *list, const struct outline *sizes)
 {
     const struct outline_request *q = list->q;
@@ -621,8 +632,8 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
     return list.n;
 }
 
-/* Smaller packs cost the least time, so they come first. Then pins are given up, then fused layers. For the
- * objective of fewest bytes, pins are given up last. */
+/* Packs shrink first, because smaller packs cost the least time. Then pins are given up, and then fused
+ * layers. If the objective is fewest bytes, pins are given up last. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess)
 {
     struct sketch k = sketch_of(q, o);

@@ -31,63 +31,75 @@
 #include "scheduler/profile.h"
 #include "scheduler/table.h"
 
-/* Times and sizes of all layers of a model at several micro-batch sizes, as sums that outlines are computed
- * from. The caller destroys it with outline_model_destroy. */
+/* Times and sizes of all layers of a model at several micro-batch sizes. They are stored as sums, from
+ * which outlines are computed. The caller frees the model with outline_model_destroy. */
 struct outline_model;
-/* Makes a model from a profile table, at the n_sizes given micro-batch sizes. */
+/* Makes a model from a profile table. `sizes` lists the n_sizes micro-batch sizes of the model. */
 struct outline_model *outline_model_table(const struct table *t, const struct machine *m,
                                           const uint32_t *sizes, uint32_t n_sizes);
-/* Makes a model that has only the micro-batch size of the graph. */
+/* Makes a model that has only one micro-batch size, that of the graph. */
 struct outline_model *outline_model_graph(const struct graph *g, const struct profile *prof);
 void outline_model_destroy(struct outline_model *m);
 
-/* One outline. The fields up to save_last_packs describe the plan. outline_measure computes the other fields
- * from them. */
+/* One outline. The fields up to save_last_packs describe the plan. outline_measure computes the other
+ * fields from them. */
 struct outline {
-    uint32_t n_devices;                   /* data-parallel devices that divide the batch among them */
-    uint32_t rows, fused_rows, head_rows; /* micro-batch sizes of the three parts of the chain */
-    uint32_t fused, head; /* first layers of the second and third part; head = n_layers: no third part */
-    uint32_t pack;        /* layers in a pack; but layer 0 is a pack by itself */
-    uint32_t pins;        /* layers [0, pins) are pinned */
+    /* Number of data-parallel devices. They divide the batch among them. */
+    uint32_t n_devices;
+    /* Micro-batch sizes of the three parts of the chain. */
+    uint32_t rows, fused_rows, head_rows;
+    /* First layers of the second and the third part. If head is n_layers, there is no third part. */
+    uint32_t fused, head;
+    /* Number of layers in a pack. Layer 0 is always a pack by itself. */
+    uint32_t pack;
+    uint32_t pins; /* layers [0, pins) are pinned */
     uint32_t waves;
-    uint32_t save_every;   /* before `fused`, every save_every-th micro-batch saves S on the host; 0: none */
-    bool save_last_packs;  /* save_every includes the packs next to `fused`; the estimates ignore this */
-    uint64_t ns;           /* estimated time of a step */
-    uint64_t compute_ns;   /* time in which a device computes during a step */
-    uint64_t host_bytes;   /* moved to and from the host in a step, by all devices together */
-    uint64_t host_memory;  /* bytes of host memory */
-    uint64_t device_bytes; /* memory that each device needs, when nothing is retained */
+    /* Before layer `fused`, every save_every-th micro-batch saves S on the host. If 0, no micro-batch
+     * does. */
+    uint32_t save_every;
+    /* Whether save_every includes the packs next to `fused`. The estimates ignore this field. */
+    bool save_last_packs;
+    uint64_t ns; /* estimated time of a step */
+    /* Compute time of a device in one step. */
+    uint64_t compute_ns;
+    /* Number of bytes that all devices together move to and from the host in one step. */
+    uint64_t host_bytes;
+    uint64_t host_memory; /* bytes of host memory */
+    /* Number of bytes that each device needs if nothing is retained. */
+    uint64_t device_bytes;
 };
 
-/* The input of outline_list: the model, the machine, and which outlines are wanted. */
+/* The input of outline_list: the model, the machine, and the kind of outlines to list. */
 struct outline_request {
     const struct outline_model *model;
     const struct machine *machine;
-    uint32_t batch;     /* rows of a step */
-    uint32_t n_devices; /* uses the first n_devices devices of the machine */
+    uint32_t batch; /* rows of a step */
+    /* The outlines use the first n_devices devices of the machine. */
+    uint32_t n_devices;
     enum plan_objective objective;
     enum update_place update;
-    bool save_on_host; /* true: list only outlines that save S on the host; false: only those that do not */
+    /* If true, list only outlines that save S on the host. If false, list only outlines that do not. */
+    bool save_on_host;
 };
 
-/* Fills `ret` with the best outlines that fit by their estimates, best first. Returns their number, at most
- * `most`. */
+/* Sets `ret` to the best outlines that fit by their estimates, best first. Returns the number of
+ * outlines, which is at most `most`. */
 uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint32_t most);
 
-/* Computes the estimates of one outline again, after its other fields have changed. */
+/* Computes the estimates of an outline again. Called after other fields of the outline have changed. */
 void outline_measure(const struct outline_request *q, struct outline *o);
 
-/* Shrinks an outline whose plan exceeds the capacity of a device by `excess` bytes: it gets smaller packs,
+/* Shrinks an outline whose plan exceeds the capacity of a device by `excess` bytes. Uses smaller packs,
  * fewer pins or fewer fused layers. Returns false if nothing is left to reduce. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
 
-/* Returns the lead of activations: the number of micro-batches by which they are fetched early, and by which
- * they are dropped late while they are spilled. */
+/* Returns the lead of activations. This is the number of micro-batches by which activations are fetched
+ * early, and dropped late while they are spilled. */
 uint32_t outline_lead(const struct outline *o);
 /* Sets ret[l] to the micro-batch size of layer l, for every layer. */
 void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret);
-/* Returns the number of packs and fills `starts`, which needs n_layers + 1 entries: pack k is layers
- * [starts[k], starts[k + 1]). */
+/* Returns the number of packs and fills `starts`, which must have space for n_layers + 1 entries. Pack k
+ * has the layers [starts[k], starts[k + 1]). */
 uint32_t outline_packs(const struct outline *o, uint32_t *starts);
 
 #endif

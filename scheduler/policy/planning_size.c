@@ -1,11 +1,13 @@
 /* Implements the formula that planning_size.h explains. */
 #include "scheduler/policy/planning_size.h"
 
-#define BASE_BYTES      (4ull << 20)
-#define OPERAND_BYTES   1500 /* per operand */
-#define DEVICE_BYTES    60   /* per operand and device */
-#define SHARE_OPERANDS  2    /* operands per layer and pair of devices that share its state */
-#define UPDATE_OPERANDS 8    /* most operands of a layer's NORM and UPD together, besides its gradients */
+#define BASE_BYTES    (4ull << 20)
+#define OPERAND_BYTES 1500 /* per operand */
+#define DEVICE_BYTES  60   /* per operand and device */
+/* Number of operands per layer for each pair of devices that share its state. */
+#define SHARE_OPERANDS 2
+/* Maximum number of operands of a layer's NORM and UPD together, not counting the gradients. */
+#define UPDATE_OPERANDS 8
 
 /* Returns the number of operands of one forward task of layer l. */
 static uint64_t forward_operands(const struct graph *g, uint32_t l)
@@ -26,7 +28,7 @@ static uint64_t backward_operands(const struct graph *g, uint32_t l)
            g->layers[l].loss_in_bwd + (s->scratch_bwd > 0);
 }
 
-/* Adds the tasks and operands of layer l to *size. */
+/* Adds the numbers of tasks and operands of layer `l` to *size. */
 static void add_layer(const struct graph *g, uint32_t l, struct planning_size *size)
 {
     uint64_t micros = graph_micros(g, l);

@@ -1,8 +1,8 @@
-/* Implements plan_make: tries the candidates of a policy and returns the best plan that fits. If none fits,
- * it reports how much memory would suffice.
+/* Implements plan_make, which tries the candidates of a policy and returns the best plan that fits. If
+ * no candidate fits, reports how much memory would be enough.
  *
- * Whether a candidate fits is never estimated: it is built with addresses, and its peaks are compared with
- * the capacities. Its time is that of the simulator.
+ * The check whether a candidate fits is exact: the candidate is built with addresses, and its peaks are
+ * compared with the capacities. The time of a candidate comes from the simulator.
  */
 #include "scheduler/policy/policy.h"
 
@@ -30,28 +30,31 @@ static const struct policy *const policies[POLICY_COUNT] = {
 #undef POLICY
 };
 
-/* The policies that `auto` tries, in this order. If `resident` fits, nothing needs to move, and no other
- * policy is tried, even if the simulator might predict a small gain from overlapping updates with compute.
- * The exception is a job with several replicas: data-parallel devices may be faster. */
+/* The policies that `auto` tries, in this order. If `resident` fits, nothing needs to move, and the
+ * other policies are not tried. A job with several replicas is an exception, because data-parallel
+ * devices may be faster. */
 static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream, POLICY_harmony_dp};
 
-/* plan_make tries no further policy once it has a plan and all candidates together had more than this many
- * tasks. */
+/* plan_make stops trying policies when it has a plan and the candidates so far had more than this number
+ * of tasks. */
 #define ENOUGH 100000
 
 /* The working state of one call of plan_make. */
 struct plan_search {
-    struct trial trial;          /* first field, because try_candidate casts it to struct plan_search */
-    struct plan_request request; /* the caller's, with UPDATE_AUTO replaced by the policy's default */
+    /* Must be the first field, because try_candidate casts a trial to struct plan_search. */
+    struct trial trial;
+    /* The caller's request, with UPDATE_AUTO replaced by the policy's default. */
+    struct plan_request request;
     const struct policy *policy;
     struct err *err;
     struct plan *best;
     uint64_t best_ns, best_bytes;
-    uint64_t least_host_bytes; /* least of all candidates that fit the devices; UINT64_MAX: none fits */
+    /* Least host memory of all candidates that fit the devices. UINT64_MAX if no candidate fits. */
+    uint64_t least_host_bytes;
 };
 
-/* Builds a candidate and adds its tasks and its work to the totals of the trial. `ret` may be NULL if only
- * the need is wanted. */
+/* Builds a candidate and adds its tasks and its work to the totals of the trial. `ret` may be NULL if
+ * only the required resources are wanted. */
 static int build_candidate(struct plan_search *s, const struct candidate *c, struct plan **ret,
                            struct plan_need *ret_need)
 {
@@ -66,16 +69,15 @@ static int build_candidate(struct plan_search *s, const struct candidate *c, str
     return r;
 }
 
-/* Returns whether the search has reached its limit of work. The limit is higher as long as there is no
- * plan. */
+/* Returns whether the search has reached its limit of work. The limit is higher while there is no plan. */
 static bool is_over(const struct plan_search *s)
 {
     uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
     return s->trial.work > (s->best != NULL ? most : PLAN_WORK_IN_VAIN * most);
 }
 
-/* `auto` treats two times as equal if they differ by at most 1/SAME_TIME, because the simulator is no more
- * exact than that. */
+/* `auto` treats two times as equal if they differ by at most 1/SAME_TIME, because the simulator is not
+ * more exact. */
 #define SAME_TIME 200
 
 static bool plan_is_better(const struct plan_search *s, uint64_t ns, uint64_t bytes)
@@ -87,8 +89,8 @@ static bool plan_is_better(const struct plan_search *s, uint64_t ns, uint64_t by
     return bytes != s->best_bytes ? bytes < s->best_bytes : ns < s->best_ns;
 }
 
-/* Builds and simulates a candidate, and remembers its plan if it is the best so far. The result is that of
- * trial.run. */
+/* Builds and simulates a candidate, and keeps its plan if it is the best so far. Returns the same values
+ * as trial.run. */
 static int run_candidate(struct plan_search *s, const struct candidate *c)
 {
     struct trial *t = &s->trial;
@@ -104,7 +106,8 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
     if (p == NULL)
         return t->need.devices_fit;
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->trial.profile, s->request.machine);
-    /* The group state does not count: its few bytes are no reason to let fewer devices update. */
+    /* The group state is not counted, because its few bytes are no reason to use fewer devices for
+     * updates. */
     uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out - sim->bytes.group_in;
     t->moves_data_only =
         sim->bytes.state_in + sim->bytes.state_out + sim->bytes.stash_in + sim->bytes.stash_out == 0;
@@ -122,8 +125,8 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
     return 1;
 }
 
-/* The `run` function of the trial. Once the work is used up, it skips candidates and reports that they do not
- * fit. */
+/* The `run` function of the trial. After the work limit is reached, it returns 0 (does not fit) without
+ * building the candidate. */
 static int try_candidate(struct trial *t, const struct candidate *c)
 {
     struct plan_search *s = (struct plan_search *)t;
@@ -144,7 +147,8 @@ static void use_policy(struct plan_search *s, const struct plan_request *request
         s->request.update = s->policy->default_update;
 }
 
-/* Sets *ret to the need of the policy's leanest candidate, on a machine with unlimited memory. */
+/* Sets *ret to the resources that the policy's leanest candidate needs on a machine with unlimited
+ * memory. */
 static int policy_need(struct plan_search *s, struct plan_need *ret)
 {
     struct machine endless = *s->request.machine;
@@ -160,8 +164,8 @@ static int policy_need(struct plan_search *s, struct plan_need *ret)
     return r;
 }
 
-/* Sets *ret to the policies that a request allows, and returns their number: one, or those that `auto`
- * tries. */
+/* Sets *ret to the policies that a request allows, and returns their number. `auto` allows several
+ * policies; all others allow only themselves. */
 static uint32_t requested(const struct plan_request *request, const enum policy_id **ret)
 {
     uint32_t all = sizeof auto_tries / sizeof auto_tries[0];
@@ -171,8 +175,8 @@ static uint32_t requested(const struct plan_request *request, const enum policy_
     return request->train->n_replicas > 1 ? all : all - 1; /* harmony-dp, the last one, needs replicas */
 }
 
-/* Sets *ret to the need of the leanest candidate of all policies that the request allows: the one with the
- * least device memory. */
+/* Finds the candidate that needs the least device memory, among the leanest candidates of all policies
+ * that the request allows. Sets *ret to the resources that it needs. */
 static int least_need(struct plan_search *s, const struct plan_request *request, struct plan_need *ret)
 {
     const enum policy_id *ids;
@@ -190,8 +194,8 @@ static int least_need(struct plan_search *s, const struct plan_request *request,
     return 0;
 }
 
-/* Tries the leanest candidate of each policy until one fits. plan_make calls this if the search was cut short
- * before it reached them. */
+/* Tries the leanest candidate of each policy until one fits. plan_make calls this if the search was cut
+ * short before it tried them. */
 static int try_leanest(struct plan_search *s, const struct plan_request *request)
 {
     const enum policy_id *ids;
@@ -247,7 +251,7 @@ uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret)
     return most;
 }
 
-/* Writes the part of a message that names the largest task, for example "; layer 2 (dense) needs most, 5120
+/* Writes the part of a message that names the largest task, such as "; layer 2 (dense) needs most, 5120
  * bytes (5.00 KiB) in its backward pass". */
 static void largest_text(char *buf, size_t size, const struct graph *g)
 {

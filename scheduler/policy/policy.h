@@ -27,21 +27,26 @@ extern const char *const policy_names[POLICY_COUNT + 1]; /* NULL-terminated */
 enum update_place { UPDATE_AUTO, UPDATE_HOST, UPDATE_DEVICE, UPDATE_PLACE_COUNT };
 extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
 
-/* What makes a plan the best one: the shortest step, or the fewest bytes to and from the host. If two plans
- * are equal in that, the other criterion decides. */
+/* The criterion for the best plan: the shortest step, or the fewest bytes to and from the host. If two
+ * plans are equal by this criterion, the other one decides. */
 enum plan_objective { OBJECTIVE_TIME, OBJECTIVE_BYTES, OBJECTIVE_COUNT };
 extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1];
 
-/* The input of plan_make. The caller owns everything that it points to. */
+/* The input of plan_make. The caller owns everything that the request points to. */
 struct plan_request {
-    const struct graph *train, *eval; /* eval may be NULL: the plan then has an empty eval program */
+    /* eval may be NULL. The plan then has an empty eval program. */
+    const struct graph *train, *eval;
     const struct machine *machine;
-    enum policy_id policy; /* POLICY_auto also tries other policies and takes the best plan */
+    /* POLICY_auto also tries other policies and uses the best plan. */
+    enum policy_id policy;
     enum update_place update;
-    const struct table *table; /* measured times for the graph's micro-batch size; NULL: use formulas */
+    /* Measured times for the graph's micro-batch size. If NULL, formulas are used. */
+    const struct table *table;
     enum plan_objective objective;
-    uint64_t most_work;  /* limit on the instructions that the search builds; 0: PLAN_WORK */
-    uint64_t *used_work; /* plan_make adds the instructions that it built; may be NULL */
+    /* Maximum number of instructions that the search builds. 0 means PLAN_WORK. */
+    uint64_t most_work;
+    /* plan_make adds the number of instructions that it built to this counter. May be NULL. */
+    uint64_t *used_work;
 };
 
 /* Limits on the length of a search, in instructions built. Building one takes a few microseconds. A limit in
@@ -58,16 +63,17 @@ struct plan_request {
  * If only host memory is too small, `err` names the bytes needed and *ret_least is left unchanged. */
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err);
 
-/* Returns the task durations that plan_make uses for this request. The caller destroys the profile. */
+/* Returns the task durations that plan_make uses for this request. The caller frees them with
+ * profile_destroy. */
 struct profile *plan_profile(const struct plan_request *request);
 
-/* Sets *ret_bytes to the least capacity, equal for all devices, with which plan_make would find a plan. The
- * machine's own capacity_bytes are ignored. */
+/* Sets *ret_bytes to the smallest capacity, equal for all devices, with which plan_make finds a plan.
+ * Ignores capacity_bytes of the machine. */
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
 
-/* Returns the bytes of the device task whose required operands take most memory, each operand rounded up to
- * PLAN_ALIGN. No plan can use less device memory than this. *ret becomes that task, or NULL when the graph
- * has no device task. Of several equally large tasks, the task of the first layer is taken. */
+/* Returns the number of bytes that the largest device task needs for its required operands, each rounded
+ * up to PLAN_ALIGN. No plan can use less device memory. Sets *ret to that task, or to NULL if the graph
+ * has no device task. If several tasks are equally large, the task of the first layer is used. */
 uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret);
 
 #endif

@@ -23,7 +23,7 @@
 #include "scheduler/build/build.h"
 #include "scheduler/policy/outline.h"
 
-/* The knobs to try, from the most overlap to the least memory. */
+/* The knobs to try. The first has the most overlap, and the last needs the least memory. */
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .retain = true, .lead_state = 1, .lead_items = 1},
     {.keep = KEEP_UNIT, .retain = true, .lead_state = 0, .lead_items = 1},
@@ -39,7 +39,7 @@ static uint32_t team_devices(const struct plan_request *r, const struct candidat
     return c->single ? 1 : r->machine->n_devices / (c->teams > 1 ? c->teams : 1);
 }
 
-/* Returns the device of a pack: the packs go round robin over the devices of the team. */
+/* Returns the device of a pack. The packs are assigned round robin to the devices of the team. */
 static uint32_t team_device(const struct plan_request *r, const struct candidate *c, uint32_t team,
                             uint32_t pack)
 {
@@ -52,8 +52,7 @@ static uint32_t pack_start(const struct candidate *c, uint32_t pack)
     return c->starts != NULL ? c->starts[pack] : pack;
 }
 
-/* Fills in the owners of all shares. The devices of different teams that compute the same layer share its
- * state. */
+/* Sets the owners of all shares. Devices of different teams that compute the same layer share its state. */
 static void own_shares(const struct plan_request *r, const struct candidate *c, struct order *o)
 {
     order_own(o, c->teams);
@@ -65,20 +64,20 @@ static void own_shares(const struct plan_request *r, const struct candidate *c, 
     }
 }
 
-/* Returns the first row of a wave, relative to the team's rows. It is a multiple of c->unit, so that every
- * layer has whole micro-batches. */
+/* Returns the first row of a wave, relative to the team's rows. The row is a multiple of c->unit, so
+ * that every layer has whole micro-batches. */
 static uint32_t wave_begin(const struct candidate *c, uint32_t rows, uint32_t wave)
 {
     uint32_t unit = c->unit > 0 ? c->unit : 1;
     return (uint32_t)((uint64_t)wave * (rows / unit) / c->waves) * unit;
 }
 
-/* Adds all passes of one team's rows [from, to). */
+/* Adds all passes of the rows [from, to) of one team. */
 static void pass_wave(struct passes *p, const struct plan_request *r, const struct candidate *c,
                       uint32_t team, uint32_t from, uint32_t to)
 {
-    /* With `snake`, the last forward pass descends. The fused pass, which ascends, then begins with the
-     * newest micro-batch. */
+    /* With `snake`, the last forward pass is in descending order. The fused pass ascends, so it begins
+     * with the newest micro-batch. */
     for (uint32_t d = 0; c->snake && d < r->machine->n_devices; d++)
         p->back[d] = c->packs % 2 == 1;
     for (uint32_t k = 0; k < c->packs; k++)
@@ -89,9 +88,9 @@ static void pass_wave(struct passes *p, const struct plan_request *r, const stru
                       team_device(r, c, team, c->onward ? 2 * c->packs - k : k));
 }
 
-/* Returns the layer from which on packs save no S. A saved S stays on the device for lead_items items, while
- * it is spilled. In the packs just before the fused segment it would occupy memory that the fused layers
- * need. So these packs save no S, unless save_last_packs says that the memory suffices. */
+/* Returns the first layer from which packs no longer save S. A saved S stays on the device for
+ * lead_items items while it is spilled. In the packs just before the fused segment, it would use memory
+ * that the fused layers need, unless save_last_packs says that there is enough. */
 static uint32_t save_end(const struct plan_request *r, const struct candidate *c)
 {
     if (c->save_last_packs)
@@ -141,7 +140,8 @@ static struct candidate outline_candidate(const struct plan_request *r, const st
                           .teams = o->n_devices,
                           .single = true,
                           .unit = o->rows,
-                          .snake = o->save_every == 0, /* micro-batches that save S come at even distances */
+                          /* If some micro-batches save S, they must come at even distances. */
+                          .snake = o->save_every == 0,
                           .save_every = o->save_every,
                           .save_last_packs = o->save_last_packs,
                           .knobs = variants[0]};
@@ -176,21 +176,25 @@ static void auto_leanest(const struct plan_request *r, struct candidate *ret)
 
 /* ---- the search ---- */
 
-#define ENOUGH 100000 /* tasks in all candidates; after this many, the best candidate so far is taken */
+/* Maximum number of tasks in all candidates. After that, the best candidate so far is used. */
+#define ENOUGH 100000
 
-/* The state of a search for pipelines, with a fixed number of teams. */
+/* The state of a search for pipelines. The number of teams is fixed during the search. */
 struct pipeline_search {
     const struct plan_request *r;
     struct trial *t;
-    struct candidate best; /* best with the current variant of knobs; the trial knows the best of all */
-    uint64_t best_cost;    /* UINT64_MAX: none fits yet */
-    bool perfect;          /* the objective is fewest bytes, and `best` moves nothing but data */
-    uint32_t *packs;       /* scratch for partitions: n_layers + 1 entries */
+    /* The best candidate with the current variant of knobs. The trial has the best candidate of all
+     * variants. */
+    struct candidate best;
+    uint64_t best_cost; /* UINT64_MAX: none fits yet */
+    /* Whether the objective is fewest bytes and `best` moves nothing but data. */
+    bool perfect;
+    uint32_t *packs; /* scratch for partitions: n_layers + 1 entries */
     struct arena *arena;
 };
 
-/* Tries a candidate and makes it s->best if it is better. Returns 1 if it fits, 0 if not, or a negative
- * errno. After ENOUGH tasks it returns 0 without trying. */
+/* Tries a candidate, and makes it s->best if it is better. Returns 1 if it fits, 0 if it does not fit,
+ * or a negative errno. After ENOUGH tasks, returns 0 without trying it. */
 static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
     if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
@@ -205,8 +209,8 @@ static int attempt(struct pipeline_search *s, const struct candidate *c)
     return e;
 }
 
-/* Returns the time of one micro-batch in layers [first, last) as packs: two forward passes and one backward
- * pass. */
+/* Returns the time of one micro-batch in layers [first, last) if they run as packs: two forward passes
+ * and one backward pass. */
 static uint64_t pack_ns(const struct pipeline_search *s, uint32_t first, uint32_t last)
 {
     uint64_t sum = 0;
@@ -215,7 +219,7 @@ static uint64_t pack_ns(const struct pipeline_search *s, uint32_t first, uint32_
     return sum;
 }
 
-/* Returns the time of one micro-batch in the fused layers from `first` on. */
+/* Returns the time of one micro-batch in the fused layers, which start at `first`. */
 static uint64_t fused_ns(const struct pipeline_search *s, uint32_t first)
 {
     uint64_t sum = 0;
@@ -237,9 +241,9 @@ static uint64_t busiest_ns(const struct pipeline_search *s, const struct candida
     return most;
 }
 
-/* Cuts packs so that all devices of a team have about the same total time. The packs of the device with the
- * fused segment are shorter by the time of that segment. Each pack ends where the sum of times is nearest to
- * its target. */
+/* Cuts the layers into packs so that all devices of a team have about the same total time. The device
+ * with the fused segment gets correspondingly shorter packs. Each pack ends at the layer where the sum
+ * of times is nearest to its target. */
 static void cut_by_quota(const struct pipeline_search *s, const struct candidate *c, uint32_t *starts)
 {
     uint32_t n = team_devices(s->r, c), fused_device = team_device(s->r, c, 0, c->packs);
@@ -260,8 +264,8 @@ static void cut_by_quota(const struct pipeline_search *s, const struct candidate
     starts[c->packs] = c->fused;
 }
 
-/* Cuts the layers before c->fused into c->packs packs, or as near to that number as possible. Of two ways of
- * cutting, it takes the one that gives the busiest device less to do. */
+/* Cuts the layers before c->fused into c->packs packs, or as near to that number as possible. There are
+ * two ways to cut; the function uses the way in which the busiest device has less to do. */
 static void cut_packs(struct pipeline_search *s, struct candidate *c)
 {
     if (c->packs > c->fused)
@@ -284,8 +288,8 @@ static void cut_packs(struct pipeline_search *s, struct candidate *c)
         c->starts = even;
 }
 
-/* Cuts all layers into `total` runs of about the same time. The last run is the fused segment. It recomputes
- * nothing, so it may have more layers than a pack. */
+/* Cuts all layers into `total` runs of about the same time. The last run is the fused segment. It may
+ * have more layers than a pack, because it recomputes nothing. */
 static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
 {
     const struct profile *prof = s->t->profile;
@@ -302,15 +306,16 @@ static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
             best = f;
         }
         if (fused > packs)
-            break; /* a longer fused segment only makes this worse */
+            /* A longer fused segment would only be worse. */
+            break;
     }
     c->packs = total - 1;
     c->fused = best;
     cut_packs(s, c);
 }
 
-/* Finds the fewest packs with which a candidate fits, by bisection. Sets *ret_total to their number, counting
- * the fused segment, or to 0 if no candidate fits. */
+/* Finds the smallest number of packs with which a candidate fits, by bisection. Sets *ret_total to this
+ * number, including the fused segment, or to 0 if no candidate fits. */
 static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t *ret_total)
 {
     uint32_t low = 1, high = s->r->train->n_layers;
@@ -331,8 +336,8 @@ static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t
     return e < 0 ? e : 0;
 }
 
-/* Tries more packs than necessary: smaller packs leave memory for other uses. In a pipeline, a multiple of
- * the number of devices is best balanced. */
+/* Tries more packs than necessary, because smaller packs leave memory for other uses. In a pipeline, a
+ * multiple of the number of devices gives the best balance. */
 static int try_packs(struct pipeline_search *s, uint32_t fewest)
 {
     const uint32_t n = team_devices(s->r, &s->best), most = s->r->train->n_layers;
@@ -353,8 +358,8 @@ static int try_packs(struct pipeline_search *s, uint32_t fewest)
     return 0;
 }
 
-/* Tries longer fused segments, by bisection. Layers in the fused segment are not recomputed. But in a
- * pipeline only one device runs it, so it should not be much longer than the packs. */
+/* Tries longer fused segments, by bisection. Layers in the fused segment are not recomputed. In a
+ * pipeline, however, only one device runs the segment, so it should not take much longer than the packs. */
 static int try_fused(struct pipeline_search *s)
 {
     uint32_t low = 0, high = s->best.fused;
@@ -374,7 +379,7 @@ static int try_fused(struct pipeline_search *s)
     return 0;
 }
 
-/* Tries the shortest fused segments: they leave memory for other uses. */
+/* Tries the shortest fused segments, because they leave memory for other uses. */
 static int try_short_fused(struct pipeline_search *s)
 {
     const uint32_t last = s->r->train->n_layers - 1;
@@ -389,7 +394,7 @@ static int try_short_fused(struct pipeline_search *s)
     return 0;
 }
 
-/* Tries to let the backward packs continue around the devices. */
+/* Tries a candidate in which the backward packs continue round robin over the devices. */
 static int try_onward(struct pipeline_search *s)
 {
     struct candidate c = s->best;
@@ -397,12 +402,13 @@ static int try_onward(struct pipeline_search *s)
     if (s->r->machine->n_devices == 1 || c.teams > 1)
         return 0;
     c.onward = true;
-    c.knobs.pinned = NULL; /* a layer's two passes run on different devices, so its state cannot stay */
+    /* The two passes of a layer run on different devices, so its state cannot stay on one device. */
+    c.knobs.pinned = NULL;
     int e = attempt(s, &c);
     return e < 0 ? e : 0;
 }
 
-/* Tries 2, 4, 8, ... waves, as long as each is better than the last. */
+/* Tries 2, 4, 8, ... waves. Stops when a candidate is not better than the one before it. */
 static int try_waves(struct pipeline_search *s)
 {
     uint32_t most = s->r->train->n_micro / (s->best.teams > 1 ? s->best.teams : 1); /* no wave is empty */
@@ -419,14 +425,14 @@ static int try_waves(struct pipeline_search *s)
     return 0;
 }
 
-/* Returns the bytes of a layer's pinned state, including alignment. */
+/* Returns the number of bytes of a layer's pinned state, including alignment. */
 static uint64_t state_bytes(const struct graph_layer *l)
 {
     return l->size.w + l->k_bytes + l->b_bytes + 3ull * PLAN_ALIGN;
 }
 
-/* Pins layers in ascending order, within the budget of each device. The first layers profit most, because
- * they are updated last and needed first in the next step. */
+/* Pins layers in ascending order, within the budget of each device. The first layers benefit most,
+ * because they are updated last and needed first in the next step. */
 static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *budget)
 {
     const struct graph *g = s->r->train;
@@ -446,8 +452,8 @@ static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *
     c->knobs.pinned = pinned;
 }
 
-/* Sets `ret` to the capacity of each device that is left for pinned state: the total minus what the candidate
- * needs when nothing is pinned or retained. */
+/* Sets ret[d] to the number of bytes on device d that are left for pinned state. This is the capacity
+ * minus the bytes that the candidate needs when nothing is pinned or retained. */
 static int spare_bytes(struct pipeline_search *s, const struct candidate *c, uint64_t *ret)
 {
     struct candidate bare = *c;
@@ -461,7 +467,7 @@ static int spare_bytes(struct pipeline_search *s, const struct candidate *c, uin
     return e;
 }
 
-/* Tries to pin as many layers as fit, half as many, and a quarter. */
+/* Tries to pin as many layers as fit, then half as many, and then a quarter. */
 static int try_pins(struct pipeline_search *s)
 {
     uint64_t spare[DEVICE_MAX], budget[DEVICE_MAX];
@@ -484,8 +490,8 @@ static int attempt_pinned(struct pipeline_search *s, struct candidate *c, const 
     return attempt(s, c);
 }
 
-/* Tries to pin the state of all layers, so that no state moves, with fewer and fewer packs as long as that
- * fits. */
+/* Tries to pin the state of all layers, so that no state moves. Reduces the number of packs as long as
+ * the candidate fits. */
 static int try_all_pinned(struct pipeline_search *s)
 {
     uint64_t endless[DEVICE_MAX], sum = 0, has = 0;
@@ -534,7 +540,8 @@ static int improve(struct pipeline_search *s, uint32_t fewest)
     return e;
 }
 
-/* Searches pipelines: all devices as one team, or several teams that are pipelines. */
+/* Searches for the best pipeline. All devices form one team, or there are several teams and each is a
+ * pipeline. */
 static int search_pipeline(const struct plan_request *r, struct trial *t, uint32_t teams)
 {
     struct pipeline_search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
@@ -549,16 +556,18 @@ static int search_pipeline(const struct plan_request *r, struct trial *t, uint32
             continue;
         e = improve(&s, fewest);
         if (r->objective == OBJECTIVE_TIME || s.perfect)
-            break; /* the other variants overlap less: they may save bytes, but no time */
+            /* The other variants overlap less. They may save bytes, but they save no time. */
+            break;
     }
     arena_destroy(s.arena);
     return e;
 }
 
-#define OUTLINES 3 /* number of outlines that are built for data-parallel devices */
+/* Number of outlines to build for data-parallel devices. */
+#define OUTLINES 3
 
-/* Builds an outline with the given lead_state. If it does not fit, *ret_excess is the number of bytes by
- * which the worst device exceeds its capacity, or 0 if only host memory is too small. */
+/* Builds an outline with the given lead_state. If it does not fit, sets *ret_excess to the number of
+ * bytes by which the worst device exceeds its capacity, or to 0 if only host memory is too small. */
 static int try_outline(const struct plan_request *r, struct trial *t, const struct outline *o,
                        uint32_t lead_state, uint64_t *ret_excess)
 {
@@ -574,8 +583,8 @@ static int try_outline(const struct plan_request *r, struct trial *t, const stru
     return e;
 }
 
-/* Builds an outline and shrinks it until it fits. If it cannot shrink any further, tries it with less
- * overlap. */
+/* Builds an outline and shrinks it until it fits. If the outline cannot shrink any further, tries it
+ * with less overlap. */
 static int try_outline_shrunk(const struct outline_request *q, const struct plan_request *r, struct trial *t,
                               struct outline *o)
 {
@@ -589,8 +598,8 @@ static int try_outline_shrunk(const struct outline_request *q, const struct plan
     return e;
 }
 
-/* Lists the best outlines for `teams` devices, and builds each of them. With save_on_host, each is built a
- * second time with save_last_packs set. */
+/* Lists the best outlines for `teams` devices and builds each of them. If save_on_host is set, each
+ * outline is built a second time with save_last_packs. */
 static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t teams,
                               bool save_on_host)
 {

@@ -14,7 +14,7 @@
 
 #include "scheduler/build/build.h"
 
-/* The knobs to try, from the most overlap to the least memory. */
+/* The knobs to try. The first has the most overlap, and the last needs the least memory. */
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .lead_state = 1, .lead_items = 1},
     {.keep = KEEP_UNIT, .lead_state = 0, .lead_items = 1},
@@ -22,8 +22,8 @@ static const struct knobs variants[] = {
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])
 
-/* Sets *count, a field of *c, to the least value from `low` on that fits, by bisection. The initial value
- * must fit. */
+/* Finds by bisection the smallest value of *count, at least `low`, with which the candidate fits.
+ * `count` points to a field of *c. The initial value of *count must fit. */
 static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_t low)
 {
     uint32_t high = *count;
@@ -43,7 +43,8 @@ static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_
 
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
 {
-    uint32_t packs = r->train->n_layers + 1; /* the next variant must need fewer packs than this */
+    /* The next variant must need fewer packs than this number. */
+    uint32_t packs = r->train->n_layers + 1;
     for (size_t i = 0; i < N_VARIANTS && packs > 1; i++) {
         struct candidate c;
         policy_harmony_pp.leanest(r, &c);
@@ -55,7 +56,8 @@ int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
             continue;
         if (e > 0)
             e = fewest(t, &c, &c.packs_bwd, 1);
-        if (e == 0 && c.packs_bwd > 1) /* a single pack is the whole chain, fused */
+        /* If there is a single pack, it is the whole fused chain. */
+        if (e == 0 && c.packs_bwd > 1)
             e = fewest(t, &c, &c.packs_fwd, 1);
         if (e < 0)
             return e;

@@ -9,7 +9,7 @@
 
 #include "scheduler/build/build.h"
 
-/* The knobs to try, from the most overlap to the least memory. */
+/* The knobs to try. The first has the most overlap, and the last needs the least memory. */
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .lead_state = 1, .lead_items = 1},
     {.keep = KEEP_UNIT, .lead_state = 0, .lead_items = 1},
@@ -35,10 +35,11 @@ static void stream_leanest(const struct plan_request *r, struct candidate *ret)
     *ret = (struct candidate){.knobs = variants[N_VARIANTS - 1]};
 }
 
-/* The order being written, and the number of the next unit of each device. */
+/* The order that is being written, and the number of the next unit on each device. */
 struct unit_cursor {
     struct order *o;
-    uint32_t next[DEVICE_MAX]; /* a layer's pass is both a span and an item */
+    /* Per device: its next unit. A pass of a layer is both a span and an item. */
+    uint32_t next[DEVICE_MAX];
 };
 
 static void add_task(struct unit_cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro)
@@ -76,7 +77,8 @@ static void stream_order(const struct plan_request *r, const struct profile *pro
         for (uint32_t l = 0; l <= loss; l++) {
             add_task(&c, INSTR_FWD, l, j);
             if (l < loss)
-                end_unit(&c, l); /* forward and backward pass of the loss are one unit */
+                /* The forward and the backward pass of the loss form one unit, which ends later. */
+                end_unit(&c, l);
         }
         for (uint32_t l = g->n_layers; l-- > g->first_trained;) {
             if (l != loss && g->layers[l].size.s > 0)

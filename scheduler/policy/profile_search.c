@@ -1,8 +1,9 @@
 /* Implements the search declared in profile_search.h.
  *
- * It lists the best outlines, builds and simulates the first few that differ, and shrinks those that do not
- * fit. If the devices of the best plan wait, small variations of it are tried. Counts limit the number of
- * plans that are built. A clock would make the result depend on the computer.
+ * The search lists the best outlines, builds and simulates the first few that differ, and shrinks those
+ * that do not fit. If the devices of the best plan wait, the search tries small variations of the plan.
+ * The number of built plans is limited by counts, because a time limit would make the result depend on
+ * the computer.
  */
 #include "scheduler/policy/profile_search.h"
 
@@ -13,15 +14,21 @@
 #include "scheduler/policy/outline.h"
 #include "scheduler/predict/simulate.h"
 
-#define LISTED       24 /* outlines in the list */
-#define BUILDS       3  /* most outlines whose plans are built and fit */
-#define SAVE_BUILDS  2  /* the same limit for outlines that save S on the host */
-#define SHRINKS      4  /* most attempts to shrink an outline that does not fit */
-#define MAX_SIZES    256
-#define ENOUGH       100000ull /* instructions built; after this many, the best plan so far is taken */
-#define WAITS_BEYOND 32        /* a plan waits if a step exceeds its compute time by 1/WAITS_BEYOND of it */
-#define VARIATIONS   5         /* kinds of variation that are tried on a plan that waits */
-#define REFINES      8         /* most variations tried in all */
+#define LISTED 24 /* outlines in the list */
+/* Maximum number of outlines whose plans are built and fit. */
+#define BUILDS 3
+/* The same limit for outlines that save S on the host. */
+#define SAVE_BUILDS 2
+/* Maximum number of attempts to shrink an outline that does not fit. */
+#define SHRINKS   4
+#define MAX_SIZES 256
+/* Maximum number of instructions built. After that, the best plan so far is used. */
+#define ENOUGH 100000ull
+/* A plan waits if its step takes at least 1/WAITS_BEYOND longer than its compute time. */
+#define WAITS_BEYOND 32
+/* Number of kinds of variation that are tried on a plan that waits. */
+#define VARIATIONS 5
+#define REFINES    8 /* most variations tried in all */
 
 /* The state of one search. */
 struct profile_search {
@@ -42,7 +49,7 @@ void profile_search_result_finish(struct profile_search_result *r)
 
 /* ---- one outline ---- */
 
-/* Makes the graph with the micro-batch sizes of an outline. */
+/* Builds the graph that has the micro-batch sizes of an outline. */
 static int outline_graph(const struct profile_search *s, const struct outline *o, struct graph **ret)
 {
     uint32_t n = s->q->table->n_layers, *rows = xcalloc(n, sizeof *rows);
@@ -63,7 +70,7 @@ static bool result_is_better(const struct profile_search *s, const struct profil
     return a->ns != b->ns ? a->ns < b->ns : a->bytes < b->bytes;
 }
 
-/* Simulates a plan, and makes it the best if it is better. Takes over or frees *made. */
+/* Simulates a plan, and keeps it if it is better than the best plan so far. Takes ownership of *made. */
 static void consider_plan(struct profile_search *s, const struct plan_request *r, const struct profile *prof,
                           const struct outline *o, struct profile_search_result *made)
 {
@@ -84,8 +91,9 @@ static void consider_plan(struct profile_search *s, const struct plan_request *r
     }
 }
 
-/* Builds the plan of an outline. Returns 1 if it fits. Returns 0 if not; *ret_excess is then the number of
- * bytes by which the worst device exceeds its capacity, or 0 if only host memory is too small. */
+/* Builds the plan of an outline. Returns 1 if it fits, 0 if it does not, or a negative errno. If it does
+ * not fit, sets *ret_excess to the number of bytes by which the worst device exceeds its capacity, or to
+ * 0 if only host memory is too small. */
 static int build(struct profile_search *s, const struct outline *o, uint64_t *ret_excess)
 {
     struct profile_search_result made = {0};
@@ -114,7 +122,7 @@ static int build(struct profile_search *s, const struct outline *o, uint64_t *re
     return e < 0 ? e : fits;
 }
 
-/* Builds an outline, and shrinks it until it fits. Returns 1 if it fits in the end. */
+/* Builds an outline, and shrinks it until it fits. Returns 1 if it finally fits. */
 static int build_fitting(struct profile_search *s, struct outline *o)
 {
     uint64_t excess = 0;
@@ -126,9 +134,9 @@ static int build_fitting(struct profile_search *s, struct outline *o)
 
 /* ---- the list ---- */
 
-/* Fills `ret` with the possible micro-batch sizes and returns their number. A size must divide the rows of
- * a device, and both passes must have been measured for it. If the request names a size, that is the only
- * one. */
+/* Fills `ret` with the possible micro-batch sizes and returns their number. A size must divide the rows
+ * of a device, and both passes must have been measured at this size. If the request names a size, only
+ * this size is possible. */
 static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devices, uint32_t *ret)
 {
     const struct table *t = q->table;
@@ -144,7 +152,7 @@ static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devi
     return n;
 }
 
-/* Returns the largest number of devices that can divide the batch equally. */
+/* Returns the largest number of devices among which the batch can be divided equally. */
 static uint32_t find_devices(const struct profile_search_request *q)
 {
     uint32_t n = q->machine->n_devices, unit = q->micro_batch > 0 ? q->micro_batch : 1;
@@ -153,7 +161,7 @@ static uint32_t find_devices(const struct profile_search_request *q)
     return n;
 }
 
-/* Returns whether an outline differs in its micro-batch sizes from the n outlines that were built. */
+/* Returns whether an outline has other micro-batch sizes than the `n` outlines that were built. */
 static bool is_new(const struct outline *o, const struct outline *built, int n)
 {
     for (int i = 0; i < n; i++)
@@ -162,7 +170,7 @@ static bool is_new(const struct outline *o, const struct outline *built, int n)
     return true;
 }
 
-/* Lists the outlines and builds the best of them, until `builds` plans fit. */
+/* Lists the outlines and builds the best ones, until `builds` plans fit. */
 static int build_best(struct profile_search *s, int builds)
 {
     struct outline list[LISTED], built[BUILDS];
@@ -189,8 +197,8 @@ static int build_best(struct profile_search *s, int builds)
 /* ---- variations ---- */
 
 /* Makes variation number `way` of the best outline: more pins, larger or smaller packs, or fewer fused
- * layers. The estimates are least exact for these parameters when devices wait for one another. Returns false
- * if the variation is the outline itself or is not allowed. */
+ * layers. When devices wait for one another, the estimates are least exact for these parameters. Returns
+ * false if the variation changes nothing or is not allowed. */
 static bool vary(const struct profile_search *s, int way, struct outline *ret)
 {
     uint32_t n = s->q->table->n_layers;
@@ -218,7 +226,7 @@ static bool vary(const struct profile_search *s, int way, struct outline *ret)
     return ret->pins != o->pins || ret->pack != o->pack || ret->fused != o->fused;
 }
 
-/* Tries variations of the best plan as long as its devices wait. Stops when all kinds of variation have
+/* Tries variations of the best plan while its devices wait. Stops when all kinds of variation have
  * failed one after another. */
 static int refine(struct profile_search *s)
 {

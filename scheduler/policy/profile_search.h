@@ -15,27 +15,30 @@
 #include "base/err.h"
 #include "scheduler/policy/policy.h"
 
-/* The input of profile_search_outlines. The caller owns everything that it points to. */
+/* The input of profile_search_outlines. The caller owns everything that the request points to. */
 struct profile_search_request {
     const struct table *table;
     const struct machine *machine;
-    uint32_t batch;       /* rows of a step */
-    uint32_t micro_batch; /* one size for all layers; 0: the search chooses the sizes */
+    uint32_t batch; /* rows of a step */
+    /* One micro-batch size for all layers. If 0, the search chooses the sizes. */
+    uint32_t micro_batch;
     enum update_place update;
     enum plan_objective objective;
 };
 
-/* A plan and the graph that it belongs to. profile_search_result_finish frees both. */
+/* A plan and its graph. profile_search_result_finish frees both. */
 struct profile_search_result {
     struct graph *graph;
     struct plan *plan;
-    uint64_t ns, bytes;   /* simulated time of a step; bytes that it moves to and from the host */
+    /* Simulated time of a step, and the number of bytes it moves to and from the host. */
+    uint64_t ns, bytes;
     bool moves_data_only; /* the plan moves neither state nor stash */
-    bool waits;           /* a step takes notably longer than a device computes, or some device is idle */
+    /* Whether a step takes notably longer than a device computes, or some device is idle. */
+    bool waits;
 };
 
-/* Finds the best data-parallel plan. Returns 0 and an all-zero *ret when no outline fits; plan_make may still
- * find a plan then, and otherwise says which memory is too small. */
+/* Finds the best data-parallel plan. If no outline fits, returns 0 and sets *ret to zeros. The caller
+ * may then try plan_make, which either finds a plan or reports which memory is too small. */
 int profile_search_outlines(const struct profile_search_request *q, struct profile_search_result *ret,
                             struct err *err);
 void profile_search_result_finish(struct profile_search_result *r);
