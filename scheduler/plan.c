@@ -88,8 +88,7 @@ static void count_instr(const struct plan *p, const struct plan_program *prog, c
         count_in(ret, c, operand_bytes(o));
     else if (in->kind == INSTR_SPILL)
         count_out(ret, c, operand_bytes(o));
-    /* A COPY uses no link, so it is not counted. */
-    else if (in->kind == INSTR_SEND)
+    else if (in->kind == INSTR_SEND) /* a COPY uses no link */
         ret->peer += operand_bytes(o);
 }
 

@@ -43,7 +43,8 @@ static struct profile *new_profile(const struct graph *g, const struct machine *
     p->layers = arena_alloc_array(arena, g->n_layers, sizeof *p->layers);
     for (uint32_t l = 0; l < g->n_layers; l++)
         profile_state(&g->layers[l], m, &p->layers[l]);
-    /* DECIDE reads one double per layer and writes one decision, so its time is nearly the launch alone. */
+    /* DECIDE reads one double per layer and writes one decision, so the launch takes nearly all of its
+     * time. */
     p->decide_ns = ns_add(rate_ns(g->n_layers * sizeof(double), m->host_bytes_per_s), m->launch_ns);
     return p;
 }
@@ -85,7 +86,8 @@ uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t
 {
     if (kind == INSTR_DECIDE)
         return p->decide_ns;
-    if (layer >= p->n_layers) /* an unverified plan may have any layer number */
+    /* A plan that was not verified may have any layer number. */
+    if (layer >= p->n_layers)
         return 0;
 
     const struct profile_layer *l = &p->layers[layer];

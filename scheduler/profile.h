@@ -1,8 +1,8 @@
-/* The profile: how long each task of one graph takes on one machine.
+/* The profile: the duration of each task of one graph on one machine.
  *
- * A profile is made for one graph, either from a table of measurements (table.h) or, without measurements,
- * from formulas. The planner and the simulator read it. It covers tasks only: the simulator computes the time
- * of moves from the machine's bandwidths.
+ * A profile is made for one graph, either from a table of measurements (table.h) or from formulas. The
+ * planner and the simulator read it. It covers only tasks. The simulator computes the durations of moves
+ * from the machine's bandwidths.
  */
 #ifndef SCHEDULER_PROFILE_H
 #define SCHEDULER_PROFILE_H
@@ -11,8 +11,8 @@
 #include "scheduler/machine.h"
 #include "scheduler/table.h"
 
-/* The durations of one layer's tasks, on a device or on the host. A layer without weights has no RED, NORM
- * and UPD, and zeros for them. */
+/* The durations of one layer's tasks, on a device or on the host. A layer without weights has no RED,
+ * NORM and UPD, so their durations are 0. */
 struct profile_layer {
     uint64_t fwd_ns, bwd_ns;               /* one micro-batch */
     uint64_t red_device_ns, red_host_ns;   /* RED of one replica */
@@ -27,19 +27,19 @@ struct profile {
     struct arena *arena; /* owns the array, and this struct */
 };
 
-/* Makes a profile from formulas. A task takes its FLOPs divided by the device's FLOP rate, or its bytes
- * divided by the memory bandwidth, whichever is longer, plus the cost of a launch. */
+/* Makes a profile from formulas. The duration of a task is the larger of its FLOPs divided by the FLOP
+ * rate and its bytes divided by the memory bandwidth, plus the cost of a launch. */
 struct profile *profile_analytic(const struct graph *g, const struct machine *m);
 
-/* Makes a profile from a table, interpolated at the graph's micro-batch sizes. The table must
- * have as many layers as the graph. RED, NORM and updates that the table does not have (0) get
- * the time of their memory traffic. */
+/* Makes a profile from a table, interpolated at the graph's micro-batch sizes. The table must have as
+ * many layers as the graph. If the table has no time (0) for a RED, NORM or update, the time is
+ * estimated from its memory traffic. */
 struct profile *profile_from_table(const struct table *t, const struct graph *g, const struct machine *m);
 
 /* Frees a profile. Does nothing when `p` is NULL. */
 void profile_destroy(struct profile *p);
 
-/* Returns the duration of a task of kind `kind`; on_host tells whether it runs on the host's stream.
+/* Returns the duration of a task of kind `kind`. on_host is true if the task runs on the host's stream.
  * Returns 0 for moves and drops. */
 uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t layer, bool on_host);
 

@@ -1,12 +1,12 @@
-/* Arithmetic on durations in whole nanoseconds, which the profile and the simulator share. */
+/* Arithmetic on durations in whole nanoseconds. The profile and the simulator share it. */
 #ifndef SCHEDULER_RATE_H
 #define SCHEDULER_RATE_H
 
 #include <stdint.h>
 
-/* Returns the nanoseconds that `amount` takes at `per_s` units per second, rounded up. A rate of 0 means
- * unlimited speed and gives 0. A result beyond 64 bits becomes UINT64_MAX. The product needs 128 bits, since
- * 18 GB times 1e9 overflows 64 bits. */
+/* Returns the number of nanoseconds that `amount` takes at `per_s` units per second, rounded up. A rate
+ * of 0 means unlimited speed and gives 0. A result beyond 64 bits becomes UINT64_MAX. The product needs
+ * 128 bits, because 18 GB times 1e9 is more than 2^64. */
 static inline uint64_t rate_ns(uint64_t amount, uint64_t per_s)
 {
     if (per_s == 0)

@@ -1,7 +1,7 @@
 /* Reads and writes profile tables as JSON (schema profile/v1), and interpolates their values.
  *
- * The reader is strict, because a mistake in a file would otherwise pass for a measurement: wrong types,
- * wrong array lengths, sizes that do not ascend, negative numbers and unknown keys are errors.
+ * The reader is strict, because a mistake in a file could otherwise be taken for a measurement. Wrong
+ * types, wrong array lengths, sizes that do not ascend, negative numbers and unknown keys are errors.
  */
 #include "scheduler/table.h"
 
@@ -64,7 +64,7 @@ static int read_axis(struct arena *a, const struct json *node, const char *path,
     return 0;
 }
 
-/* Reads the array under `key`, which must have one number for each size of `axis`. */
+/* Reads the array at `key`, which must have one number for each size of `axis`. */
 static void take_numbers(struct json_obj *o, struct arena *a, const char *key, const struct table_axis *axis,
                          double **ret)
 {
@@ -304,7 +304,7 @@ void table_to_json(const struct table *t, struct strbuf *out)
 
 /* ---- values ---- */
 
-/* Limits an extrapolated value to 0 .. 2^53, so that it fits into an integer. */
+/* Limits an extrapolated value to the range 0 to 2^53, so that it fits into an integer. */
 static double within(double v)
 {
     return fmin(fmax(v, 0), MAX_NUMBER);
@@ -312,7 +312,8 @@ static double within(double v)
 
 static double value_at(const struct table_axis *axis, const double *v, double size)
 {
-    if (axis->n == 1) /* with one measured size, values are proportional to the size */
+    /* If only one size was measured, values are proportional to the size. */
+    if (axis->n == 1)
         return within(v[0] * size / axis->sizes[0]);
     uint32_t i = 1;
     while (i < axis->n - 1 && axis->sizes[i] < size)
@@ -326,7 +327,7 @@ static uint64_t ns(double seconds)
     return (uint64_t)llround(within(seconds * 1e9));
 }
 
-/* Returns whole - parts, or 0 if the parts are larger. */
+/* Returns whole - parts, or 0 if `parts` is larger than `whole`. */
 static uint64_t rest(double whole, double parts)
 {
     return whole > parts ? (uint64_t)(whole - parts) : 0;

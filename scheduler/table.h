@@ -19,8 +19,8 @@
 #define TABLE_MAX_LAYERS  100000
 #define TABLE_MAX_SAMPLES 4096 /* most micro-batch sizes of an axis */
 
-/* The micro-batch sizes at which a quantity was measured, ascending. An array of measurements has one element
- * for each size of its axis. */
+/* The micro-batch sizes at which a quantity was measured, in ascending order. An array of measurements
+ * has one element for each size of its axis. */
 struct table_axis {
     uint32_t n;
     uint32_t *sizes;
@@ -28,32 +28,41 @@ struct table_axis {
 
 /* The measurements of one layer. Each array has as many elements as its axis in struct table. */
 struct table_layer {
-    bool tied;           /* the layer uses the weights of layer `owner` and has no optimizer state */
-    uint32_t owner;      /* for tied layers: the earlier layer that has the weights */
+    /* Whether the layer uses the weights of layer `owner` and has no optimizer state. */
+    bool tied;
+    /* Tied layers only: the earlier layer that has the weights. */
+    uint32_t owner;
     uint64_t w, b, k;    /* bytes of weights, buffers and optimizer state */
     double *input_bytes; /* axis: input */
     double *fwd_s;       /* seconds of the forward pass; axis: fwd */
-    double *bwd_s;       /* seconds of the backward pass, including a repeated forward pass; axis: bwd */
-    double *fwd_bytes;   /* peak device memory of the forward pass, with W and X; axis: fwd_bytes */
-    double *bwd_bytes;   /* peak device memory of the backward pass, with W, dW, X, dX; axis: bwd_bytes */
-    double update_cpu_s; /* seconds of an update on the host; 0: not measured */
-    double update_gpu_s; /* seconds of an update on the device; 0: not measured */
+    /* Seconds of the backward pass, including a repeated forward pass. The axis is bwd. */
+    double *bwd_s;
+    /* Peak device memory of the forward pass, including W and X. The axis is fwd_bytes. */
+    double *fwd_bytes;
+    /* Peak device memory of the backward pass, including W, dW, X and dX. The axis is bwd_bytes. */
+    double *bwd_bytes;
+    /* Seconds of an update on the host. 0 if it was not measured. */
+    double update_cpu_s;
+    /* Seconds of an update on the device. 0 if it was not measured. */
+    double update_gpu_s;
 };
 
 struct table {
     char model[64], device[80]; /* names for people; "": not known */
     struct table_axis fwd, bwd, fwd_bytes, bwd_bytes, input;
-    uint64_t link_bytes_per_s;      /* rate between host and all devices, in each direction; 0: not known */
+    /* Rate between the host and all devices, in each direction. 0 if it is not known. */
+    uint64_t link_bytes_per_s;
     uint64_t peer_bytes_per_s;      /* between two devices; 0: not known */
     uint64_t host_copy_bytes_per_s; /* within host memory; 0: not known */
     uint32_t n_layers;
-    struct table_layer *layers; /* layers in the order of the chain; the last is the loss */
-    struct arena *arena;        /* owns all arrays, and this struct */
+    /* The layers in the order of the chain. The last layer is the loss. */
+    struct table_layer *layers;
+    struct arena *arena; /* owns all arrays, and this struct */
 };
 
-/* Reads a table from JSON of schema profile/v1. Accepts // comments. `name` stands for the text in
- * messages, for example a file name. Returns -EINVAL for text that is not a valid table. The caller
- * frees *ret with table_destroy. */
+/* Reads a table from JSON of schema profile/v1. Accepts // comments. `name` is the name of the text in
+ * messages, such as a file name. Returns -EINVAL if the text is not a valid table. The caller frees *ret
+ * with table_destroy. */
 int table_parse(const char *text, size_t bytes, const char *name, struct table **ret, struct err *err);
 
 /* Appends a table to `out` as one line of JSON, without a newline. */
@@ -62,19 +71,22 @@ void table_to_json(const struct table *t, struct strbuf *out);
 /* Frees a table. Does nothing when `t` is NULL. */
 void table_destroy(struct table *t);
 
-/* The times and sizes of one layer at one micro-batch size, with the totals of the table
- * split into single tensors. */
+/* The times and sizes of one layer at one micro-batch size. The totals of the table are split into
+ * single tensors. */
 struct table_point {
-    uint64_t fwd_ns;        /* forward pass */
-    uint64_t bwd_ns;        /* backward pass alone, without the repeated forward pass */
-    uint64_t x;             /* bytes of the input */
-    uint64_t fwd_work;      /* forward workspace: peak bytes less W, B, input and output */
-    uint64_t s;             /* bytes that the forward pass saves: backward peak less W, dW, B, X and dX */
+    uint64_t fwd_ns; /* forward pass */
+    /* Time of the backward pass alone, without the repeated forward pass. */
+    uint64_t bwd_ns;
+    uint64_t x; /* bytes of the input */
+    /* Forward workspace: the peak bytes minus W, B, input and output. */
+    uint64_t fwd_work;
+    /* Bytes that the forward pass saves: the backward peak minus W, dW, B, X and dX. */
+    uint64_t s;
     uint64_t upd_host_ns;   /* update on the host; 0: not measured */
     uint64_t upd_device_ns; /* update on the device; 0: not measured */
 };
 
-/* Computes the values of a layer at a micro-batch size, by interpolation between the measured sizes. */
+/* Computes the values of a layer at a micro-batch size, by interpolating between the measured sizes. */
 void table_at(const struct table *t, uint32_t layer, uint32_t micro_batch, struct table_point *ret);
 
 /* Returns the largest micro-batch size at which both the forward and the backward pass were measured. */

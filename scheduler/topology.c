@@ -56,11 +56,11 @@ uint64_t topology_usable_bytes(const struct topology *t, uint32_t device)
 
 /* ---- rates ---- */
 
-/* Bytes per second of one PCIe lane, indexed by PCIe generation. */
+/* Rate of one PCIe lane in bytes per second, indexed by PCIe generation. */
 static const uint64_t lane_bytes_per_s[] = {0,          250000000,  500000000, 984600000,
                                             1969200000, 3938400000, 7876900000};
 
-/* Returns the rate of the slowest device's PCIe link, or 0 if the link of any device is not known. */
+/* Returns the rate of the slowest PCIe link of any device, or 0 if the link of any device is not known. */
 static uint64_t pcie_bytes_per_s(const struct topology *t)
 {
     const uint32_t known = sizeof lane_bytes_per_s / sizeof lane_bytes_per_s[0];
@@ -91,8 +91,8 @@ static void set_if_known(uint64_t *to, uint64_t known)
         *to = known;
 }
 
-/* Sets the core counts. A cpu device computes and copies on the cores of the host.
- * A GPU needs none of them. */
+/* Sets the core counts. A cpu device computes and copies on the cores of the host. A GPU uses no cores
+ * of the host. */
 static void set_cores(const struct topology *t, struct machine *m)
 {
     bool host_is_device = t->backend == BACKEND_CPU;

@@ -174,7 +174,7 @@ static uint64_t sum(const uint64_t *sums, uint32_t first, uint32_t last)
     return last > first ? sums[last] - sums[first] : 0;
 }
 
-/* Returns the first layer of the pack that ends before layer `end`. */
+/* Returns the first layer of the pack whose last layer is `end` - 1. */
 static uint32_t pack_first(const struct outline *o, uint32_t end)
 {
     return end <= 1 ? 0 : end > o->pack + 1 ? end - o->pack : 1;

@@ -24,7 +24,7 @@
 #define MAX_SIZES 256
 /* Maximum number of instructions built. After that, the best plan so far is used. */
 #define ENOUGH 100000ull
-/* A plan waits if its step takes at least 1/WAITS_BEYOND longer than its compute time. */
+/* A plan waits if a step takes longer than its compute time by more than 1/WAITS_BEYOND. */
 #define WAITS_BEYOND 32
 /* Number of kinds of variation that are tried on a plan that waits. */
 #define VARIATIONS 5

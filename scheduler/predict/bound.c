@@ -67,8 +67,8 @@ static uint64_t excess(uint64_t a, uint64_t b)
 
 /* ---- choosing the rents ---- */
 
-/* Returns the least sum of moved bytes and rent for some layers: the lesser of updating on
- * the host and on the device. */
+/* Returns the smallest possible sum of moved bytes and rent for some layers. This is the smaller of two
+ * sums: for updates on the host and for updates on the device. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =
@@ -79,7 +79,8 @@ static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
     return host < device ? host : device;
 }
 
-/* Returns the lower bound that the rents p and q give, in units of 1/UNIT byte. It may be negative. */
+/* Returns the lower bound that the rents `p` and `q` give, in units of 1/UNIT byte. The result may be
+ * negative. */
 static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
     bounded_poll_steps(s->n_states);
@@ -90,7 +91,7 @@ static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
     return sum;
 }
 
-/* Tries all rents within `reach` of *p and *q, in steps of `step`, and sets *p and *q to the best. */
+/* Tries all rents within `reach` of *p and *q, in steps of `step`. Sets *p and *q to the best rents. */
 static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step, uint64_t *p, uint64_t *q)
 {
     uint64_t p_first = excess(*p, reach), p_last = *p + reach, q_first = excess(*q, reach),
@@ -110,7 +111,8 @@ static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step
 static uint64_t best_bound(const struct bound_sizes *s)
 {
     uint64_t p = 0, q = 0;
-    try_rents(s, MAX_RENT, UNIT / 12, &p, &q); /* this step finds the optimum for the usual optimizers */
+    /* This step size finds the optimum for the usual optimizers. */
+    try_rents(s, MAX_RENT, UNIT / 12, &p, &q);
     try_rents(s, UNIT / 12, UNIT / 60, &p, &q);
     try_rents(s, UNIT / 60, UNIT / 420, &p, &q);
     try_rents(s, UNIT / 420, 1, &p, &q);
@@ -148,7 +150,7 @@ static bool is_stash(const struct plan *p, tensor_id t)
     return tensor_byte_class(&p->tensors[t]) == BYTES_STASH;
 }
 
-/* Returns the first layer with weights, or PLAN_NONE. */
+/* Returns the first layer with weights, or PLAN_NONE if no layer has weights. */
 static uint32_t first_trained(const struct plan *p)
 {
     uint32_t layer = PLAN_NONE;
@@ -158,7 +160,7 @@ static uint32_t first_trained(const struct plan *p)
     return layer;
 }
 
-/* Returns the index of the first or last backward task of a layer, or PLAN_NONE. */
+/* Returns the index of the first or last backward task of a layer, or PLAN_NONE if the layer has none. */
 static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, bool last)
 {
     uint32_t found = PLAN_NONE;
@@ -169,8 +171,8 @@ static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, b
     return found;
 }
 
-/* Marks in `across` the stash tensors that are written before the turn and read after it, without being
- * written again in between. Returns their bytes. */
+/* Marks in `across` the stash tensors that are written before the turn and read after it, with no other
+ * write in between. Returns their total number of bytes. */
 static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -197,8 +199,9 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
     return bytes;
 }
 
-/* Returns the bytes of a task's operands, except for W, K and the tensors marked in `across` (which may be
- * NULL). These may be copies that stay on the device, which the bound counts separately. */
+/* Returns the number of bytes of a task's operands. Does not count W, K and the tensors marked in
+ * `across`, because the bound counts them separately as copies that may stay on the device. `across` may
+ * be NULL. */
 static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -237,7 +240,7 @@ static bool in_proportion(const struct bound_state *a, const struct bound_state 
            (product)a->w * b->waiting == (product)b->w * a->waiting;
 }
 
-/* Returns the bytes of W, dW and K of each layer. The caller frees the array. */
+/* Returns the number of bytes of W, dW and K of each layer. The caller frees the array. */
 static struct bound_state *collect_layers(const struct plan *p)
 {
     struct bound_state *layers = xcalloc(p->n_layers, sizeof *layers);
@@ -245,7 +248,7 @@ static struct bound_state *collect_layers(const struct plan *p)
         const struct plan_tensor *pt = &p->tensors[t];
         if (pt->kind == TENSOR_W)
             layers[pt->layer].w += pt->bytes;
-        /* RED adds the dW of the other replicas to this one */
+        /* Only replica 0 counts, because RED adds the dW of the other replicas to it. */
         else if (pt->kind == TENSOR_DW && pt->replica == 0)
             layers[pt->layer].dw += pt->bytes;
         else if (pt->kind == TENSOR_K)
@@ -254,13 +257,13 @@ static struct bound_state *collect_layers(const struct plan *p)
     return layers;
 }
 
-/* Sums the state of layers with the same proportions. This usually leaves one to three sums. */
+/* Adds up the state of layers that have the same proportions. This usually leaves one to three sums. */
 static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_sizes *s)
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
-    /* The dW of the first layer with weights is an operand of the task at the end. It is part of the working
-     * set and does not count as waiting. */
+    /* The dW of the first layer with weights is an operand of the task at the end. It belongs to the
+     * working set, so it is not counted as waiting. */
     uint32_t first = first_trained(p);
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {

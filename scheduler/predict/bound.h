@@ -12,54 +12,62 @@
 
 #include "scheduler/plan.h"
 
-/* Bytes of state, summed over layers that have the same ratio of W, dW, K and `waiting`. Such layers behave
- * alike in the bound, so one sum stands for all of them. */
+/* Bytes of state, summed over layers that have the same ratio of W, dW, K and `waiting`. These layers
+ * behave alike in the bound, so one sum is enough for all of them. */
 struct bound_state {
     uint64_t w, dw, k; /* bytes */
-    uint64_t waiting;  /* bytes of dW whose update waits for the decision, at the end */
-    bool passed;       /* the layers come after the turn layer */
+    /* Bytes of dW whose update waits, at the end, for the decision. */
+    uint64_t waiting;
+    bool passed; /* the layers come after the turn layer */
 };
 
-/* The sizes of a plan that its bound depends on. The turn and the end are two moments of a
- * step; bound.c explains them. */
+/* The sizes of a plan that determine its bound. The turn and the end are two moments of a step, which
+ * bound.c explains. */
 struct bound_sizes {
     struct bound_state *states;
     uint32_t n_states;
-    uint64_t stash;           /* bytes of stash that are written before the turn and read after it */
-    uint64_t turn_free_bytes; /* memory of all devices less the working set of the task at the turn */
-    uint64_t end_free_bytes;  /* memory of all devices less the working set of the task at the end */
+    /* Bytes of stash that are written before the turn and read after it. */
+    uint64_t stash;
+    /* Memory of all devices, minus the working set of the task at the turn. */
+    uint64_t turn_free_bytes;
+    /* Memory of all devices, minus the working set of the task at the end. */
+    uint64_t end_free_bytes;
 };
 
-/* Bytes of state that cross the host link in a step. */
+/* Number of bytes of state that cross the host link in one step. */
 struct bound_way {
     uint64_t in, out, total;
 };
 
-/* Lower bounds on the bytes of a training step. bound_compute derives them from the sizes. */
+/* Lower bounds on the number of bytes that a training step moves. bound_compute derives them from the
+ * sizes. */
 struct bound {
-    struct bound_way host;   /* bytes of state, if every update runs on the host */
-    struct bound_way device; /* bytes of state, if every update runs on a device */
-    uint64_t bytes;          /* bytes of state and stash, with each update where it costs least */
+    /* Bytes of state if every update runs on the host. */
+    struct bound_way host;
+    /* Bytes of state if every update runs on a device. */
+    struct bound_way device;
+    /* Bytes of state and stash if each update runs where it moves the fewest bytes. */
+    uint64_t bytes;
 };
 
 /* Computes the lower bounds for given sizes. */
 void bound_compute(const struct bound_sizes *s, struct bound *ret);
 
-/* Collects the sizes of a plan from its tensors, leases and cycle. The turn is the first backward task of
- * turn_layer. Returns false if there is no bound: the layer has no backward task, or the cycle has more than
- * one step. The caller frees *ret with bound_sizes_finish. */
+/* Collects the sizes of a plan from its tensors, leases and cycle. The turn is the first backward task
+ * of turn_layer. Returns false if the layer has no backward task or the cycle has more than one step,
+ * because there is no bound then. The caller frees *ret with bound_sizes_finish. */
 bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_sizes *ret);
 
 /* Frees the array in `s`. */
 void bound_sizes_finish(struct bound_sizes *s);
 
-/* Returns the layer whose dW exceeds the W of all later layers by most. Besides the loss, it is a
- * good choice for the turn. */
+/* Returns the layer for which dW minus the total W of all later layers is largest. This layer and the
+ * loss are good choices for the turn. */
 uint32_t bound_turn_layer(const struct plan *p);
 
-/* Returns the lower bound for one training step of the plan, to be compared with the state and stash
- * bytes of its cycle. It is the larger of the bounds for two turns: the loss and bound_turn_layer.
- * Returns 0 if there is no bound. */
+/* Returns a lower bound on the state and stash bytes that one training step of the plan moves. It is the
+ * larger of two bounds, with the turn at the loss and at bound_turn_layer. Returns 0 if there is no
+ * bound. */
 uint64_t bound_bytes(const struct plan *p);
 
 #endif

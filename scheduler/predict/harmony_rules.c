@@ -20,7 +20,7 @@
 enum rules_lane { AT_COMPUTE, AT_CPU, AT_IN, AT_OUT, AT_PEER_IN, AT_PEER_OUT, AT_COUNT };
 enum rules_resource { ALL_IN, ALL_OUT, HOST_COPY, RESOURCES };
 
-/* A wait: operation `op` starts when operation `after` is done. */
+/* A wait between two operations: `op` starts when `after` is done. */
 struct edge {
     uint32_t op, after;
 };
@@ -30,9 +30,11 @@ struct rules {
     struct rules_tasks g;
     enum rules_sharing sharing;
     struct arena *arena;
-    struct table_point *points[2]; /* values of each layer for forward [0] and backward [1] micro-batches */
+    /* The values of each layer, for forward micro-batches [0] and backward micro-batches [1]. */
+    struct table_point *points[2];
     VEC(struct timeline_op) ops;
-    VEC(uint32_t) before; /* per operation: its predecessor in the stream, or NO_OP */
+    /* Per operation: the operation before it in the stream, or NO_OP. */
+    VEC(uint32_t) before;
     VEC(struct edge) edges;
     uint32_t *last_op; /* per stream: its last operation, or NO_OP */
     uint64_t compute_ns;
@@ -46,7 +48,7 @@ static const struct table_point *point(const struct rules *r, uint32_t layer, ui
     return &r->points[micro == r->g.schedule->micro_fwd ? 0 : 1][layer];
 }
 
-/* Returns the bytes of a layer's input, or 0 for the layer after the last. */
+/* Returns the number of bytes of a layer's input, or 0 for the layer after the last. */
 static uint64_t x_bytes(const struct rules *r, uint32_t layer, uint32_t micro)
 {
     return layer < r->g.table->n_layers ? point(r, layer, micro)->x : 0;
@@ -96,7 +98,7 @@ static uint32_t add_op(struct rules *r, const struct rules_task *t, enum rules_l
 }
 
 /* Adds an operation that moves bytes through a resource that all devices share. If one simulated device
- * stands for all, every device does the same at the same time, so fair sharing is the same as static
+ * stands for all, the devices act at the same time, and fair sharing gives the same result as static
  * sharing. */
 static uint32_t add_shared(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t bytes,
                            enum rules_resource resource, uint64_t per_s)
@@ -136,8 +138,8 @@ static uint32_t add_compute(struct rules *r, const struct rules_task *t, uint64_
     return add_op(r, t, AT_COMPUTE, ns);
 }
 
-/* Adds a transfer from the process of one device to that of another, which reads and writes host memory. It
- * takes no time if both tasks are on the same device. */
+/* Adds a transfer from the process of one device to the process of another, by reads and writes of host
+ * memory. The transfer takes no time if both tasks are on the same device. */
 static uint32_t add_handing(struct rules *r, const struct rules_task *from, const struct rules_task *to,
                             uint64_t bytes)
 {
@@ -176,11 +178,12 @@ static bool is_first(const struct rules *r, const struct rules_task *t)
 
 static bool is_last_forward(const struct rules_task *t)
 {
-    /* t[1] exists, because a forward task is never the last */
+    /* t[1] exists, because a forward task is never the last task. */
     return t->kind == TASK_FWD && t[1].kind == TASK_LOSS;
 }
 
-/* Returns whether the previous device sends the task its input or the gradient of its output. */
+/* Returns whether the input of a forward task, or the output gradient of a backward task, is sent by the
+ * previous device. */
 static bool comes_by_peer(const struct rules *r, const struct rules_task *t)
 {
     return r->g.pipeline && !is_first(r, t) && !(t->kind == TASK_LOSS && r->g.last_by_host);
@@ -193,8 +196,9 @@ static uint32_t add_input(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->first, t->micro));
 }
 
-/* Returns how many backward micro-batches end before forward micro-batch `i`. Those from taken_before(i) to
- * taken_before(i + 1) - 1 have their last sample in forward micro-batch i. */
+/* Returns the number of backward micro-batches that end before forward micro-batch `i`. The backward
+ * micro-batches from taken_before(i) to taken_before(i + 1) - 1 have their last sample in forward
+ * micro-batch i. */
 static uint32_t taken_before(const struct rules *r, uint32_t i)
 {
     return (uint32_t)((uint64_t)i * r->g.schedule->micro_fwd / r->g.schedule->micro_bwd);
@@ -263,7 +267,8 @@ static uint32_t add_gradient_in(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->last + 1, t->micro));
 }
 
-/* Adds the sum of the gradients over all devices: a ring exchange moves 2 (n - 1) / n of the bytes. */
+/* Adds the sum of the gradients over all `n` devices. The exchange forms a ring, which moves 2 (n - 1) /
+ * n of the bytes. */
 static void add_reduction(struct rules *r, struct rules_task *t)
 {
     uint64_t n = r->g.n_busy, bytes = w_bytes(r, t);
@@ -320,8 +325,8 @@ static uint32_t computed(const struct rules_task *t, uint32_t i)
     return t->kind == TASK_FWD ? t->fwd[(i + 1) * t->n_parts - 1] : t->bwd[i];
 }
 
-/* Makes `op`, the fetch of a task's first micro-batch, wait until the previous task has computed all but one
- * of its micro-batches. The device has memory for two micro-batches. */
+/* Makes `op`, the fetch of a task's first micro-batch, wait until the previous task has computed all but
+ * one of its micro-batches. The device has memory for only two micro-batches. */
 static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_task *t)
 {
     if (t->left == NULL)
@@ -333,7 +338,7 @@ static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_
 }
 
 /* Makes `op`, the fetch of the input or stash of micro-batch `i`, wait for a free buffer. There are two
- * buffers: one in use and one being filled. */
+ * buffers: one is in use while the other is filled. */
 static void after_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i == 0)
@@ -344,8 +349,8 @@ static void after_buffers(struct rules *r, uint32_t op, const struct rules_task 
         after(r, op, t->left->end);
 }
 
-/* Makes `op`, the fetch of the output gradient of micro-batch `i`, wait for its buffer. The repeated forward
- * pass of the previous micro-batch must be done first. */
+/* Makes `op`, the fetch of the output gradient of micro-batch `i`, wait for its buffer. The buffer is
+ * free when the repeated forward pass of the previous micro-batch is done. */
 static void after_gradient_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i > 0)
@@ -356,8 +361,8 @@ static void after_gradient_buffers(struct rules *r, uint32_t op, const struct ru
         after_last_but_one(r, op, t);
 }
 
-/* Joins the two operations of a transfer between devices. Returns the sender's, which
- * must wait on behalf of both. */
+/* Joins the two operations of a transfer between devices. Returns the sender's operation, and the caller
+ * adds all further waits to this operation. */
 static uint32_t meet(struct rules *r, uint32_t send, uint32_t receive)
 {
     after(r, receive, send);
@@ -441,7 +446,7 @@ static void add_waits(struct rules *r)
 
 /* ---- the result ---- */
 
-/* Sorts the edges by operation and returns them as waits. */
+/* Sorts the edges by operation and returns them as an array of waits. */
 static struct plan_wait *sort_waits(struct rules *r)
 {
     struct plan_wait *waits = arena_alloc_array(r->arena, r->edges.n, sizeof *waits);

@@ -19,10 +19,12 @@
 enum rules_form { RULES_PP, RULES_DP, RULES_FORM_COUNT };
 extern const char *const rules_form_names[RULES_FORM_COUNT + 1]; /* "pp", "dp"; NULL-terminated */
 
-/* How the devices share the host link and copies within the host. */
+/* How the devices share the host link and the bandwidth of copies within the host. */
 enum rules_sharing {
-    RULES_STATIC, /* each of n busy devices always gets 1/n of the bandwidth, as in Harmony */
-    RULES_FAIR,   /* transfers that run at the same time share the bandwidth equally */
+    /* Each of n busy devices always gets 1/n of the bandwidth, as in Harmony. */
+    RULES_STATIC,
+    /* Transfers that run at the same time share the bandwidth equally. */
+    RULES_FAIR,
     RULES_SHARING_COUNT
 };
 
@@ -32,15 +34,17 @@ struct rules_packs {
     uint32_t n;
 };
 
-/* A Harmony schedule: devices, batch, micro-batches and packs. The caller fills it in. */
+/* A Harmony schedule: its devices, batch, micro-batches and packs. The caller sets all fields. */
 struct rules_schedule {
     enum rules_form form;
     uint32_t devices;
-    uint32_t batch;                /* samples of all devices together */
-    uint32_t micro_fwd, micro_bwd; /* samples of a micro-batch, in forward and backward tasks */
-    struct rules_packs fwd;        /* forward packs: cover the layers before the last backward pack */
-    struct rules_packs bwd;        /* backward packs: cover all layers */
-    /* Extra time on the compute stream at the end of every task, for freeing memory. */
+    uint32_t batch; /* samples of all devices together */
+    /* Number of samples in a micro-batch of a forward task and of a backward task. */
+    uint32_t micro_fwd, micro_bwd;
+    /* Forward packs. They cover the layers before the last backward pack. */
+    struct rules_packs fwd;
+    struct rules_packs bwd; /* backward packs: cover all layers */
+    /* Extra time on the compute stream at the end of every task. It models the time for freeing memory. */
     uint64_t task_ns;
 };
 
@@ -52,12 +56,12 @@ struct rules_result {
     uint32_t n_tasks, n_ops;                  /* simulated tasks and operations */
 };
 
-/* Checks that a schedule fits the table. Returns -EINVAL with the path of the wrong value in `err`, for
- * example "packs_fwd[3]" or "micro_batch_bwd". */
+/* Checks that a schedule fits the table. Returns -EINVAL if it does not, and `err` then has the path of
+ * the wrong value, such as "packs_fwd[3]" or "micro_batch_bwd". */
 int rules_check(const struct rules_schedule *s, const struct table *t, struct err *err);
 
-/* Checks a schedule and simulates it. Returns -EDEADLK if its tasks wait for each other,
- * or an error of rules_check. */
+/* Checks a schedule and simulates it. Returns an error of rules_check, or -EDEADLK if the tasks wait for
+ * each other. */
 int rules_simulate(const struct rules_schedule *s, const struct table *t, enum rules_sharing sharing,
                    struct rules_result *ret, struct err *err);
 

@@ -1,5 +1,5 @@
-/* Checks schedules of Harmony and makes their tasks: which packs run on which device, and where forward packs
- * stash their inputs. harmony_rules.h describes the schedules. */
+/* Checks schedules of Harmony and makes their tasks. The tasks determine which packs run on which
+ * device, and which inputs the forward packs stash. harmony_rules.h describes the schedules. */
 #include "scheduler/predict/harmony_private.h"
 
 #include <errno.h>
@@ -9,7 +9,8 @@
 #include "base/json.h"
 #include "kernels/device.h"
 
-#define MAX_OPS 10000000ull /* most operations of a schedule; more would take too long to simulate */
+/* Maximum number of operations in a schedule. More operations would take too long to simulate. */
+#define MAX_OPS 10000000ull
 
 const char *const rules_form_names[RULES_FORM_COUNT + 1] = {[RULES_PP] = "pp", [RULES_DP] = "dp"};
 
@@ -126,7 +127,8 @@ static void add_tasks(struct rules_tasks *g)
     g->n_fwd = s->fwd.n;
 }
 
-/* Assigns the tasks to the devices in turn. The backward tasks continue where the forward tasks end. */
+/* Assigns the tasks to the devices round robin. The first backward task goes to the device after that of
+ * the last forward task. */
 static void assign_devices(struct rules_tasks *g)
 {
     for (uint32_t i = 0; i < g->n; i++) {
@@ -137,8 +139,8 @@ static void assign_devices(struct rules_tasks *g)
     }
 }
 
-/* Cuts forward task `f` at every layer where a backward pack starts, and links each part with the backward
- * task that needs its input. */
+/* Cuts forward task `f` at every layer at which a backward pack starts. Links each part with the
+ * backward task that needs its input. */
 static void cut_task(struct rules_tasks *g, struct rules_task *f, struct arena *a)
 {
     f->parts = arena_alloc_array(a, f->last - f->first + 1, sizeof *f->parts);

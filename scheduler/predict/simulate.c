@@ -39,15 +39,16 @@ struct sim {
     const struct profile *profile;
     const struct machine *machine;
     struct device_links links[DEVICE_MAX];
-    uint32_t shared[SHARED_COUNT];                 /* numbers of resources, or UNLIMITED */
-    uint64_t full_per_s;                           /* bytes per second of a task at full speed */
+    uint32_t shared[SHARED_COUNT]; /* numbers of resources, or UNLIMITED */
+    /* Rate of a task at full speed, in bytes per second. */
+    uint64_t full_per_s;
     uint64_t per_s[4 * DEVICE_MAX + SHARED_COUNT]; /* rates of the resources */
     uint32_t n_resources;
 };
 
 /* ---- the machine ---- */
 
-/* Adds a resource and returns its number, or UNLIMITED if the rate is 0. */
+/* Adds a resource. Returns the number of the resource, or UNLIMITED if the rate is 0. */
 static uint32_t add_resource(struct sim *s, uint64_t per_s)
 {
     if (per_s == 0)
@@ -61,9 +62,9 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* Returns the full speed of a task, in bytes per second: the speed of a link. It is at least 1e9, so
- * that a byte takes at most 1 ns, and small enough that the rate of all cores stays below the
- * timeline's limit of 2^53. */
+/* Returns the full speed of a task in bytes per second, which is the speed of a link. The result is at
+ * least 1e9, so that a byte takes at most 1 ns. It is small enough that the total rate of all cores
+ * stays below the timeline's limit of 2^53. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
@@ -94,7 +95,7 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* Makes an operation use `parts` hundredths of a core when it runs at `per_s` bytes per second. */
+/* Makes an operation use `parts` hundredths of a core when it runs at a rate of `per_s` bytes per second. */
 static void use_cores(const struct sim *s, struct timeline_op *op, uint64_t parts, uint64_t per_s)
 {
     unsigned __int128 weight = (unsigned __int128)parts * s->full_per_s / (per_s > 0 ? per_s : 1);
@@ -120,9 +121,9 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
-/* Makes an operation take `ns` more if nothing competes with it. It needs `cores` cores, and `traffic`
- * bytes of host memory bandwidth over that time. The bytes that flow are the traffic, or, without
- * traffic, the time on the cores. */
+/* Adds `ns` to the duration of an operation. Other operations may make it longer, because it uses
+ * `cores` cores and moves `traffic` bytes through host memory. If `traffic` is 0, the simulated bytes
+ * stand for the time on the cores. */
 static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores,
                          uint64_t traffic)
 {
@@ -140,8 +141,8 @@ static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t n
     use_cores(s, op, (uint64_t)cores * CORE, op->most_per_s);
 }
 
-/* Translates a COPY, which uses no link. The device's memory is read and written, and on virtual
- * devices one core does it. */
+/* Translates a COPY, which uses no link. It reads and writes the memory of the device. On virtual
+ * devices it also uses one core. */
 static void translate_copy(const struct sim *s, uint64_t bytes, struct timeline_op *op)
 {
     const bool by_core = s->machine->cores > 0 && s->machine->core_copy_bytes_per_s > 0;
@@ -172,7 +173,7 @@ static void translate_move(const struct sim *s, const struct plan_instr *in, str
     use(op, s->shared[SHARED_HOST_MEMORY]);
 }
 
-/* Returns the bytes of host memory that a host task reads and writes. */
+/* Returns the number of bytes that a host task reads and writes in host memory. */
 static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
 {
     uint64_t bytes = 0;
@@ -183,7 +184,8 @@ static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
     return bytes;
 }
 
-/* Returns the task's duration from the profile. A share of a RED or UPD takes the proportional part. */
+/* Returns the duration of a task from the profile. The duration of a share of a RED or UPD is
+ * proportional to its size. */
 static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool on_host)
 {
     const uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
@@ -199,8 +201,8 @@ static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool o
     return ns;
 }
 
-/* Returns the number of cores that a task uses when it runs alone. DECIDE handles a few
- * scalars and uses one core. */
+/* Returns the number of cores that a task uses when it runs alone. DECIDE uses only one core, because it
+ * handles only a few numbers. */
 static uint32_t cores_of(const struct machine *m, enum instr_kind kind, bool on_host)
 {
     uint32_t wanted = on_host ? m->host_cores : m->device_cores;
@@ -235,7 +237,7 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
 
 /* ---- the prediction ---- */
 
-/* Sets the times of instructions that never started to the end of the simulation. */
+/* Sets the start and end of instructions that never started to the end of the simulation. */
 static void end_all(struct timeline_result *t, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -23,32 +23,37 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
-/* How many runs of the cycle to simulate when the time of one step is wanted. The first run is not typical,
- * because it starts with empty streams; the two runs after it are. Planner, reports and pictures all use this
- * number, so that they predict the same time for the same plan. */
+/* Number of runs of the cycle to simulate for the time of one step. The first run is not typical because
+ * it starts with empty streams; the two other runs are. The planner, reports and pictures all use this
+ * number, so that they predict the same time for a plan. */
 #define SIM_RUNS 3
 
 /* Resources that all devices share. */
 enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_CORES, SHARED_COUNT };
 
-/* The predicted times and bytes of a program. The busy times are sums over all runs. plan_simulate makes it,
- * and sim_destroy frees it. */
+/* The predicted times and bytes of a program. The busy times are sums over all runs. plan_simulate makes
+ * the result, and sim_destroy frees it. */
 struct sim_result {
-    uint64_t total_ns;               /* time from the start of the first run to the end of the last */
-    uint64_t cycle_ns;               /* time of one run in the steady state */
-    uint64_t compute_ns[DEVICE_MAX]; /* busy time of the compute stream */
-    uint64_t stall_ns[DEVICE_MAX];   /* total_ns - compute_ns */
+    /* Time from the start of the first run to the end of the last run. */
+    uint64_t total_ns;
+    /* Time of one run in the steady state. */
+    uint64_t cycle_ns;
+    uint64_t compute_ns[DEVICE_MAX];          /* busy time of the compute stream */
+    uint64_t stall_ns[DEVICE_MAX];            /* total_ns - compute_ns */
     uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of each stream */
     uint64_t host_ns;                         /* busy time of the host's stream */
-    uint64_t bound_ns[SHARED_COUNT];          /* time in which a shared resource was the limit */
-    struct plan_bytes bytes;                  /* bytes that one run moves */
-    struct plan_span *spans;                  /* instruction i of run r is at r * n_instrs + i */
+    /* Time during which each shared resource was the limit. */
+    uint64_t bound_ns[SHARED_COUNT];
+    struct plan_bytes bytes; /* bytes that one run moves */
+    /* Instruction i of run r is at index r * n_instrs + i. */
+    struct plan_span *spans;
     uint32_t runs, n_instrs;
     struct arena *arena; /* owns the spans, and this struct */
 };
 
-/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have more than one run. For the cycle,
- * cycle_ns is (end of the last run - end of the first) / (runs - 1), or total_ns if there is one run. */
+/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have more than one run. For the
+ * cycle, cycle_ns is the time between the ends of the first and the last run, divided by runs - 1. If
+ * there is only one run, cycle_ns is total_ns. */
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
 

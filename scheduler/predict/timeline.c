@@ -35,57 +35,68 @@
 #include "base/bounded.h"
 #include "scheduler/rate.h"
 
-#define NONE       UINT32_MAX
-#define SHARED     (UINT32_MAX - 1) /* owner of a resource with several streams */
-#define IDLE_NS    UINT64_MAX       /* time of a source that has no next event */
+#define NONE   UINT32_MAX
+#define SHARED (UINT32_MAX - 1) /* owner of a resource with several streams */
+/* Event time of a source that has no next event. */
+#define IDLE_NS    UINT64_MAX
 #define LAST_NS    (UINT64_MAX - 1) /* largest time; later times become this one */
 #define RATE_SHIFT 10
-#define RATE_MAX   (1ull << 53) /* largest rate in bytes per second; higher rates become this one */
+/* Largest rate in bytes per second. Higher rates are reduced to this rate. */
+#define RATE_MAX (1ull << 53)
 
 typedef unsigned __int128 units;
 
 /* A resource with a limited rate, such as a link. */
 struct timeline_resource {
     uint64_t rate;
-    uint32_t owner; /* the only stream that uses it, SHARED or NONE */
+    /* The only stream that uses the resource. SHARED if several streams do, or NONE. */
+    uint32_t owner;
     uint32_t pool;  /* its pool, if it is shared */
     uint64_t users; /* sum of the weights of its flows */
     bool bound;     /* it has limited some flow since bound_since */
     uint64_t bound_since;
 
-    /* The following fields are used while the rates of a pool are computed. */
-    uint64_t left;  /* rate that is not given to any flow yet */
+    /* The following fields are used only while the rates of a pool are computed. */
+    /* The part of the rate that has not been given to any flow yet. */
+    uint64_t left;
     uint64_t share; /* equal part of `left` per open flow */
-    uint64_t open;  /* weights of the open flows, without a rate */
-    bool binds;     /* new value of `bound` */
+    /* Sum of the weights of the flows that have no rate yet. */
+    uint64_t open;
+    bool binds; /* new value of `bound` */
 };
 
-/* The bytes of an operation that are moving through shared resources. */
+/* The bytes of an operation that move through shared resources. */
 struct timeline_flow {
     uint32_t stream;
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* shared resources */
     uint32_t weights[TIMELINE_MAX_USES];
-    units left;        /* units left to move at since_ns */
-    uint64_t most;     /* highest rate that its unshared resources and its own limit allow */
+    units left; /* units left to move at since_ns */
+    /* Highest rate that the flow's unshared resources and its own limit allow. */
+    uint64_t most;
     uint64_t rate;     /* current rate */
     uint64_t since_ns; /* when the current rate began */
     uint64_t end_ns;   /* end of the flow at this rate */
-    uint64_t offer;    /* rate that the flow could have, while rates are computed */
+    /* The rate that the flow could get. Used only while rates are computed. */
+    uint64_t offer;
 };
 
 /* The progress of one stream. */
 struct timeline_stream {
-    uint32_t first, n;     /* first operation and count, in timeline_engine.order */
-    uint32_t at, run;      /* the operation (relative to `first`) and the run that is current */
-    uint32_t checked;      /* waits of the operation known to be done */
-    uint32_t next_blocked; /* next stream that is blocked by the same operation */
-    bool flows_next;       /* fixed_ns is passing, and bytes follow */
-    uint64_t begun_ns;     /* when the current operation started */
+    uint32_t first, n; /* first operation and count, in timeline_engine.order */
+    /* Current operation, relative to `first`, and current run. */
+    uint32_t at, run;
+    /* Number of waits of the current operation that are known to be done. */
+    uint32_t checked;
+    /* The next stream that is blocked by the same operation. */
+    uint32_t next_blocked;
+    bool flows_next;   /* fixed_ns is passing, and bytes follow */
+    uint64_t begun_ns; /* when the current operation started */
 };
 
-/* Resources that are used together, and the flows through them. */
+/* Resources that are used together, and the flows that use them. */
 struct sharing_pool {
-    struct timeline_flow *flows; /* current flows; the array has space for all streams */
+    /* The current flows. The array has space for one flow per stream. */
+    struct timeline_flow *flows;
     uint32_t n;
     uint32_t *resources, n_resources;
     bool dirty; /* the rates must be computed anew */
@@ -97,8 +108,9 @@ struct timeline_engine {
     uint32_t runs;
     uint64_t now;
     struct timeline_result *result;
-    uint32_t *order;         /* operations, sorted by stream */
-    uint32_t *first_blocked; /* [run][operation]: first stream that it blocks, or NONE */
+    uint32_t *order; /* operations, sorted by stream */
+    /* Indexed by [run][operation]: the first stream that the operation blocks, or NONE. */
+    uint32_t *first_blocked;
     struct timeline_stream *streams;
     struct timeline_resource *resources;
     struct sharing_pool *pools;
@@ -106,9 +118,10 @@ struct timeline_engine {
     uint32_t *todo, n_todo;      /* streams that may start an operation */
     uint32_t *dirty, n_dirty;    /* pools whose flows changed */
     struct timeline_flow **open; /* flows that have no rate yet */
-    uint64_t *source_ns;         /* per source (streams, then pools): time of its next event */
-    uint32_t *heap;              /* sources, as a binary heap by source_ns */
-    uint32_t *heap_at;           /* per source: its index in `heap` */
+    /* Per source (first the streams, then the pools): time of its next event. */
+    uint64_t *source_ns;
+    uint32_t *heap;    /* sources, as a binary heap by source_ns */
+    uint32_t *heap_at; /* per source: its index in `heap` */
     uint32_t n_sources;
 };
 
@@ -135,7 +148,7 @@ static uint64_t ns_at(units left, uint64_t rate)
 
 /* ---- the heap of sources ---- */
 
-/* Returns whether source `a` comes before source `b`. Equal times are ordered by number, so
+/* Returns whether source `a` comes before source `b`. Sources with equal times are ordered by number, so
  * that the order is unique. */
 static bool before(const struct timeline_engine *e, uint32_t a, uint32_t b)
 {
@@ -194,7 +207,7 @@ static void flow_leave(struct timeline_engine *e, struct sharing_pool *p, uint32
     p->flows[at] = p->flows[--p->n];
 }
 
-/* Changes the rate of a flow, and updates what is left and when it ends. */
+/* Sets the rate of a flow, and updates its remaining units and its end time. */
 static void set_rate(struct timeline_engine *e, struct timeline_flow *f, uint64_t rate)
 {
     if (rate == f->rate)
@@ -217,8 +230,8 @@ static void begin_shares(struct timeline_engine *e, const struct sharing_pool *p
         e->open[i] = &p->flows[i];
 }
 
-/* Divides what is left of each resource equally, by weight, among the flows that have no rate yet. The share
- * is rounded up and at least 1. */
+/* Divides the remaining rate of each resource among the flows that have no rate yet, in proportion to
+ * their weights. The share per unit of weight is rounded up and is at least 1. */
 static void divide(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -228,8 +241,8 @@ static void divide(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes the offer of each of the first `n` open flows, which is the least that its resources and its own
- * limit allow. Returns the smallest offer. */
+/* Computes the offer of each of the first `n` open flows. The offer is the smallest rate that the flow's
+ * resources and its own limit allow. Returns the smallest offer. */
 static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
 {
     uint64_t least = UINT64_MAX;
@@ -245,7 +258,7 @@ static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
     return least;
 }
 
-/* Gives a flow the rate that it was offered, and takes that from its resources. */
+/* Gives a flow the rate that it was offered, and subtracts this rate from the flow's resources. */
 static void settle(struct timeline_engine *e, struct timeline_flow *f)
 {
     for (uint32_t i = 0; i < f->n_uses; i++) {
@@ -258,7 +271,7 @@ static void settle(struct timeline_engine *e, struct timeline_flow *f)
     set_rate(e, f, f->offer);
 }
 
-/* Records for how long each resource of the pool limited a flow. */
+/* Records how long each resource of the pool limited a flow. */
 static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -272,9 +285,9 @@ static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes the rates of all flows of a pool by progressive filling. In each round, the flows
- * with the smallest offer get it as their rate. The rest is then divided among the other flows,
- * whose offers can only grow. */
+/* Computes the rates of all flows of a pool by progressive filling. In each round, the flows with the
+ * smallest offer get this offer as their rate. The remaining rate is then divided among the other flows,
+ * so their offers can only grow. */
 static void share_pool(struct timeline_engine *e, uint32_t pool)
 {
     struct sharing_pool *p = &e->pools[pool];
@@ -301,7 +314,7 @@ static void share_pool(struct timeline_engine *e, uint32_t pool)
 
 /* ---- streams ---- */
 
-/* Returns the stream's current operation: the next to start, or the running one. */
+/* Returns the current operation of the stream. It is running, or it is the next to start. */
 static uint32_t current(const struct timeline_engine *e, const struct timeline_stream *s)
 {
     return e->order[s->first + s->at];
@@ -312,8 +325,8 @@ static bool is_done(const struct timeline_engine *e, size_t at)
     return e->result->spans[at].end_ns != TIMELINE_NEVER;
 }
 
-/* Returns whether all waits of the stream's next operation are done. If not, adds the stream to the list of
- * the first unfinished operation, which will wake it. */
+/* Returns whether all waits of the stream's next operation are done. If not, adds the stream to the list
+ * of the first unfinished operation, which wakes the stream when it is done. */
 static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -331,8 +344,8 @@ static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timel
     return true;
 }
 
-/* Ends the stream's current operation: records its span, wakes the streams that it
- * blocks, and advances the stream. */
+/* Ends the stream's current operation. Records its span, wakes the streams that it blocks, and advances
+ * the stream to its next operation. */
 static void finish(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -351,7 +364,8 @@ static void finish(struct timeline_engine *e, uint32_t id)
     }
 }
 
-/* Makes the flow of an operation. Its own limit is the least of its unshared resources and most_per_s. */
+/* Makes the flow of an operation. The flow's own limit is the smallest of most_per_s and the rates of
+ * its unshared resources. */
 static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t id,
                                       const struct timeline_op *op)
 {
@@ -359,7 +373,8 @@ static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t 
                               .left = units_of(op->bytes),
                               .most = UINT64_MAX,
                               .since_ns = e->now,
-                              .end_ns = IDLE_NS}; /* the end is known when the rates are computed */
+                              /* The end time is not known until the rates are computed. */
+                              .end_ns = IDLE_NS};
     if (op->most_per_s > 0)
         f.most = rate_of(op->most_per_s);
     for (uint32_t i = 0; i < op->n_uses; i++) {
@@ -393,8 +408,8 @@ static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_
     return ns > 0 || s->flows_next;
 }
 
-/* Starts the stream's next operation if its waits are done. Finishes operations that
- * take no time and goes on. */
+/* Starts the stream's next operation if its waits are done. If the operation takes no time, finishes it
+ * and continues with the next one. */
 static void advance(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -425,7 +440,8 @@ static void pool_event(struct timeline_engine *e, uint32_t id)
 {
     struct sharing_pool *p = &e->pools[id];
     set_source(e, e->t->n_streams + id, IDLE_NS);
-    for (uint32_t i = p->n; i-- > 0;) { /* goes backwards, because the last flow replaces one that leaves */
+    /* Go backwards, because the last flow takes the place of a flow that ends. */
+    for (uint32_t i = p->n; i-- > 0;) {
         uint32_t stream = p->flows[i].stream;
         if (p->flows[i].end_ns > e->now)
             continue;
@@ -497,9 +513,9 @@ static void find_owners(struct timeline_engine *e)
     }
 }
 
-/* Returns the first resource of the pool that resource `at` is in. While pools are being found,
- * the field `pool` is a union-find link: it names another resource of the same pool, and the
- * first resource names itself. */
+/* Returns the first resource of the pool that contains resource `at`. While pools are being found, the
+ * field `pool` is a union-find link to another resource of the same pool. The first resource of a pool
+ * links to itself. */
 static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
 {
     while (r[at].pool != at)
@@ -561,8 +577,8 @@ static uint32_t pool_of_op(const struct timeline_engine *e, const struct timelin
     return NONE;
 }
 
-/* Makes the pools, each with an array for the most flows that it can have. A stream has
- * at most one flow at a time. */
+/* Allocates the pools. Each pool has an array that is large enough for all its flows, because a stream
+ * has at most one flow at a time. */
 static void make_pools(struct timeline_engine *e, struct arena *scratch)
 {
     const struct timeline *t = e->t;

@@ -27,41 +27,48 @@
 
 struct arena;
 
-#define TIMELINE_MAX_USES 5          /* most resources of one operation */
-#define TIMELINE_NEVER    UINT64_MAX /* start and end of an operation that never starts */
+#define TIMELINE_MAX_USES 5 /* most resources of one operation */
+/* Start and end time of an operation that never starts. */
+#define TIMELINE_NEVER UINT64_MAX
 
 /* One operation of a program. */
 struct timeline_op {
     uint32_t stream;
-    uint64_t fixed_ns;                        /* time before the bytes flow */
-    uint64_t bytes;                           /* bytes that flow through the resources */
-    uint64_t most_per_s;                      /* limit for the operation's own rate; 0: none */
+    uint64_t fixed_ns; /* time before the bytes flow */
+    uint64_t bytes;    /* bytes that flow through the resources */
+    /* Maximum rate of the operation itself. 0 means no limit. */
+    uint64_t most_per_s;
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* resources, all different */
-    uint32_t weights[TIMELINE_MAX_USES];      /* bytes of the resource per byte of the operation; 0 means 1 */
-    uint32_t wait, n_waits;                   /* first wait and count, in timeline.waits */
+    /* Number of bytes that the resource carries per byte of the operation. 0 means 1. */
+    uint32_t weights[TIMELINE_MAX_USES];
+    uint32_t wait, n_waits; /* first wait and count, in timeline.waits */
 };
 
-/* A program for timeline_run: operations, waits, and the rates of the resources.
- * The caller owns the arrays. */
+/* A program for timeline_run: its operations, their waits, and the rates of the resources. The caller
+ * owns the arrays. */
 struct timeline {
     const struct timeline_op *ops;
     const struct plan_wait *waits;
-    const uint64_t *per_s; /* per resource: bytes per second, more than 0 */
+    /* Per resource: its rate in bytes per second, which must be greater than 0. */
+    const uint64_t *per_s;
     uint32_t n_ops, n_streams, n_resources;
 };
 
 /* The times that timeline_run computes. */
 struct timeline_result {
-    struct plan_span *spans; /* start and end of each operation: operation i of run r is at r * n_ops + i */
-    uint64_t *stream_ns;     /* per stream: time in which it was busy, over all runs */
-    uint64_t *bound_ns;      /* per resource with several streams: time in which it limited a flow */
-    uint64_t first_ns;       /* end of the first run */
-    uint64_t total_ns;       /* end of all runs */
+    /* Start and end of each operation. Operation i of run r is at index r * n_ops + i. */
+    struct plan_span *spans;
+    /* Per stream: the time during which it was busy, over all runs. */
+    uint64_t *stream_ns;
+    /* Per resource that several streams use: the time during which it limited a flow. */
+    uint64_t *bound_ns;
+    uint64_t first_ns; /* end of the first run */
+    uint64_t total_ns; /* end of all runs */
 };
 
-/* Runs a program `runs` times. All arrays of the result are allocated in `arena`. Returns -EDEADLK if some
- * operations wait for each other. These have spans of TIMELINE_NEVER then, and the rest of the result is
- * valid for the other operations. */
+/* Runs a program `runs` times. All arrays of the result are allocated from `arena`. Returns -EDEADLK if
+ * some operations wait for each other. These operations then have the times TIMELINE_NEVER, and the
+ * result is valid for all other operations. */
 int timeline_run(const struct timeline *t, uint32_t runs, struct arena *arena, struct timeline_result *ret);
 
 #endif

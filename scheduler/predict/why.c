@@ -16,8 +16,8 @@
 
 #include "base/arena.h"
 
-/* If one device is busy for at least this share of the compute on the path, compute is the limit. Otherwise
- * the devices wait for each other. */
+/* If one device does at least this share of the compute on the critical path, compute is the limit.
+ * Otherwise, the devices wait for each other. */
 #define BUSY_SHARE 0.9
 /* If waiting for memory takes more than this share of the cycle, memory is the limit. */
 #define MEMORY_WAIT_SHARE 0.2
@@ -35,12 +35,13 @@ const char *const binding_names[BINDING_COUNT] = {
 
 /* ---- the critical path ---- */
 
-/* A simulated cycle, and the predecessor of each instruction in its stream. */
+/* A simulated cycle, and the previous instruction in the stream of each instruction. */
 struct path_walk {
     const struct plan *plan;
     const struct plan_program *program;
     const struct sim_result *sim;
-    uint32_t *before;         /* per instruction: its predecessor in the stream, or PLAN_NONE */
+    /* Per instruction: the instruction before it in its stream, or PLAN_NONE. */
+    uint32_t *before;
     uint32_t *last_of_stream; /* per stream: its last instruction */
 };
 
@@ -62,7 +63,8 @@ static void link_streams(struct path_walk *w, struct arena *a)
     }
 }
 
-/* Moves to the instruction that the current one waited for last. Returns false if it waited for none. */
+/* Moves to the instruction for which the current instruction waited last. Returns false if the current
+ * instruction did not wait for any. */
 static bool step_back(const struct path_walk *w, uint32_t *run, uint32_t *instr)
 {
     const struct plan_instr *in = &w->program->instrs[*instr];
@@ -119,9 +121,9 @@ static void walk_path(const struct path_walk *w, uint64_t path_ns[PATH_PART_COUN
 
 /* ---- without waits for memory ---- */
 
-/* Replays one run without waits for memory and returns when it ends. free_at has the time at which
- * each stream is free, and there_at the time at which each tensor is present at each location; both
- * carry over from run to run. */
+/* Replays one run without the waits for memory. Returns the time at which the run ends. free_at has the
+ * time at which each stream becomes free. there_at has the time at which each tensor arrives at each
+ * location. Both arrays are carried over from run to run. */
 static uint64_t run_without_memory_waits(const struct path_walk *w, uint32_t run, uint64_t *free_at,
                                          uint64_t *there_at)
 {

@@ -14,13 +14,19 @@
 #include "scheduler/plan.h"
 
 enum invariant {
-    INVARIANT_RESIDENT = 1, /* operands of a task are resident, complete, and of the right version */
-    INVARIANT_OVERLAP = 2,  /* copies that are alive at the same time do not overlap in address */
-    INVARIANT_LEASE = 3,    /* copies are aligned and inside the lease */
-    INVARIANT_ORDERED = 4,  /* conflicting accesses to the same bytes are ordered by happens-before */
-    INVARIANT_DIRTY = 5,    /* the newest value of W or K is never lost */
-    INVARIANT_TASKS = 6,    /* every task runs exactly once per step, and sums are added in order */
-    INVARIANT_BOUNDARY = 7, /* after a cycle, the devices hold the same copies as before it */
+    /* The operands of a task are on its device, complete, and of the right version. */
+    INVARIANT_RESIDENT = 1,
+    /* Copies that are alive at the same time do not overlap in address. */
+    INVARIANT_OVERLAP = 2,
+    INVARIANT_LEASE = 3, /* copies are aligned and inside the lease */
+    /* Conflicting accesses to the same bytes are ordered by happens-before. */
+    INVARIANT_ORDERED = 4,
+    /* The newest value of W or K is never lost. */
+    INVARIANT_DIRTY = 5,
+    /* Every task runs exactly once per step, and sums are added in order. */
+    INVARIANT_TASKS = 6,
+    /* After a cycle, the devices have the same copies as before it. */
+    INVARIANT_BOUNDARY = 7,
     INVARIANT_DEADLOCK = 8, /* waits of distance 0 point backwards */
     /* Entry creates the boundary copies. Flush and exit bring every update to the host. */
     INVARIANT_HOME = 9,
@@ -28,16 +34,17 @@ enum invariant {
     INVARIANT_AGREES = 10,
 };
 
-/* A violation of one invariant: what is wrong, and where. */
+/* A violation of one invariant, with its place in the plan and a description. */
 struct violation {
     int invariant; /* 1..10 */
     enum program_kind program;
     uint32_t instr; /* index in the program, or PLAN_NONE */
-    char text[320]; /* a sentence that names the instruction, the tensor and the addresses */
+    /* A sentence that names the instruction, the tensor and the addresses. */
+    char text[320];
 };
 
-/* All violations of one plan, for callers that want more than the first. The caller provides the array
- * `violations` of `max` elements; plan_verify sets the rest. */
+/* All violations of one plan, for callers that need more than the first one. The caller provides the
+ * array `violations` with space for `max` elements. plan_verify sets the other fields. */
 struct verify_report {
     struct violation *violations; /* in the order found */
     uint32_t n, max;              /* elements used, and size of the array */
@@ -46,8 +53,8 @@ struct verify_report {
 };
 
 /* Returns 0 if the plan satisfies all invariants. Otherwise returns -EBADMSG and describes the first
- * violation in `err`, for example "invariant 4: ...". `eval` is the forward-only graph of the same model; it
- * may be NULL if the eval program is empty. `report` may be NULL. */
+ * violation in `err`, such as "invariant 4: ...". `eval` is the forward-only graph of the same model,
+ * and may be NULL if the eval program is empty. `report` may be NULL. */
 int plan_verify(const struct plan *p, const struct graph *train, const struct graph *eval,
                 const struct machine *m, struct verify_report *report, struct err *err);
 

@@ -30,7 +30,7 @@ static void agree_leases(struct verify *v)
                  (unsigned long long)v->machine->capacity_bytes[d]);
 }
 
-/* The range of the host pool that holds a tensor, including all slots of a ring tensor. */
+/* The range of the host pool that holds a tensor. It includes all slots of a ring tensor. */
 struct host_range {
     uint64_t offset, end;
     tensor_id tensor;
@@ -42,8 +42,8 @@ static int compare_slots(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks the host slots of a tensor. Returns true and sets *ret to their range if
- * the tensor has valid ones. */
+/* Checks the host slots of a tensor. If the tensor has valid slots, sets *ret to their range and returns
+ * true. */
 static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
@@ -137,13 +137,14 @@ static void agree_host_operand(const struct checked_instr *a, const struct plan_
             (unsigned long long)o->addr);
 }
 
-/* The form of each kind of move: the locations of its two operands, and the stream it must be on. */
+/* The form of each kind of move: the locations of its two operands, and the stream that it must use. */
 static const struct move_shape {
     bool from_host; /* the source is the host */
     bool to_host;   /* the destination is the host */
     bool within;    /* both are on the same device */
     enum lane lane; /* lane of the stream */
-    int of;         /* index of the operand (0 or 1) whose device has the stream */
+    /* Index (0 or 1) of the operand whose device has the stream. */
+    int of;
 } move_shapes[INSTR_KIND_COUNT] = {
     [INSTR_FETCH] = {true, false, false, LANE_IN, 1},
     [INSTR_SPILL] = {false, true, false, LANE_OUT, 0},
@@ -195,8 +196,8 @@ static void agree_move(const struct checked_instr *a)
         agree_copy_move(a);
 }
 
-/* Checks that the task may run on the instruction's stream. If so, returns true and sets *ret to the location
- * that its operands must have. */
+/* Checks that the task may run on the instruction's stream. If so, sets *ret to the location that its
+ * operands must have, and returns true. */
 static bool agree_place(const struct checked_instr *a, const struct graph_task *task, uint32_t *ret)
 {
     bool host = a->in->stream == plan_host_stream(a->v->plan);
@@ -213,7 +214,7 @@ static bool agree_place(const struct checked_instr *a, const struct graph_task *
     return false;
 }
 
-/* The properties that identify a task of the graph, as a key for a binary search. */
+/* The properties that identify a task of the graph. Used as the key of a binary search. */
 struct task_key {
     uint32_t kind, layer, micro, replica, task;
 };
@@ -287,8 +288,8 @@ void verify_agree(struct verify *v)
 
 /* ---- leases ---- */
 
-/* Checks the address ranges of one program against the leases, and raises highest[d] to the highest end on
- * each device d. The alignment of copies is checked in verify_copy.c. */
+/* Checks the address ranges of one program against the leases. Raises highest[d] to the highest end
+ * address on each device d. verify_copy.c checks the alignment of copies. */
 static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -311,8 +312,8 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
 }
 
 /* Checks that all addresses are inside the leases (invariant 3), and that the peaks stated in the plan
- * cover all addresses (invariant 10). A range outside its lease does not count for the peak, so that
- * it is reported only once. */
+ * cover all addresses (invariant 10). A range outside its lease is ignored for the peak, so that it is
+ * reported only once. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;

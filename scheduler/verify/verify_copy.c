@@ -202,8 +202,8 @@ static void report_race(struct verify_state *st, const struct verify_copy *c, co
             name_instr(v, (enum program_kind)e->program, e->instr).s, which_run(e, &st->now), e_does);
 }
 
-/* Adds the current instruction to the readers of a segment. Earlier readers that are ordered before it are
- * forgotten, since whatever is ordered after the new reader is also ordered after them. */
+/* Adds the current instruction to the readers of a segment. Removes earlier readers that are ordered
+ * before it, because any instruction ordered after the new reader is also ordered after them. */
 static void add_reader(struct verify_state *st, struct verify_segment *s)
 {
     size_t kept = 0;
@@ -214,8 +214,8 @@ static void add_reader(struct verify_state *st, struct verify_segment *s)
     vec_push(&s->readers, st->now);
 }
 
-/* Reports every earlier access to segment `s` that is not ordered before the current instruction, which
- * writes or drops the segment. */
+/* Reports every earlier access to segment `s` that is not ordered before the current instruction. The
+ * current instruction writes or drops the segment. */
 static void order_write(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
                         const char *does)
 {
@@ -235,8 +235,8 @@ struct address_claim {
     bool quiet;               /* report nothing */
 };
 
-/* Checks one extent whose addresses a copy claims. Reports it if another copy is alive there, or if the last
- * drop there is not ordered before the claim. */
+/* Checks one extent whose addresses a copy claims. Reports a violation if another copy is alive there,
+ * or if the last drop there is not ordered before the claim. */
 static void claim_extent(struct verify_extent *e, void *ctx)
 {
     const struct address_claim *cl = ctx;
@@ -263,8 +263,8 @@ static void claim_extent(struct verify_extent *e, void *ctx)
                 which_run(&e->dropped, &st->now));
 }
 
-/* Gives the copy the addresses of all bytes in begin..end that have no value yet.
- * Returns whether there are any. */
+/* Claims the addresses of all bytes in begin..end that have no value yet. Returns whether there are any
+ * such bytes. */
 static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                             bool quiet)
 {
@@ -280,7 +280,8 @@ static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint
     return any;
 }
 
-/* Checks that a copy that has grown is aligned: either its base is, or the address of its first byte. */
+/* Checks the alignment of a copy that has grown. Either its base or the address of its first byte must
+ * be aligned. */
 static void check_aligned(struct verify_state *st, const struct verify_copy *c)
 {
     const struct verify_segment *s = &c->segments.at[0];
@@ -306,8 +307,8 @@ static void release_extent(struct verify_extent *e, void *ctx)
     }
 }
 
-/* Drops the bytes begin..end of a copy and frees their addresses. Frees the copy itself
- * when nothing is left of it. */
+/* Drops the bytes begin..end of a copy and frees their addresses. Frees the copy itself when no bytes
+ * are left. */
 static void release_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                               struct verify_event by)
 {
@@ -335,14 +336,14 @@ void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, u
     }
 }
 
-/* Replaces the bytes begin..end of a copy by one segment with this version and writer. */
+/* Replaces the bytes begin..end of a copy with one segment that has the given version and writer. */
 static void put_segment(struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t version,
                         struct verify_event writer)
 {
     size_t last, first = copy_slice(c, begin, end, &last);
     if (last == first) {
         insert_segment(c, first, (struct verify_segment){.begin = begin, .end = end});
-    } else { /* reuse the first segment and its array of readers */
+    } else { /* reuse the first segment and its readers */
         remove_segments(c, first + 1, last);
         c->segments.at[first].readers.n = 0;
     }

@@ -21,27 +21,30 @@
 #include "base/vec.h"
 #include "scheduler/verify/verify.h"
 
-/* Limit for the instructions of a program. Together with PLAN_MAX_DISTANCE, it keeps the number of
+/* Maximum number of instructions in a program. Together with PLAN_MAX_DISTANCE, it keeps the number of
  * instructions in the whole execution below 2^32. */
 #define VERIFY_MAX_INSTRS (1u << 26)
 
-/* One call of plan_verify: its arguments, and what the checks found so far. */
+/* One call of plan_verify: its arguments, and the results of the checks so far. */
 struct verify {
     const struct plan *plan;
     const struct graph *train, *eval; /* eval may be NULL */
     const struct machine *machine;
     struct verify_report *report; /* may be NULL */
     struct err *err;
-    uint32_t total;                    /* violations found */
-    bool stop;                         /* the plan must not be executed */
-    uint32_t max_distance;             /* largest distance of a wait in the cycle */
-    uint32_t *task_of[PROGRAM_COUNT];  /* per instruction: index of its graph task, or PLAN_NONE */
-    uint16_t *reported[PROGRAM_COUNT]; /* per instruction: set of the invariants reported there, as bits */
-    uint64_t *reported_tensor;         /* per tensor: what was reported, as bits 11 * program + invariant */
+    uint32_t total; /* violations found */
+    bool stop;      /* the plan must not be executed */
+    /* Largest distance of a wait in the cycle. */
+    uint32_t max_distance;
+    /* Per instruction: index of its graph task, or PLAN_NONE. */
+    uint32_t *task_of[PROGRAM_COUNT];
+    /* Per instruction: the invariants reported for it, as a set of bits. */
+    uint16_t *reported[PROGRAM_COUNT];
+    /* Per tensor: the violations reported for it, as bits 11 * program + invariant. */
+    uint64_t *reported_tensor;
 };
 
-/* Returns the graph that the tasks of a program come from. Returns NULL for eval
- * if there is no eval graph. */
+/* Returns the graph that has the tasks of a program. Returns NULL for eval if there is no eval graph. */
 static inline const struct graph *verify_graph(const struct verify *v, enum program_kind k)
 {
     return k == PROGRAM_EVAL ? v->eval : v->train;
@@ -49,17 +52,17 @@ static inline const struct graph *verify_graph(const struct verify *v, enum prog
 
 /* ---- reports (verify.c) ---- */
 
-/* Reports a violation at an instruction, or at none (PLAN_NONE). An invariant is reported only once for an
- * instruction, even if several runs of the program violate it. */
+/* Reports a violation at an instruction. PLAN_NONE means that it belongs to no instruction. An invariant
+ * is reported only once for an instruction, even if several runs of the program violate it. */
 void violate(struct verify *v, int invariant, enum program_kind k, uint32_t instr, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Reports a violation about a tensor between two programs. An invariant is reported only once
- * for a tensor and program. */
+/* Reports a violation for a tensor between two programs. An invariant is reported only once for each
+ * tensor and program. */
 void violate_tensor(struct verify *v, int invariant, enum program_kind k, tensor_id t, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Reports a violation like violate, and prevents the execution of the plan. */
+/* Reports a violation like violate, and also prevents the abstract execution of the plan. */
 #define refuse(v, ...) ((v)->stop = true, violate((v), __VA_ARGS__))
 
 /* A name in a message. It is returned by value, so that one message can contain several names. */
@@ -82,7 +85,7 @@ struct name name_place(uint32_t loc, uint64_t addr);
 
 /* ---- checks without execution ---- */
 
-/* Checks counts and array pointers, so that the other checks can use the arrays (invariant 10). */
+/* Checks the counts and array pointers, so that the other checks can read the arrays (invariant 10). */
 void verify_header(struct verify *v);
 /* Checks every id, range and number that is used as an index or added to an address (invariant 10). */
 void verify_indices(struct verify *v);
@@ -97,13 +100,13 @@ void verify_tasks(struct verify *v);
 
 /* ---- operands of tasks (verify_operands.c) ---- */
 
-/* Checks that instruction `i` has the operands of its graph task, all of them at
- * location `loc` (invariant 10). */
+/* Checks that instruction `i` has the operands of its graph task, and that all of them are at location
+ * `loc` (invariant 10). */
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
-/* Returns how many of the operands at the start of `ops` stand for the graph operand `go`: 0
- * if the instruction leaves it out, one per part for the K of a share, otherwise 1. No task
+/* Returns the number of operands at the start of `ops` that belong to the graph operand `go`. The number
+ * is 0 if the instruction omits the operand, one per part for the K of a share, and otherwise 1. No task
  * has the same tensor twice. */
 static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
                                     const struct graph_operand *go)
@@ -114,16 +117,16 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
     return n;
 }
 
-/* Returns the operand whose byte range tells which share of its task a RED or UPD does: its first W or dW
- * operand. Returns NULL if it has none, and for other tasks. */
+/* Returns the first W or dW operand of a RED or UPD. Its byte range is the share of the task that the
+ * instruction does. Returns NULL if there is no such operand, and for other tasks. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
 /* ---- address ranges of one device (verify_space.c) ---- */
 
 /* One instruction in one run of a program, as an event of the abstract execution. */
 struct verify_event {
-    /* Stream of the instruction, and its number among the instructions of that stream, from 1.
-     * Number 0 is before everything. */
+    /* Stream of the instruction, and its number among the instructions of that stream. Numbers start at
+     * 1. An event with number 0 comes before all instructions. */
     uint32_t stream, seq;
     uint32_t instr; /* index in the program */
     uint16_t program, run;
@@ -131,18 +134,20 @@ struct verify_event {
 
 struct verify_copy;
 
-/* A range of device addresses [lo, hi). It belongs to a live copy, or it has been free since a drop. */
+/* A range of device addresses [lo, hi). The range belongs to a live copy, or it has been free since a
+ * drop. */
 struct verify_extent {
     uint64_t lo, hi;
-    struct verify_copy *owner;   /* NULL: the copy was dropped */
-    tensor_id tensor;            /* tensor of the current or last copy in this range */
+    struct verify_copy *owner; /* NULL: the copy was dropped */
+    /* Tensor of the current or last copy in this range. */
+    tensor_id tensor;
     struct verify_event dropped; /* the drop, when owner is NULL */
     uint32_t priority;           /* heap order of the treap */
     struct verify_extent *left, *right;
 };
 
-/* All extents of one device, as a treap ordered by address. Addresses that no copy
- * ever used are in no extent. */
+/* All extents of one device, as a treap ordered by address. Addresses that no copy has ever used are in
+ * no extent. */
 struct verify_space {
     struct verify_extent *root;
     uint32_t random; /* state of the priority generator */
@@ -153,11 +158,11 @@ typedef void extent_fn(struct verify_extent *e, void *ctx);
 /* Frees all extents. */
 void space_finish(struct verify_space *s);
 
-/* Calls `fn` for every extent between lo and hi, in ascending order. Extents that cross lo or hi are cut in
- * two first. `fn` may change all fields except lo and hi. */
+/* Calls `fn` for every extent between lo and hi, in ascending order. Extents that cross lo or hi are
+ * first split in two. `fn` may change all fields except lo and hi. */
 void space_visit(struct verify_space *s, uint64_t lo, uint64_t hi, extent_fn *fn, void *ctx);
 
-/* Replaces all extents between lo and hi by one extent that belongs to `owner`. */
+/* Replaces all extents between lo and hi with one extent that belongs to `owner`. */
 void space_replace(struct verify_space *s, uint64_t lo, uint64_t hi, struct verify_copy *owner,
                    tensor_id tensor);
 
@@ -165,65 +170,71 @@ void space_replace(struct verify_space *s, uint64_t lo, uint64_t hi, struct veri
 
 typedef VEC(struct verify_event) event_vec;
 
-/* A byte range of a copy whose bytes have the same version and the same history of accesses. */
+/* A byte range of a copy. All its bytes have the same version and the same history of accesses. */
 struct verify_segment {
     uint64_t begin, end; /* byte range of the tensor */
     uint64_t version;
     struct verify_event writer; /* the last write */
-    event_vec readers;          /* reads since the last write, none ordered before another */
+    /* Reads since the last write. None of them is ordered before another. */
+    event_vec readers;
 };
 
-/* A copy of a tensor, or of part of it, during the abstract execution. A device copy exists from its first
- * write to its last drop. Host copies exist all the time, and may be empty. */
+/* A copy of a tensor, or of a part of it, during the abstract execution. A device copy exists from its
+ * first write to its last drop. A host copy always exists, and may be empty. */
 struct verify_copy {
     tensor_id tensor;
     uint32_t loc; /* device, or PLAN_HOST */
-    /* Address that byte 0 of the tensor has or would have on the device, modulo 2^64. A copy
-     * of a part may lack byte 0. */
+    /* Address that byte 0 of the tensor has or would have on the device, modulo 2^64. A copy of only a
+     * part of the tensor may not contain byte 0. */
     uint64_t base;
-    VEC(struct verify_segment) segments; /* disjoint segments in ascending order; other bytes have no value */
-    struct verify_copy *next;            /* next device copy of the same tensor */
-    size_t index;                        /* in verify_state.live */
-    bool clobbered;                      /* this copy was reported as misplaced, and is not reported again */
+    /* Disjoint segments in ascending order. Bytes outside all segments have no value. */
+    VEC(struct verify_segment) segments;
+    struct verify_copy *next; /* next device copy of the same tensor */
+    size_t index;             /* in verify_state.live */
+    /* Whether this copy has been reported as misplaced. It is reported only once. */
+    bool clobbered;
 };
 
-/* The state of one abstract execution: which bytes are where, in which version, and which instructions are
- * known to be done. The training programs share one state, and eval has its own. */
+/* The state of one abstract execution: which bytes are at which location, in which version, and which
+ * instructions are known to be done. The training programs share one state, and eval has its own. */
 struct verify_state {
     struct verify *v;
     const struct plan *plan;
     const struct graph *graph;
     uint32_t n_streams, steps;
-    /* Vector clocks: [s][t] is the number of instructions of stream t that stream s knows to be done. */
+    /* Vector clocks. Element [s][t] is the number of instructions of stream t that stream s knows to be
+     * done. */
     uint32_t *clocks;
-    uint32_t *clock;                 /* row of `clocks` for the stream of `now` */
+    /* The row of `clocks` for the stream of `now`. */
+    uint32_t *clock;
     struct verify_event now;         /* the instruction being executed */
     uint64_t *newest;                /* per tensor: highest version that exists */
     struct verify_copy **on_devices; /* per tensor: list of its device copies */
     VEC(struct verify_copy *) live;  /* all device copies */
     uint32_t *home_first;            /* per tensor: first host copy in `home` */
-    /* Host copies: one per tensor. A ring tensor has one for each step of the cycle. */
+    /* The host copies. Each tensor has one, but a ring tensor has one for each step of the cycle. */
     struct verify_copy *home;
     uint32_t n_home;
     struct verify_space spaces[DEVICE_MAX];
 };
 
-/* Initialises a state for the programs of graph `g`: no device copies, and empty host copies. `steps` is the
- * number of steps per run. state_finish frees everything in it. */
+/* Initialises a state for the programs of graph `g`, with empty host copies and no device copies.
+ * `steps` is the number of steps per run. The caller frees the state with state_finish. */
 void state_init(struct verify_state *st, struct verify *v, const struct graph *g, uint32_t steps);
 void state_finish(struct verify_state *st);
 
-/* Returns whether event `e` is ordered before the instruction being executed. */
+/* Returns whether event `e` is ordered before the instruction that is being executed. */
 static inline bool event_ordered(const struct verify_state *st, const struct verify_event *e)
 {
     return st->clock[e->stream] >= e->seq;
 }
 
-/* Returns the host copy of a tensor; `step` selects the slot of a ring tensor. */
+/* Returns the host copy of a tensor. For a ring tensor, `step` selects the slot. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t, uint32_t step);
 
-/* Returns the copy of a tensor on a device that would have byte 0 at address `base`, or NULL. A device may
- * have several copies of a tensor, with different bases. */
+/* Finds the copy of a tensor on a device by its base, which is the address that byte 0 has or would
+ * have. Returns NULL if there is no such copy. A device may have several copies of a tensor, with
+ * different bases. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
 
 /* Creates an empty copy on a device. */
@@ -232,36 +243,37 @@ struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t d
 /* Returns the index of the first segment that ends after byte `at`. */
 size_t copy_seek(const struct verify_copy *c, uint64_t at);
 
-/* Finds the first range between begin and end that no segment covers. Returns false if there is none. */
+/* Finds the first range between begin and end that no segment covers. Returns false if segments cover
+ * all bytes. */
 bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin,
               uint64_t *ret_end);
 
-/* Cuts segments so that none crosses begin or end. Returns the index of the first segment of the range;
- * *ret_end is the index after the last. */
+/* Splits segments so that none crosses begin or end. Returns the index of the first segment in the
+ * range, and sets *ret_end to the index after the last. */
 size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
 
-/* Returns the number of bytes of a copy that have a value. */
+/* Returns the number of bytes in a copy that have a value. */
 uint64_t copy_bytes(const struct verify_copy *c);
 
-/* The three kinds of access by the current instruction, st->now. Each reports conflicting accesses that are
- * not ordered before it (invariant 4). A write to bytes without a value also claims their addresses, and
- * reports overlaps (invariant 2) and misalignment (invariant 3). */
+/* The next three functions are accesses by the current instruction, st->now. They report earlier
+ * conflicting accesses that are not ordered before it (invariant 4). A write to bytes without a value
+ * also claims their addresses, and reports overlaps (invariant 2) and misalignment (invariant 3). */
 void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                 uint64_t version);
-/* Drops the bytes begin..end. Frees the copy if nothing is left of it. */
+/* Drops the bytes begin..end. Frees the copy if no bytes are left. */
 void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
-/* These two functions repair the state after a report, so that one defect is not reported again in other
- * words. copy_fill acts like copy_write, and copy_forget like copy_drop, but they report nothing and count as
- * ordered before everything. For a host copy, `st` may be NULL. */
+/* These two functions repair the state after a report, so that one defect does not cause further
+ * reports. copy_fill acts like copy_write, and copy_forget like copy_drop, but they report nothing and
+ * count as ordered before all instructions. For a host copy, `st` may be NULL. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
 void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
 /* ---- execution (verify_run.c) ---- */
 
-/* Executes all programs abstractly and reports violations of the invariants 1 to 5, 7 and 9. */
+/* Executes all programs abstractly and reports violations of invariants 1 to 5, 7 and 9. */
 void verify_run(struct verify *v);
 
 #endif

@@ -18,8 +18,9 @@ struct checked_task {
     const struct plan_operand *ops;
     const struct graph *g;
     const struct graph_task *task;
-    uint32_t loc;                     /* location that its operands must have */
-    const struct plan_operand *share; /* operand that defines the share; NULL: not a RED or UPD */
+    uint32_t loc; /* location that its operands must have */
+    /* The operand that defines the share. NULL if the task is not a RED or UPD. */
+    const struct plan_operand *share;
 };
 
 #define BAD(a, ...) refuse((a)->v, INVARIANT_AGREES, (a)->k, (a)->i, __VA_ARGS__)
@@ -56,14 +57,14 @@ static uint64_t state_parts(uint64_t w, uint64_t k)
     return k % w == 0 ? k / w : 1;
 }
 
-/* Returns the offset in K that corresponds to byte `at` of W, when K is a single
- * part of another size than W. */
+/* Returns the offset in K that corresponds to byte `at` of W. Used when K is a single part whose size
+ * differs from W. */
 static uint64_t proportion(uint64_t at, uint64_t w, uint64_t k)
 {
     return at == w ? k : (uint64_t)((unsigned __int128)at * k / w) / PLAN_ALIGN * PLAN_ALIGN;
 }
 
-/* Turns a range of W, in *begin and *end, into the corresponding range of part `p` of K. */
+/* Converts a range of W, given in *begin and *end, into the corresponding range of part `p` of K. */
 static void share_of_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, uint64_t *end)
 {
     if (k % w == 0) {
@@ -124,9 +125,9 @@ static bool agree_range(const struct checked_task *a, const struct plan_operand 
     return false;
 }
 
-/* Checks the byte ranges of the `n` operands that stand for graph operand `go`. n is 0 only for the K
- * of a share, whose range may be empty. An instruction that does the whole task may name K either as
- * one operand or by its parts. */
+/* Checks the byte ranges of the `n` operands that belong to graph operand `go`. n is 0 only for the K of
+ * a share, whose range may be empty. An instruction that does the whole task may have one operand for
+ * all of K, or one for each part. */
 static bool agree_ranges(const struct checked_task *a, const struct plan_operand *ops, uint32_t n,
                          const struct graph_operand *go)
 {
@@ -153,8 +154,8 @@ static bool agree_places(const struct checked_task *a, const struct plan_operand
     return true;
 }
 
-/* Checks all operands of the task. A FWD or REC must also have its workspace: TENSOR_ROOM if it saves
- * S, otherwise TENSOR_WORK. */
+/* Checks all operands of the task. A FWD or REC must also have its workspace, which is TENSOR_ROOM if it
+ * saves S, and TENSOR_WORK otherwise. */
 static void agree_operands(const struct checked_task *a)
 {
     bool rec = a->in->kind == INSTR_REC;

@@ -20,8 +20,8 @@
 #include "base/bounded.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* The vector clocks at the end of each instruction that others wait for. If the largest distance of such a
- * wait is d, the instruction has d + 1 clocks, which the runs of the program use in rotation. */
+/* The vector clocks at the end of each instruction that other instructions wait for. If the largest
+ * distance of such a wait is d, the trail keeps the clocks of the last d + 1 runs of the instruction. */
 struct trail {
     size_t *first;    /* per instruction: index of its first clock */
     uint32_t *count;  /* per instruction: number of its clocks */
@@ -71,7 +71,7 @@ static uint32_t *trail_clock(const struct program_run *r, uint32_t instr, uint32
     return t->clocks + (t->first[instr] + run % t->count[instr]) * r->st->n_streams;
 }
 
-/* Raises every element of `into` to at least that of `from`. */
+/* Raises every element of `into` to at least the value of the same element of `from`. */
 static void join(uint32_t *into, const uint32_t *from, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -79,7 +79,8 @@ static void join(uint32_t *into, const uint32_t *from, uint32_t n)
             into[i] = from[i];
 }
 
-/* Simulates a wait for all streams: afterwards every stream knows that everything issued so far is done. */
+/* Simulates a wait for all streams. Afterwards, every stream knows that all instructions issued so far
+ * are done. */
 static void drain(struct verify_state *st)
 {
     for (uint32_t s = 1; s < st->n_streams; s++)
@@ -88,8 +89,8 @@ static void drain(struct verify_state *st)
         memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
 }
 
-/* Makes instruction `i` the current one. The clock of its stream takes in the clocks of its
- * waits and advances by one. */
+/* Makes instruction `i` the current one. The clock of its stream is joined with the clocks of its waits,
+ * and then advances by one. */
 static void begin_instr(struct program_run *r, uint32_t i)
 {
     struct verify_state *st = r->st;
@@ -147,20 +148,21 @@ static void check_versions(struct program_run *r, struct verify_copy *c, const s
                   name_current(r).s, (unsigned long long)version,
                   name_range(r->st->v, o->tensor, s->begin, s->end).s, name_place(o->loc, o->addr).s,
                   (unsigned long long)s->version);
-        if (s->version < version) /* a newer version stays, because lowering it would lose it */
+        /* Keep a newer version, because lowering its number would lose it. */
+        if (s->version < version)
             s->version = version;
     }
 }
 
-/* Returns the copy that an operand names, or NULL if there is none at its address. */
+/* Returns the copy that an operand refers to, or NULL if there is no copy at its address. */
 static struct verify_copy *named(struct program_run *r, const struct plan_operand *o)
 {
     return o->loc == PLAN_HOST ? copy_home(r->st, o->tensor, step_of(r))
                                : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Returns a copy on the operand's device that has all of its bytes, at whatever address, or NULL. It is
- * probably the copy that the operand should name. */
+/* Returns a copy on the operand's device that has all bytes of the operand at another address, or NULL.
+ * This is probably the copy that the operand should refer to. */
 static struct verify_copy *misplaced(struct verify_state *st, const struct plan_operand *o)
 {
     uint64_t begin, end;
@@ -170,8 +172,9 @@ static struct verify_copy *misplaced(struct verify_state *st, const struct plan_
     return NULL;
 }
 
-/* Reports that bytes of an operand are missing at its address. Returns NULL if another copy on the device has
- * the bytes. Otherwise fills in the missing bytes, creating the copy if there is none, and returns it. */
+/* Reports that bytes of an operand are missing at its address. Returns NULL if another copy on the
+ * device has these bytes. Otherwise fills in the missing bytes, creates the copy if there is none, and
+ * returns the copy. */
 static struct verify_copy *report_missing(struct program_run *r, struct verify_copy *c,
                                           const struct plan_operand *o, uint64_t version)
 {
@@ -194,8 +197,9 @@ static struct verify_copy *report_missing(struct program_run *r, struct verify_c
     return c;
 }
 
-/* Checks that all bytes of an operand are at its address, in `version` (or in any, for ANY_VERSION). Returns
- * the copy, after repairing what was wrong, or NULL if the bytes are at another address. */
+/* Checks that all bytes of an operand are at its address and have the given version. ANY_VERSION allows
+ * all versions. Repairs errors and returns the copy, or returns NULL if the bytes are at another
+ * address. */
 static struct verify_copy *resident(struct program_run *r, const struct plan_operand *o, uint64_t version)
 {
     struct verify_state *st = r->st;
@@ -211,15 +215,15 @@ static struct verify_copy *resident(struct program_run *r, const struct plan_ope
     return c;
 }
 
-/* Returns the copy that a write goes to: the existing copy that the operand names, or a new one. */
+/* Returns the copy that a write goes to. This is the existing copy that the operand refers to, or a new
+ * copy. */
 static struct verify_copy *destination(struct program_run *r, const struct plan_operand *o)
 {
     struct verify_copy *c = named(r, o);
     return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Returns the version of a tensor that has seen `count` writes of the current step
- * (graph.h explains versions). */
+/* Returns the version of a tensor after `count` writes of the current step. graph.h explains versions. */
 static uint64_t version_of(const struct program_run *r, tensor_id t, uint32_t count)
 {
     return (r->steps + step_of(r)) * r->st->graph->tensors[t].writes_per_step + count;
@@ -238,13 +242,14 @@ static void task_write(struct program_run *r, const struct plan_operand *o, cons
     uint64_t version = version_of(r, o->tensor, go->write_version);
     struct verify_copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
     raise_newest(st, o->tensor, version);
-    if (other != NULL) /* the read has already reported the wrong address */
+    /* The read has already reported the wrong address. */
+    if (other != NULL)
         copy_fill(st, other, o->begin, o->end, version);
     else
         copy_write(st, destination(r, o), o->begin, o->end, version);
 }
 
-/* Executes a task: first all its reads, then all its writes. verify_agree has checked that the operands
+/* Executes a task: first all reads, then all writes. verify_agree has already checked that the operands
  * match those of the graph task. */
 static void run_task(struct program_run *r, const struct plan_operand *ops, uint32_t n_ops,
                      const struct graph_task *task)
@@ -262,8 +267,9 @@ static void run_task(struct program_run *r, const struct plan_operand *ops, uint
     }
 }
 
-/* Returns the version that the destination has after a move of persistent bytes: the version of the source.
- * Reports a move that overwrites a newer version (invariant 5), and then returns the newer version. */
+/* Returns the version that the destination has after a move of persistent bytes, which is the version of
+ * the source. If the move overwrites a newer version, reports this (invariant 5) and returns the newer
+ * version. */
 static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
                               const struct verify_segment *piece)
 {
@@ -287,7 +293,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     struct verify_state *st = r->st;
     struct verify_copy *src = resident(r, from, ANY_VERSION);
     struct verify_copy *dst = destination(r, to);
-    if (src == NULL) { /* the missing source was reported; assume that the newest version arrives */
+    /* The missing source has already been reported. Assume that the newest version arrives. */
+    if (src == NULL) {
         copy_write(st, dst, to->begin, to->end, st->newest[to->tensor]);
         return;
     }
@@ -300,8 +307,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     }
 }
 
-/* Returns the end of the bytes from `at` on that a copy has in this version or a newer
- * one, or `at` if it has none. */
+/* Returns the end of the bytes, starting at `at`, that a copy has in this version or a newer one.
+ * Returns `at` if byte `at` is not among them. */
 static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t version)
 {
     size_t i = copy_seek(c, at);
@@ -394,7 +401,7 @@ static void check_copies(struct program_run *r, const struct plan_copy *copies, 
 {
     struct verify_state *st = r->st;
     bounded_poll_steps(st->live.n + n);
-    /* Per live copy: the number of bytes that it should have according to the list. */
+    /* Per live copy: the number of bytes that the copy should have according to the list. */
     uint64_t *wanted = xcalloc(st->live.n + n + 1, sizeof *wanted);
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
@@ -438,8 +445,9 @@ static void check_home(struct program_run *r)
     }
 }
 
-/* Sets the ring tensors to their state at the start of a run. The results are not on the host yet. The inputs
- * are there, in the slot of their step, if the loader fills them for this program (`loaded`). */
+/* Sets the ring tensors to their state at the start of a run. The host does not have the results yet. If
+ * `loaded` is set, the host has the inputs, each in the slot of its step, because the loader fills them
+ * for this program. */
 static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
     struct verify_state *st = r->st;
@@ -458,7 +466,7 @@ static void reset_ring(struct program_run *r, const bool *output, bool loaded)
     }
 }
 
-/* Checks that the results of each step are on the host, where the trainer reads them. */
+/* Checks that the host has the results of each step, because the trainer reads them there. */
 static void check_results(struct program_run *r, const bool *output)
 {
     struct verify_state *st = r->st;
@@ -478,8 +486,8 @@ static void check_results(struct program_run *r, const bool *output)
     }
 }
 
-/* Returns, for each tensor, whether it is a result: an external tensor that a task writes. Other
- * external tensors are inputs. */
+/* Returns an array that tells for each tensor whether it is a result. A result is an external tensor
+ * that a task writes. All other external tensors are inputs. */
 static bool *find_outputs(const struct graph *g)
 {
     bool *output = xcalloc((size_t)g->n_tensors + 1, sizeof *output);
@@ -500,7 +508,7 @@ static void run_init(struct program_run *r, struct verify_state *st, enum progra
     trail_init(&r->trail, r->prog, st->n_streams);
 }
 
-/* Gives the host copies of all persistent tensors their initial version, 0. */
+/* Sets the host copies of all persistent tensors to their initial version, 0. */
 static void fill_home(struct verify_state *st)
 {
     for (tensor_id t = 0; t < st->graph->n_tensors; t++)
@@ -508,7 +516,7 @@ static void fill_home(struct verify_state *st)
             copy_fill(st, copy_home(st, t, 0), 0, st->graph->tensors[t].bytes, 0);
 }
 
-/* Executes a program that waits for all streams before and after, and checks the state that it leaves. */
+/* Executes a program that waits for all streams before and after, and checks the state after it. */
 static void run_drained(struct verify_state *st, enum program_kind k, const bool *output)
 {
     const struct plan *p = st->plan;

@@ -1,8 +1,8 @@
-/* Checks two invariants without executing the plan. Invariant 6: every task of the graph runs exactly once
- * per step, and sums are added in the fixed order. Invariant 8: waits point backwards.
+/* Checks two invariants without executing the plan. Invariant 6: every task of the graph runs exactly
+ * once per step, and sums are added in the fixed order. Invariant 8: waits point backwards.
  *
- * These checks use v->task_of, which verify_agree sets. The order of sums is checked in issue order;
- * invariant 4 ensures that accesses to one tensor also happen in issue order.
+ * These checks use v->task_of, which verify_agree sets. Sums are checked in issue order. This is
+ * sufficient because invariant 4 ensures that accesses to one tensor also happen in issue order.
  */
 #include "base/bounded.h"
 #include "base/sort.h"
@@ -19,8 +19,8 @@ static void tasks_none(struct verify *v, enum program_kind k)
                    name_instr(v, k, i).s, program_kind_names[k]);
 }
 
-/* Checks that a REC writes only tensors that exist within the step: no persistent tensors, and
- * none that the trainer reads. */
+/* Checks that a REC writes only tensors that exist within the step. It must not write persistent tensors
+ * or tensors that the trainer reads. */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -37,7 +37,7 @@ static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 
 /* ---- shares of RED and UPD ---- */
 
-/* An instruction that does only a byte range of its task. */
+/* An instruction that does only one byte range of its task. */
 struct share {
     uint32_t step, task, instr;
     uint64_t begin, end;
@@ -61,7 +61,7 @@ static int compare_shares(const void *a, const void *b)
     return compare_numbers(xs, ys, 4);
 }
 
-/* Returns true, with the share in *ret, if the instruction does only part of its task. */
+/* If the instruction does only a part of its task, sets *ret to this share and returns true. */
 static bool tasks_share(const struct verify *v, enum program_kind k, uint32_t i, struct share *ret)
 {
     const struct plan_operand *o = share_operand(v, k, i);
@@ -84,7 +84,8 @@ static void tasks_report_bytes(struct verify *v, enum program_kind k, const stru
                name_task(t).s, (unsigned long long)begin, (unsigned long long)end, done, s->step);
 }
 
-/* Checks that the `n` shares of one task in one step, sorted by range, cover every byte exactly once. */
+/* Checks that the `n` shares of one task in one step cover every byte exactly once. The shares must be
+ * sorted by range. */
 static void tasks_whole(struct verify *v, enum program_kind k, const struct share *s, size_t n)
 {
     const struct plan_operand *o = share_operand(v, k, s->instr);
@@ -101,8 +102,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* Checks the shares of all tasks. `seen` ([step][task]) marks the tasks that one instruction does as a whole;
- * the tasks that are done in shares are added to it. */
+/* Checks the shares of all tasks. `seen`, indexed by [step][task], marks the tasks that one instruction
+ * does as a whole. The function also marks the tasks that are done in shares. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     uint32_t n_tasks = verify_graph(v, k)->n_tasks;
@@ -128,8 +129,8 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
 {
     const struct plan_program *prog = &v->plan->programs[k];
     const struct graph *g = verify_graph(v, k);
-    /* The program has too few instructions for all tasks. This check also limits
-     * the size of the table below. */
+    /* The program has too few instructions for all tasks. This check also limits the size of the table
+     * below. */
     if ((uint64_t)g->n_tasks * steps > (uint64_t)prog->n_instrs + g->n_tasks) {
         refuse(v, INVARIANT_TASKS, k, PLAN_NONE,
                "%s has %u instructions, too few for %u tasks in each of %u steps", program_kind_names[k],
@@ -166,7 +167,7 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
 
 /* ---- the order of writes ---- */
 
-/* A write by a task to a byte range of a tensor. */
+/* A write to a byte range of a tensor by a task. */
 struct tensor_write {
     uint32_t step;
     tensor_id tensor;
@@ -217,13 +218,15 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
     }
 }
 
-/* The writes of a program. Tensors that are always written as a whole are checked at once. The writes of
- * tensors that are written in parts are collected and checked byte by byte. */
+/* The writes of a program. If a tensor is always written as a whole, its writes are checked at once.
+ * Otherwise, its writes are collected and checked byte by byte. */
 struct writers {
     uint32_t n_tensors;
-    bool *in_parts;   /* per tensor: whether any write covers only part of the tensor */
-    write_vec writes; /* all writes of tensors that are written in parts */
-    uint32_t *last;   /* [step][tensor]: version of the last write */
+    /* Per tensor: whether any write covers only a part of the tensor. */
+    bool *in_parts;
+    /* All writes of tensors that are written in parts. */
+    write_vec writes;
+    uint32_t *last; /* [step][tensor]: version of the last write */
 };
 
 static void note_parts(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx)
