@@ -175,10 +175,9 @@ int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_mi
  * tasks. At the limit, on a few devices, planning takes a few seconds and about 2 GB (planning_size.h). */
 #define GRAPH_MAX_TASKS (1u << 18)
 
-/* Builds the graph of a model. The training graph and the evaluation graph of a model have the same
- * tensors with the same ids, but the evaluation graph has fewer tasks. Returns -EINVAL if the chain is
- * empty, ill-formed or has more than GRAPH_MAX_TASKS tasks, and -EOVERFLOW if the tensors exceed 2^53
- * bytes. */
+/* Builds the graph of a model. The training graph and the evaluation graph have the same tensors with
+ * the same ids. Returns -EINVAL if the chain is empty, ill-formed or has more than GRAPH_MAX_TASKS
+ * tasks. Returns -EOVERFLOW if the tensors exceed 2^53 bytes. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
 
 /* Builds only the layers of a graph, without tensors and tasks. planning_measure uses it. Returns the

@@ -37,7 +37,7 @@ struct machine {
     uint64_t host_shared_bytes_per_s;
     uint64_t launch_ns; /* fixed cost of one instruction */
 
-    /* The following fields are for virtual devices, which compute on the cores of the host. */
+    /* Cores, for virtual devices only: */
     /* Number of cores that tasks and transfers share. 0 means that they share no limit. */
     uint32_t cores;
     /* Number of cores that one device task uses when it runs alone. 0 if it uses none. */

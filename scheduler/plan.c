@@ -217,8 +217,8 @@ static int compare_live(const void *pa, const void *pb)
 }
 
 /* Lists the copies of a program, sorted and without duplicates. The size of a copy is that of its
- * largest operand. If two copies of a tensor follow each other at the same address, they share one entry
- * here, and live_bytes tells them apart. */
+ * largest operand. Two copies of a tensor that are at the same address one after the other share one
+ * entry. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
 {
     const struct plan_program *prog = &p->programs[k];
@@ -256,9 +256,9 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns an array with the size of the copy of each operand. Only the drop at the end of a copy shows
- * its size, so the operands are visited from last to first. Afterwards, each entry of `copies` has the
- * size of the first copy at its address. */
+/* Returns an array with the size of each operand's copy. The size is known only at the drop of the copy,
+ * so the operands are visited from last to first. Afterwards, each entry of `copies` has the size of the
+ * first copy at its address. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);

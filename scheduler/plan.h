@@ -83,14 +83,15 @@ enum tensor_kind {
 
 /* One tensor of a step, and its place in host memory. The graph defines the tensors, and the planner
  * adds the host offsets. A ring tensor has PLAN_RING host slots, so that the loader can fill one slot
- * while a step reads another. The size of a slot is `bytes`, rounded up to PLAN_ALIGN. */
+ * while a step reads another. */
 struct plan_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
     /* Offset of slot 0 in the host pool, or PLAN_NO_HOST. */
     uint64_t host_offset;
-    /* Number of host slots. Step s uses slot s % host_slots. */
+    /* Number of host slots. The size of a slot is `bytes`, rounded up to PLAN_ALIGN. Step s uses slot s
+     * % host_slots. */
     uint32_t host_slots;
 };
 
@@ -188,9 +189,9 @@ struct plan_program {
     uint32_t n_instrs, n_operands, n_waits;
 };
 
-/* The start and end time of one instruction. It starts when its waits are done. The simulator predicts
- * spans and the executor measures them, each with its own time 0. An array of spans has all runs of a
- * program: instruction i of run r is at r * n_instrs + i. */
+/* The start and end time of one instruction. The start is the time when its waits are done. The
+ * simulator predicts spans and the executor measures them. In an array of spans, instruction i of run r
+ * is at index r * n_instrs + i. */
 struct plan_span {
     uint64_t start_ns, end_ns;
 };

@@ -88,7 +88,7 @@ void order_finish(struct order *o);
 uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
 /* Divides the state of every layer into n_shares shares. The caller fills in o->owners afterwards. */
 void order_own(struct order *o, uint32_t n_shares);
-/* Appends a whole task: sets share to SHARE_ALL. */
+/* Appends a task that is not divided into shares. Sets t.share to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
 /* Sets *ret to the order of the eval program. It has only the forward tasks of `o`, and none of them
  * saves S. */
@@ -229,8 +229,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
 /* Returns the largest number of bytes that are alive on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
 /* Assigns an address to every segment and sets d->peak. Never fails: the caller compares the peaks with
- * the capacities. `limits` has one entry per device, or is NULL. With limits, large drafts are placed
- * faster, and a peak above the limit tells the caller to keep fewer bytes alive. */
+ * the capacities. `limits` has one entry per device and makes the placement of large drafts faster. It
+ * may be NULL. */
 void draft_place(struct draft *d, const uint64_t *limits);
 /* Makes a draft with addresses by replaying one LRU cache per device. The order must be merged and must
  * have no REC. Never fails: a cache is always large enough for the largest task of its device, even if
@@ -279,9 +279,9 @@ struct plan_need {
     /* Cost of building the candidate, in instructions. Instructions count more if there are many devices. */
     uint64_t work;
 };
-/* Runs every stage after the policy: merges `cycle`, drafts and places both programs, and makes a plan
- * if they fit the machine. If they do not fit, sets *ret to NULL, sets *ret_need to the required
- * resources, and returns 0. `ret` may be NULL if the caller wants only the resources. */
+/* Runs every stage after the policy. Merges `cycle`, drafts and places both programs, and makes a plan.
+ * If the programs do not fit the machine, sets *ret to NULL and returns 0. Sets *ret_need in both cases.
+ * `ret` may be NULL if only ret_need is wanted. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
@@ -321,7 +321,8 @@ struct candidate {
     /* If true, the backward packs continue round robin over the devices. If false, each pack returns to
      * the device that ran it forward. */
     bool onward;
-    uint32_t waves; /* number of waves that the batch is divided into */
+    /* Number of waves that the batch is divided into. */
+    uint32_t waves;
     /* Number of teams that work data parallel. If 0 or 1, all devices form one pipeline. */
     uint32_t teams;
     /* Whether each team is a single device, even if the machine has more devices than teams. */
@@ -457,10 +458,9 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
  *
  * order_begin adds the DECIDE that every update reads, if no gradient takes part in the decision. */
 void order_begin(struct order *o);
-/* Adds the tasks that become possible when layers [first, last) have finished the backward pass of
- * micro-batch `micro`. These are the reductions, if a replica is complete, and the norms or updates, if
- * the step is complete. *item is the item of the pass; each update on the device increments it, so that
- * K is fetched just in time. */
+/* Adds the tasks that can run after the backward pass of micro-batch `micro` through layers [first,
+ * last). If a replica is complete, these are the reductions. If the step is complete, these are the
+ * norms or updates. Each update on the device increments *item, so that K is fetched just in time. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
 /* Adds DECIDE and all updates if the graph has a decision. Otherwise does nothing. bwd_device has one

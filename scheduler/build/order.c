@@ -176,9 +176,9 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 
 /* ---- shares ---- */
 
-/* Adds a device's tasks for the gradient of a layer, after the gradients of the other devices have
- * arrived. The device reduces its own share, and updates the share if updates run on devices. Host tasks
- * of the layer (NORM or UPD) must be added only once, so only the owner of share 0 adds them. */
+/* Adds a device's tasks for the gradient of a layer, after the other devices' gradients have arrived.
+ * The device reduces its own share, and updates it if updates run on devices. Only the owner of share 0
+ * adds the host tasks of the layer, so that they are added once. */
 static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
@@ -362,8 +362,8 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
 }
 
 /* Adds the forward and backward pass of one micro-batch through the fused layers [first, last), as one
- * item. The leading layers with this micro-batch size come first. Between their forward and backward
- * pass, the function calls itself for each smaller micro-batch of the remaining layers. */
+ * item. The first layers may have larger micro-batches than the rest. The function calls itself for each
+ * smaller micro-batch between their forward and backward pass. */
 static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;

@@ -354,8 +354,8 @@ static void give_back(struct sweep *w, uint64_t from, uint64_t to)
 }
 
 /* Places all segments in issue order. Segments that live longer than `long_life` positions are placed
- * from the bottom, the others from the top. Segments that live across the boundary of the cycle are at
- * the bottom all the time. Returns false if the segments do not fit into `top` bytes this way. */
+ * from the bottom, and the others from the top. Boundary segments stay at the bottom. Returns false if
+ * the segments do not fit into `top` bytes. */
 static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, uint64_t top,
                          uint32_t long_life)
 {

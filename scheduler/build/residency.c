@@ -215,9 +215,9 @@ static void note_reload(struct residency *r, struct value *v, uint32_t use, uint
     vec_push(&r->reloads, (struct reload){use, from, to, 1});
 }
 
-/* Called when a value ends because it is overwritten or not read any more. If the value was spilled only
- * to be fetched again later, keeping it on the device would save the spill too. This saving is added to
- * the last gap, because earlier gaps are short and are usually retained anyway. */
+/* Called when a value ends because it is overwritten or no longer read. If the value was spilled only to
+ * be fetched again, keeping it on the device would also save the spill. This saving is added to the last
+ * gap of the value. */
 static void settle_value(struct residency *r, const struct value *v)
 {
     if (v->producer != SEGMENT_NONE && !v->home && v->reloads > 0 && v->reloads == v->fetches)
@@ -529,10 +529,9 @@ static void put_task(struct residency *r, uint32_t pos)
                       r->uses.at[i].of);
 }
 
-/* Returns the lane on which a copy is dropped. This is the lane of the last instruction that uses the
- * copy, so that compute never waits for a move only to drop a copy. If a task uses the copy several
- * items after its spill or send, the drop is on the compute lane, so that it does not wait for unrelated
- * moves. */
+/* Returns the lane on which a copy is dropped. This is usually the lane of the last instruction that
+ * uses the copy, so that compute never waits for a move only to drop a copy. If a task uses the copy
+ * several items after its spill or send, the drop is on the compute lane. */
 static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
     const struct todo *last = &r->todos[life->last];

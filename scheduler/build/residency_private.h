@@ -32,9 +32,8 @@ struct life {
     bool spilled, sent;
 };
 
-/* The kinds of entries, in the order that they have within a slot. Entries that free memory come before
- * entries that need memory. ENTRY_FREE drops a copy whose moves were in earlier slots, so this drop may
- * come before the moves of this slot. */
+/* The kinds of entries, in their order within a slot. Entries that free memory come before entries that
+ * need memory. ENTRY_FREE drops a copy that has no moves in this slot, so that the drop can come first. */
 enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH, ENTRY_GATHER, ENTRY_TASK };
 
 /* An instruction to be written into the draft. The entries are first collected tensor by tensor and then
@@ -66,7 +65,8 @@ struct direct_send {
 /* A fetch of a value that the same device held earlier. It becomes a struct gap when the draft is
  * complete. */
 struct reload {
-    uint32_t use; /* index of the use that needed the fetch */
+    /* Index of the use that needed the fetch. */
+    uint32_t use;
     /* The segment that was dropped, and the segment that was fetched later. */
     uint32_t from, to;
     /* Number of moves saved if the copy stayed: the fetch, and a spill made only for this fetch. */

@@ -316,9 +316,9 @@ static bool relax(struct cycles *c, uint32_t from, uint32_t to, int64_t cost, in
     return true;
 }
 
-/* Relaxes all edges once. Every stretch has a forward edge, and a backward edge if one more copy fits.
- * Every interval has one edge, which is backward if the interval is retained, and forward otherwise.
- * Returns a node whose distance fell, or PLAN_NONE. */
+/* Relaxes all edges once. Returns a node whose distance fell, or PLAN_NONE. Stretches have a forward
+ * edge, and a backward edge if one more copy fits. Intervals have a backward edge if they are retained,
+ * and otherwise a forward edge. */
 static uint32_t relax_all(struct cycles *c, const uint64_t *left)
 {
     struct packing *p = c->p;

@@ -17,16 +17,15 @@
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 
-/* Prints the page of `tutti-worker --plan`. The page shows which device computes which layers, the bytes
- * moved and their lower bound (bound.h), the memory use of each device, and the predicted time. `times`
- * names the source of the prediction; NULL means the analytic profile. If `cycle` is NULL, the page has
- * no times. */
+/* Prints the page of `tutti-worker --plan`: the layers and memory of each device, the bytes moved and
+ * their lower bound, and the predicted time. `times` names the source of the prediction; NULL means the
+ * analytic profile. If `cycle` is NULL, the page has no times. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const char *times, struct strbuf *out);
 
 /* Prints the figures of a verified plan as one JSON object, for `tutti plan --json`. Times are averages
- * over devices. activation_bytes counts the stash in and out, and all bytes between devices. bound_bytes
- * is the lower bound for state and stash. plan_s is the planning time in seconds. */
+ * over devices. activation_bytes counts the stash and all bytes between devices. plan_s is the planning
+ * time in seconds. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
                        struct strbuf *out);
 
@@ -60,9 +59,9 @@ void plan_why_json(const struct why_report *r, struct strbuf *out);
 /* Prints a plan as JSON. plan_from_json converts the JSON back into an equal plan. */
 void plan_to_json(const struct plan *p, struct strbuf *out);
 
-/* Reads a plan from JSON. Checks the structure, and that every index and count is in range, so that the
- * plan can be printed, simulated and verified safely. Does not check that the plan is correct;
- * plan_verify does. Returns -EINVAL or -E2BIG for a bad file. The caller frees *ret with plan_destroy. */
+/* Reads a plan from JSON. Checks that every index and count is in range, so that the plan can be
+ * printed, simulated and verified safely. plan_verify must check that the plan is correct. Returns
+ * -EINVAL or -E2BIG for a bad file. The caller frees *ret with plan_destroy. */
 int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err *err);
 
 /* One timeline of a program, for plan_trace. It is either the simulator's prediction or the executor's
@@ -76,10 +75,9 @@ struct trace_part {
     uint32_t runs;
 };
 
-/* Prints a trace for Chrome and Perfetto, with one or more timelines of program `k` below each other.
- * Each timeline has one process per device, with the tracks compute, in, out and peer, and one process
- * for the host. Every instruction except drops is one event per run, with the same name and arguments in
- * every timeline. */
+/* Prints a trace for Chrome and Perfetto, with one or more timelines of program `k`. Each timeline has
+ * one process per device, with the tracks compute, in, out and peer, and one process for the host. Every
+ * instruction except drops is one event per run. */
 void plan_trace(const struct plan *p, enum program_kind k, const struct trace_part *parts, uint32_t n_parts,
                 struct strbuf *out);
 

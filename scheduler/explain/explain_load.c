@@ -38,7 +38,8 @@ enum {
 struct plan_loader {
     struct plan *plan;
     struct err *err;
-    int status;        /* error code of the first failure, or 0 */
+    /* Error code of the first failure, or 0. */
+    int status;
     struct err detail; /* buffer for the messages of json.h */
 };
 

@@ -199,9 +199,8 @@ uint32_t outline_lead(const struct outline *o)
 }
 
 /* Returns the number of bytes that the gradients of layers [first, last) need while they are spilled or
- * sent. They stay for one more pass. With several devices, this includes the incoming gradients for this
- * device's share. If updates run on the device, it also includes the state that is fetched, updated and
- * spilled. */
+ * sent. With several devices, includes the incoming gradients for this device's share. If updates run on
+ * the device, includes the state that is updated. */
 static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;
@@ -222,8 +221,7 @@ static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t 
 }
 
 /* Returns the number of bytes that a device needs when the fused layers switch from forward to backward.
- * At that point, all their state and all their saved values are alive, and other activations and weights
- * are being moved. */
+ * At that point, all their state and all their saved values are alive. */
 static uint64_t fused_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;

@@ -71,9 +71,9 @@ struct profile *plan_profile(const struct plan_request *request);
  * Ignores capacity_bytes of the machine. */
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
 
-/* Returns the number of bytes that the largest device task needs for its required operands, each rounded
+/* Returns the number of bytes that the required operands of the largest device task need, each rounded
  * up to PLAN_ALIGN. No plan can use less device memory. Sets *ret to that task, or to NULL if the graph
- * has no device task. If several tasks are equally large, the task of the first layer is used. */
+ * has no device task. */
 uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret);
 
 #endif

@@ -88,9 +88,9 @@ static void pass_wave(struct passes *p, const struct plan_request *r, const stru
                       team_device(r, c, team, c->onward ? 2 * c->packs - k : k));
 }
 
-/* Returns the first layer from which packs no longer save S. A saved S stays on the device for
- * lead_items items while it is spilled. In the packs just before the fused segment, it would use memory
- * that the fused layers need, unless save_last_packs says that there is enough. */
+/* Returns the first layer from which packs no longer save S. While a saved S is spilled, it uses memory
+ * that the fused layers need. So the packs just before the fused segment do not save S, unless
+ * save_last_packs is set. */
 static uint32_t save_end(const struct plan_request *r, const struct candidate *c)
 {
     if (c->save_last_packs)

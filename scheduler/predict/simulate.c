@@ -62,9 +62,9 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* Returns the full speed of a task in bytes per second, which is the speed of a link. The result is at
- * least 1e9, so that a byte takes at most 1 ns. It is small enough that the total rate of all cores
- * stays below the timeline's limit of 2^53. */
+/* Returns the full speed of a task in bytes per second, which is the speed of a link. At least 1e9, so
+ * that a byte takes at most 1 ns. Limited so that the total rate of all cores stays below 2^53, the
+ * limit of the timeline. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;

@@ -56,7 +56,7 @@ struct timeline_resource {
     bool bound;     /* it has limited some flow since bound_since */
     uint64_t bound_since;
 
-    /* The following fields are used only while the rates of a pool are computed. */
+    /* Used only while rates are computed: */
     /* The part of the rate that has not been given to any flow yet. */
     uint64_t left;
     uint64_t share; /* equal part of `left` per open flow */

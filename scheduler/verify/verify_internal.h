@@ -93,7 +93,7 @@ void verify_indices(struct verify *v);
 void verify_agree(struct verify *v);
 /* Checks that every address is inside its lease (invariant 3). */
 void verify_lease(struct verify *v);
-/* Checks that waits point backwards (invariant 8), and sets max_distance. */
+/* Checks that waits point backwards (invariant 8). Sets v->max_distance. */
 void verify_waits(struct verify *v);
 /* Checks that every task runs exactly once per step, and that sums are in order (invariant 6). */
 void verify_tasks(struct verify *v);
@@ -123,7 +123,7 @@ const struct plan_operand *share_operand(const struct verify *v, enum program_ki
 
 /* ---- address ranges of one device (verify_space.c) ---- */
 
-/* One instruction in one run of a program, as an event of the abstract execution. */
+/* One instruction in one run of a program. It is an event of the abstract execution. */
 struct verify_event {
     /* Stream of the instruction, and its number among the instructions of that stream. Numbers start at
      * 1. An event with number 0 comes before all instructions. */

@@ -55,7 +55,7 @@ static void destroy_extents(struct verify_extent *e)
     xfree(e);
 }
 
-/* If `at` is strictly inside an extent, splits that extent in two at `at`. */
+/* Splits the extent that contains `at` into two extents. Does nothing if no extent crosses `at`. */
 static void cut_extent(struct verify_space *s, uint64_t at)
 {
     struct verify_extent *e = s->root;
