@@ -440,8 +440,8 @@ static void add_memory(struct strbuf *out, const struct plan *p)
 
 /* -------------------------------------------------------------------------------------- time */
 
-/* Returns the part of an iteration that is not compute time. Returns 0 if the compute time is longer
- * than the iteration, which is possible because runs overlap. */
+/* Returns the part of an iteration that is not compute time, or 0 if the compute time is longer. It can
+ * be longer because runs overlap. */
 static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
 {
     return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;

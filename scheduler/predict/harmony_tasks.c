@@ -1,5 +1,5 @@
-/* Checks schedules of Harmony and makes their tasks. The tasks determine which packs run on which
- * device, and which inputs the forward packs stash. harmony_rules.h describes the schedules. */
+/* Checks schedules of Harmony and makes their tasks. Assigns each pack to a device, and decides which
+ * inputs the forward packs stash. harmony_rules.h describes the schedules. */
 #include "scheduler/predict/harmony_private.h"
 
 #include <errno.h>

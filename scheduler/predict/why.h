@@ -81,7 +81,7 @@ struct why_report {
 };
 #define WHY_MORE_BYTES 1000000000
 
-/* Names memory as the limit if the what-if answer shows that more memory saves much time. */
+/* Sets the limit to memory if the what-if answer shows a large gain from more memory. */
 void why_report_settle(struct why_report *r);
 
 #endif

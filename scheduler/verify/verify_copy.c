@@ -203,7 +203,7 @@ static void report_race(struct verify_state *st, const struct verify_copy *c, co
 }
 
 /* Adds the current instruction to the readers of a segment. Removes earlier readers that are ordered
- * before it, because an instruction that is ordered after the new reader is also ordered after them. */
+ * before it, because the new reader stands for them in later checks. */
 static void add_reader(struct verify_state *st, struct verify_segment *s)
 {
     size_t kept = 0;

@@ -195,8 +195,8 @@ struct verify_copy {
     bool clobbered;
 };
 
-/* The state of one abstract execution: which bytes are at which location, in which version, and which
- * instructions are known to be done. The training programs share one state, and eval has its own. */
+/* The state of one abstract execution: the location and version of all bytes, and the instructions that
+ * are known to be done. The training programs share one state, and eval has its own. */
 struct verify_state {
     struct verify *v;
     const struct plan *plan;
