@@ -43,7 +43,7 @@ void rig_order(struct devset *ds, uint32_t from, uint32_t to, struct event *e);
 struct op_call rig_add(float *y, const float *b, uint32_t n);
 struct op_call rig_relu(float *y, uint64_t n);
 
-/* The test of a backend that cannot be opened here is left. */
+/* Returns whether the backend can be opened on this machine. Tests of other backends are skipped. */
 bool rig_has(const char *backend);
 
 #endif

@@ -346,7 +346,7 @@ cudaError_t cudaMallocHost(void **p, size_t bytes)
     return cudaHostAlloc(p, bytes, cudaHostAllocDefault);
 }
 
-/* Operations may still use it: all devices finish first. */
+/* Releases host memory. All devices finish first, because operations may still use the memory. */
 static cudaError_t host_drop(void *p, bool registered)
 {
     struct allocation *a = allocation_at(p, false);

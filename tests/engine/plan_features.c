@@ -122,7 +122,7 @@ static bool has_alone(const struct view *v)
     return false;
 }
 
-/* Several parts of K in an update of a share. */
+/* Returns whether an update of a share has several parts of K. */
 static bool has_parts(const struct view *v)
 {
     for (uint32_t i = 0; i < v->cycle->n_instrs; i++) {

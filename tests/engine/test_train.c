@@ -121,7 +121,8 @@ static void test_training_step_allocates_nothing(void **state)
     }
 }
 
-/* The interpreter is bound to the plan as it was; from step 3 on the plan promises one byte more. */
+/* Changes the plan so that it promises one byte more from step 3 on. The executor is bound to the plan as
+ * it was. */
 static void spoil_plan(void *ctx, const struct train_progress *p)
 {
     struct plan_program *cycle = &((struct prepared_job *)ctx)->plan->programs[PROGRAM_CYCLE];

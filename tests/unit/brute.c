@@ -248,7 +248,8 @@ static bool may_be_lost(const struct brute *b, uint32_t block)
     return false;
 }
 
-/* The block leaves the device; its last copy goes to the host. */
+/* Removes a block from the device. If this was its only copy, the block is spilled to the host. Returns the
+ * spilled bytes. */
 static uint32_t evict(const struct brute *b, struct state *s, uint32_t block, uint32_t device)
 {
     uint32_t rest = where(b, s, block) & ~(ON_DEVICE << device);
@@ -256,7 +257,8 @@ static uint32_t evict(const struct brute *b, struct state *s, uint32_t block, ui
     return rest ? 0 : b->size[block];
 }
 
-/* Returns the blocks that the task needs and that are not on the device. */
+/* Returns the bytes that the device still needs for the task: its extra bytes, and its blocks that are not on
+ * the device. */
 static uint32_t lacking(const struct brute *b, const struct state *s, const struct task *t, uint32_t device)
 {
     uint32_t sum = t->extra;

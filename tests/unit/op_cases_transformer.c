@@ -206,7 +206,7 @@ static void check_attention_fwd(const struct op_call *in, const struct op_call *
 const struct op_test attention_fwd_test = {ATTENTION_FORMS * COUNT(attention_shapes), build_attention_fwd,
                                            check_attention_fwd};
 
-/* y and lse as a forward pass leaves them. */
+/* Fills y and lse with the results of a forward pass. */
 static void fill_forward(const struct attention *a, float *y, float *lse)
 {
     double *prob = malloc(a->seq * sizeof *prob), mixed[MAX_HEAD], mixed_off[MAX_HEAD], off;

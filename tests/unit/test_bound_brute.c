@@ -64,7 +64,7 @@ static struct bound bound_at(const struct brute_case *c, uint32_t turn)
     return b;
 }
 
-/* The best turn. Each is a bound, so the best is. */
+/* Returns the largest bound over all turns. Each of them is a bound, so the largest is one too. */
 static uint64_t bound_of(const struct brute_case *c)
 {
     uint64_t most = 0;
@@ -264,7 +264,7 @@ static void check_stash(struct brute_case *c, struct tally *t)
             check_capacities(c, t);
 }
 
-/* Stash, with each amount of it at the turn, and with recomputation. */
+/* Tries chains with stash: every amount of stash at the turn, and recomputation. */
 static void test_brute_stash_never_below_bound(void **state)
 {
     (void)state;

@@ -364,7 +364,7 @@ static void test_host_memory_zeroed_or_refused(void **state)
 
 /* ---- order ---- */
 
-/* y = relu(y + b) over and over with changing b: any other order of the launches gives other numbers. */
+/* Repeats y = relu(y + b) with changing b. Any other order of the launches gives other numbers. */
 static void test_stream_runs_in_order(void **state)
 {
     enum { N = 16, STEPS = 1000 };
@@ -1207,7 +1207,8 @@ static void test_copy_inside_a_device_goes_over_no_link(void **state)
     devset_close(ds);
 }
 
-/* Every look at the clock moves it by 1 ns, one stream at a time looks: each launch and wait takes 1 ns. */
+/* Every read of the clock advances it by 1 ns. Only one stream at a time reads it, so each launch and wait
+ * takes 1 ns. */
 static void test_compute_time_counted(void **state)
 {
     struct devset_config c = config(2);

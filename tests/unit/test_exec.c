@@ -295,7 +295,7 @@ static void check_results(struct job *job, uint64_t step, const struct step_resu
         assert_memory_equal(store_ptr(job->store, job->m.result[j], step), &expected[j], sizeof expected[j]);
 }
 
-/* Waits for all steps before `end` and compares what came back. */
+/* Waits for all steps before `end` and compares their results with the reference. */
 static void job_check_steps(struct job *job, uint64_t end)
 {
     for (; job->checked < end; job->checked++) {

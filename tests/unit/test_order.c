@@ -52,7 +52,7 @@ static void finish(struct setup *s)
     table_destroy(s->table);
 }
 
-/* Packs of one layer or two before the fused ones. */
+/* Cuts the layers before the fused segment into packs of `pack` layers. */
 static void cut(struct setup *s, uint32_t fused, uint32_t pack)
 {
     struct candidate *c = &s->candidate;

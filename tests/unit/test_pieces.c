@@ -116,7 +116,7 @@ static void check_shares(const struct graph *g, uint32_t n, uint32_t task)
     order_finish(&o);
 }
 
-/* A pass that runs as a whole on one of several devices must have all of W, and the rows of X that it
+/* A task that runs as a whole on one of several devices must have all of W, and the rows of X that it
  * computes. */
 static void check_whole_tasks(const struct graph *g, uint32_t n, uint32_t task)
 {

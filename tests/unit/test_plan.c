@@ -112,7 +112,7 @@ static void test_count_bytes_leaves_out_copies_inside_a_device(void **state)
     plan_destroy(p);
 }
 
-/* Retag the fetched W0 as each kind in turn. */
+/* Gives the fetched W0 each kind of tensor in turn. */
 static void test_count_bytes_classes(void **state)
 {
     struct plan *p = tiny_plan();

@@ -330,7 +330,7 @@ static int do_search(void *arg)
     return plan_make(&s->request, &s->plan, NULL, &s->err);
 }
 
-/* Returns the polls that it took: a measure of its time. */
+/* Returns the number of polls that the search made, as a measure of its work. */
 static uint64_t search_with(const struct work *w, uint64_t most_work, uint32_t seed)
 {
     uint64_t never = UINT64_MAX;

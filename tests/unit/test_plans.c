@@ -274,7 +274,7 @@ static void test_plans_of_random_chains_hold(void **state)
     for (int i = 0; i < UPDATE_PLACE_COUNT; i++)
         assert_true(tally.by_place[i] > n);
     assert_true(tally.with_decision > n / 4 && tally.with_decision < n - n / 4);
-    /* A bound that says nothing would pass as well. */
+    /* A bound of 0 would pass too, so enough bounds must be positive. */
     assert_true(tally.positive > tally.plans / 4);
     assert_true(tally.close > tally.plans / 100);
 }

@@ -658,7 +658,8 @@ static void test_sums_in_another_order_are_found(void **state)
 
 /* ---- state ---- */
 
-/* After an update on a device, its state comes from the host again, well ordered. */
+/* After an update on a device, a fetch overwrites the state with the host's older value. The order of both
+ * is correct. */
 static void test_fetch_over_an_update_is_found(void **state)
 {
     (void)state;

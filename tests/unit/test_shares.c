@@ -243,7 +243,7 @@ static void test_shares_of_harmony_fetch_by_themselves(void **state)
         }
 }
 
-/* Groups of pipelines: two devices of each layer, and four in all. */
+/* Two teams of two devices each: every layer is on one device of each team. */
 static void test_shares_of_pipelines(void **state)
 {
     (void)state;

@@ -136,7 +136,7 @@ static void test_simulate_steady_state(void **state)
     plan_destroy(p);
 }
 
-/* A wait of distance d > run is done at time 0; from run d on it counts. */
+/* A wait of distance d has no effect in runs 0 to d - 1. From run d on the instruction waits. */
 static void test_simulate_longer_distance_waits_later(void **state)
 {
     struct plan *p = tiny_plan();
@@ -305,7 +305,7 @@ static void test_simulate_peer_copies_may_use_the_links(void **state)
     plan_destroy(p);
 }
 
-/* A receiver has one port for all who send to it. */
+/* All devices that send to one receiver share its port. */
 static void test_simulate_senders_share_the_receiver(void **state)
 {
     struct machine three = machine;
@@ -435,7 +435,7 @@ static void test_simulate_two_devices_share_cores(void **state)
     plan_destroy(p);
 }
 
-/* Three with a core each on two: two thirds of their speed. */
+/* Three tasks of one core each share two cores, so each runs at two thirds of its speed. */
 static void test_simulate_three_devices_share_two_cores(void **state)
 {
     struct plan *p = tiny_plan();

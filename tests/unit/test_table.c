@@ -79,7 +79,7 @@ static void check_bad(const char *from, const char *to, const char *path, const 
     free(text);
 }
 
-/* A key under another name: the message has both. */
+/* Renames a key. The error message must ask "did you mean" and contain `key`. */
 static void check_missing(const char *from, const char *to, const char *key)
 {
     char *text = changed(from, to);

@@ -607,7 +607,8 @@ static void test_timeline_random_programs_as_by_brute_force(void **state)
     check_by_brute_force(false, 2);
 }
 
-/* Shares are smaller here: what somebody gets in the nanosecond more takes another several of them. */
+/* Weights make the shares smaller, so a difference of one nanosecond in one operation can cost another
+ * several. */
 static void test_timeline_random_weights_as_by_brute_force(void **state)
 {
     (void)state;

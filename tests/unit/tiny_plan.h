@@ -172,7 +172,7 @@ static inline void tiny_cycle(struct plan *p)
     tiny_drop(p, k, 0, TINY_W0, 0);
 }
 
-/* W1 goes home in two halves, so that parts of tensors occur too. */
+/* Spills W1 in two halves, so that the plan also has operands that are parts of tensors. */
 static inline void tiny_spill_w1(struct plan *p, enum program_kind k)
 {
     for (uint64_t begin = 0; begin < 2048; begin += 1024) {
