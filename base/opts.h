@@ -27,7 +27,7 @@ struct args {
     /* The values of the rows of both tables. NULL if the option was not given, and "" if it takes no
      * value. */
     const char *given[OPTS_MAX], *given_common[OPTS_MAX];
-    /* How often each row of `opts` was given. The count stops at 255. */
+    /* For each row of `opts`, the number of times that the option was given. The count stops at 255. */
     unsigned char times[OPTS_MAX];
     char **rest; /* words that are not options */
     int n_rest;

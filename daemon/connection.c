@@ -118,8 +118,8 @@ static void give_lines(struct connection *p)
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        /* An outer call of this function is already handing out lines, or the next turn of the loop will do
-         * so. */
+        /* Nothing to do here: an outer call of this function, or the next turn of the loop, hands out the
+         * lines. */
         return;
     if (p->lines_ms != uv_now(p->pipe.loop)) { /* the loop's clock changes only between turns */
         p->lines_ms = uv_now(p->pipe.loop);

@@ -58,7 +58,7 @@ struct worker {
     uint64_t heard_ms;             /* loop clock: when the last message came */
     /* Time of the last report of a step, an evaluation or a checkpoint. Loop clock. */
     uint64_t moved_ms;
-    /* The worker gets SIGKILL at this time. Loop clock. 0 if there is no deadline. */
+    /* Time of the loop's clock at which the worker gets SIGKILL. 0 if there is no deadline. */
     uint64_t kill_at_ms;
     bool stop_sent; /* the worker was asked to stop */
     /* The reason why the daemon killed the worker. NULL if it did not. */

@@ -26,7 +26,7 @@
 #include "daemon/lock.h"
 
 #define BACKLOG 512
-/* Number of restart delays between two checks of the files. */
+/* The daemon checks its files once in this many restart delays. */
 #define CHECK_DELAYS 5
 #define CHECK_MOST   5000 /* ms: longest time between two checks */
 #define CHECK_LEAST  20   /* ms: shortest time between two checks */

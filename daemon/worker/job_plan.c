@@ -37,7 +37,8 @@
 /* Below this number of tokens, GEMMs are so slow that moving fewer bytes does not pay off. */
 #define AUTO_FEW_TOKENS 512
 #define MAX_DIVISORS    JOB_MAX_DIVISORS
-/* Most tasks per step that job_compare plans. More tasks would take longer than a second. */
+/* job_compare skips jobs with more tasks per step than this, because planning them would take longer than
+ * a second. */
 #define COMPARE_TASKS  (1u << 14)
 #define COMPARE_LAYERS (1u << 10) /* most layers that job_compare plans */
 

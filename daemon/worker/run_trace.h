@@ -35,9 +35,9 @@ struct run_trace {
     bool complete; /* every step of the window was measured */
 };
 
-/* Chooses a window of at most max_steps steps and RUN_TRACE_INSTRS instructions (run_trace.c), and tells the
- * executor to measure it. `step` is the number of steps done when the run starts. If no step is left, there
- * is no window. */
+/* Chooses a window of at most max_steps steps and RUN_TRACE_INSTRS instructions (run_trace.c), and tells
+ * the executor to measure it. `step` is the number of steps done when the run starts. If the job has no
+ * step left, nothing is measured. */
 void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct exec *e, uint64_t step);
 
 /* Records whether the executor has measured the whole window. */

@@ -58,7 +58,7 @@ struct uplink_job {
     char *dir;  /* where relative paths of the spec begin */
     /* Number of leased devices. 0 means the value of the spec. */
     uint32_t devices;
-    /* Leased bytes of each device. 0 means the value of the spec. */
+    /* Leased bytes of each device. 0 means that the spec decides. */
     uint64_t device_bytes;
     /* Leased bytes of host memory. 0 means the value of the spec. */
     uint64_t host_bytes;

@@ -43,7 +43,7 @@ struct step_mark {
 
 /* Measures steps per second over the last one to two windows. Evaluations and checkpoints do not count. */
 struct meter {
-    /* Start of the average. It is one to two windows old, or the start of the run. */
+    /* Where the averages start: one to two windows ago, or at the start of the run. */
     struct step_mark old;
     /* Start of the next average. It is at most one window old. */
     struct step_mark mid;
@@ -199,7 +199,8 @@ static bool may_retry(const struct run_result *res)
     case EIO:
     case EBUSY:
         return true;
-    /* Before training, retry only if a leased device is missing, because another device may work. */
+    /* Before training starts, a missing device is worth a retry only if the device was leased: the next
+     * lease may have another device. */
     case ENODEV:
         return !res->early || res->job.blame.n > 0;
     case ENOMEM:

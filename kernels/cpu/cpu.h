@@ -24,7 +24,7 @@ void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint
  * pool_run on this view uses the same threads. While all cores are busy, its caller sleeps, and threads
  * that have a core run its pieces between their own. Pieces should be short and must not call pool_run.
  * The view is freed together with p. */
-struct pool *pool_aside(struct pool *p);
+struct pool *pool_background(struct pool *p);
 
 /* Every thread that may run an op must call this function first. It turns off the threading inside
  * libraries. */

@@ -3,8 +3,8 @@
  *
  * A device consists of an arena (guarded.c, where guard pages enforce the capacity) and four streams
  * (stream.c, with one thread each). The host has one more stream. All streams share one pool of threads
- * for the work inside an op. Copies and the host's computations run aside, so that no op loses a core to
- * them in the middle of a piece (pool.c). Copies really move bytes, and each copy counts its bytes when it
+ * for the work inside an op. Copies and the host's computations are background runs, so that no op loses
+ * a core to them in the middle of a piece (pool.c). Copies really move bytes, and each copy counts its bytes when it
  * runs. To imitate a link speed, each copy lasts as long as it would on that link. Copies inside a device
  * use no link.
  *
@@ -43,7 +43,7 @@
 struct cpu_stream {
     struct stream *stream;
     /* The pool that shares the work of this stream's commands. Compute streams of devices use the devset's
-     * pool, and all other streams use its aside view (pool_aside). */
+     * pool, and all other streams use its background view (pool_background). */
     struct pool *pool;
     uint64_t bytes_per_s; /* speed limit of copies, or 0 */
     bool delayed;         /* delay_seed was given */
@@ -201,7 +201,7 @@ static int open_stream(struct cpu_devset *ds, uint32_t stream, const struct devs
 
     if (!host)
         snprintf(name, sizeof name, "d%u.%s", stream / LANE_COUNT % 100, lane_names[lane]);
-    s->pool = lane == LANE_COMPUTE && !host ? ds->pool : pool_aside(ds->pool);
+    s->pool = lane == LANE_COMPUTE && !host ? ds->pool : pool_background(ds->pool);
     s->bytes_per_s = lane == LANE_PEER ? config->peer_bytes_per_s : config->link_bytes_per_s;
     s->delayed = config->delay_seed != 0;
     s->rng = (struct rng){.seed = config->delay_seed + stream * UINT64_C(0x9E3779B97F4A7C15)};

@@ -7,14 +7,14 @@
  * then sleep on a condition variable. The caller of an op always works on its own run, so an op makes
  * progress even when every worker is busy.
  *
- * Runs "aside" are those of pool_aside: copies and updates on the host. If they always ran on their
+ * Background runs are those of pool_background: copies and updates on the host. If they always ran on their
  * callers' threads next to the ops, the kernel would take the core from some thread in the middle of a
- * piece, and the whole op would wait for that piece. So a caller aside works only while fewer threads are
- * working than there are cores. Otherwise it sleeps. Then a worker runs its pieces between two ops, or the
- * caller of an op runs them while it waits for its last helpers.
+ * piece, and the whole op would wait for that piece. So the caller of a background run works only while
+ * fewer threads are working than there are cores. Otherwise it sleeps. Then a worker runs its pieces
+ * between two ops, or the caller of an op runs them while it waits for its last helpers.
  *
  * Threads: one thread calls pool_create and pool_destroy. Any thread may call pool_run, even from a piece
- * of a run that is not aside.
+ * of a run that is not a background run.
  */
 #include <assert.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ struct pool_run_state {
     void (*fn)(void *ctx, uint32_t i);
     void *ctx;
     uint32_t n;
-    bool aside;
+    bool background;
     /* Index of the next piece to hand out. It may grow beyond n. With 64 bits it never wraps around. */
     _Atomic uint64_t next;
     /* Number of threads that work on this run, without its caller. Changed only under crew.mutex. */
@@ -40,16 +40,16 @@ struct pool_run_state {
     struct pool_run_state *next_run; /* guarded by crew.mutex */
 };
 
-/* A caller's view of the pool. `aside` says whether its runs leave the cores to the ops. */
+/* A caller's view of the pool. `background` says whether its runs leave the cores to the ops. */
 struct pool {
     struct crew *crew;
-    bool aside;
+    bool background;
 };
 
 /* The threads of a pool and the list of its runs. pool_create creates this struct and pool_destroy frees
  * it. */
 struct crew {
-    struct pool ops, aside; /* the two views; const */
+    struct pool ops, background; /* the two views; const */
     pthread_mutex_t mutex;
     /* Signalled when a run is added or `stop` is set. Idle workers wait for it. */
     pthread_cond_t work;
@@ -57,8 +57,8 @@ struct crew {
     pthread_cond_t done;
     /* Runs that have pieces left, with the oldest run first. Guarded by mutex. */
     struct pool_run_state *runs;
-    /* Number of runs in the list that are aside. Changed only under mutex. */
-    _Atomic uint32_t n_aside;
+    /* Number of background runs in the list. Changed only under mutex. */
+    _Atomic uint32_t n_background;
     /* Number of runs added so far. A thread that does not hold the mutex watches this number to notice a
      * new run. */
     _Atomic uint32_t posted;
@@ -90,10 +90,10 @@ static bool take_piece(struct pool_run_state *r)
 }
 
 /* Returns the oldest run that has pieces left, or NULL. The caller must hold the mutex. */
-static struct pool_run_state *find_run(const struct crew *c, bool only_aside)
+static struct pool_run_state *find_run(const struct crew *c, bool only_background)
 {
     struct pool_run_state *r = c->runs;
-    while (r && (!has_pieces(r) || (only_aside && !r->aside)))
+    while (r && (!has_pieces(r) || (only_background && !r->background)))
         r = r->next_run;
     return r;
 }
@@ -207,8 +207,8 @@ static void add_run(struct crew *c, struct pool_run_state *r)
     while (*at)
         at = &(*at)->next_run;
     *at = r;
-    if (r->aside)
-        atomic_fetch_add_explicit(&c->n_aside, 1, memory_order_relaxed);
+    if (r->background)
+        atomic_fetch_add_explicit(&c->n_background, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->posted, 1, memory_order_relaxed);
 }
 
@@ -218,8 +218,8 @@ static void remove_run(struct crew *c, struct pool_run_state *r)
     while (*at != r)
         at = &(*at)->next_run;
     *at = r->next_run;
-    if (r->aside)
-        atomic_fetch_sub_explicit(&c->n_aside, 1, memory_order_relaxed);
+    if (r->background)
+        atomic_fetch_sub_explicit(&c->n_background, 1, memory_order_relaxed);
 }
 
 /* Adds a run and wakes workers for it. The caller holds the mutex, and this function releases it. `joins`
@@ -237,13 +237,13 @@ static void post(struct crew *c, struct pool_run_state *r, bool joins)
         pthread_cond_signal(&c->work);
 }
 
-/* Works on pieces of runs that are aside until the helpers of the run `own` are done. The caller of an op
+/* Works on pieces of background runs while helpers still work on the run `own`. The caller of an op
  * does this when all pieces of its own run are taken. */
-static void help_aside(struct crew *c, const struct pool_run_state *own)
+static void help_background(struct crew *c, const struct pool_run_state *own)
 {
     struct pool_run_state *r;
 
-    while (atomic_load_explicit(&c->n_aside, memory_order_relaxed) > 0 &&
+    while (atomic_load_explicit(&c->n_background, memory_order_relaxed) > 0 &&
            atomic_load_explicit(&own->helpers, memory_order_acquire) > 0) {
         pthread_mutex_lock(&c->mutex);
         r = find_run(c, true);
@@ -270,7 +270,7 @@ static void run_op(struct crew *c, struct pool_run_state *r)
     pthread_mutex_lock(&c->mutex);
     remove_run(c, r);
     pthread_mutex_unlock(&c->mutex);
-    help_aside(c, r);
+    help_background(c, r);
     look_for_end(r);
     pthread_mutex_lock(&c->mutex);
     c->working--;
@@ -279,7 +279,7 @@ static void run_op(struct crew *c, struct pool_run_state *r)
     pthread_mutex_unlock(&c->mutex);
 }
 
-static void run_aside(struct crew *c, struct pool_run_state *r)
+static void run_background(struct crew *c, struct pool_run_state *r)
 {
     bool joins;
 
@@ -298,21 +298,21 @@ static void run_aside(struct crew *c, struct pool_run_state *r)
 
 void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t n)
 {
-    struct pool_run_state r = {.fn = fn, .ctx = ctx, .n = n, .aside = p->aside};
+    struct pool_run_state r = {.fn = fn, .ctx = ctx, .n = n, .background = p->background};
 
     if (n <= 1) {
         if (n == 1)
             fn(ctx, 0);
-    } else if (p->aside) {
-        run_aside(p->crew, &r);
+    } else if (p->background) {
+        run_background(p->crew, &r);
     } else {
         run_op(p->crew, &r);
     }
 }
 
-struct pool *pool_aside(struct pool *p)
+struct pool *pool_background(struct pool *p)
 {
-    return &p->crew->aside;
+    return &p->crew->background;
 }
 
 /* ---- create and destroy ---- */
@@ -362,7 +362,7 @@ int pool_create(uint32_t threads, struct pool **ret)
     if (!c)
         return -ENOMEM;
     c->ops = (struct pool){c, false};
-    c->aside = (struct pool){c, true};
+    c->background = (struct pool){c, true};
     c->cores = count_cores(threads);
     pthread_mutex_init(&c->mutex, NULL);
     pthread_cond_init(&c->work, NULL);

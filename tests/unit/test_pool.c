@@ -1,5 +1,5 @@
 /* Tests the thread pool. Each piece of work must run exactly once, with many callers at a time and any number
- * of threads. Runs aside must leave the cores to ops. */
+ * of threads. Background runs must leave the cores to ops. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -44,10 +44,10 @@ static void test_every_piece_runs_once(void **state)
         assert_int_equal(pool_create(threads, &p), 0);
         for (uint32_t n = 0; n < 40; n++) {
             run_and_check(p, n);
-            run_and_check(pool_aside(p), n);
+            run_and_check(pool_background(p), n);
         }
         run_and_check(p, PIECES);
-        run_and_check(pool_aside(p), PIECES);
+        run_and_check(pool_background(p), PIECES);
         pool_destroy(p);
     }
 }
@@ -105,7 +105,7 @@ static void test_concurrent_callers_get_their_own_pieces(void **state)
 
     assert_int_equal(pool_create(3, &p), 0);
     for (int i = 0; i < 4; i++) {
-        callers[i] = (struct caller){.pool = i % 2 ? pool_aside(p) : p};
+        callers[i] = (struct caller){.pool = i % 2 ? pool_background(p) : p};
         assert_int_equal(pthread_create(&callers[i].thread, NULL, caller_main, &callers[i]), 0);
     }
     for (int i = 0; i < 4; i++) {
@@ -158,7 +158,7 @@ static void wait_at_gate(void *ctx, uint32_t i)
     pthread_mutex_unlock(&gate.lock);
 }
 
-struct aside {
+struct background {
     struct pool *pool;
     pthread_t thread;
     _Atomic long tid; /* once it is about to run */
@@ -167,17 +167,17 @@ struct aside {
 
 static void see_who(void *ctx, uint32_t i)
 {
-    struct aside *a = ctx;
+    struct background *a = ctx;
     (void)i;
     atomic_fetch_add(pthread_equal(pthread_self(), a->thread) ? &a->by_itself : &a->by_others, 1);
 }
 
-static void *aside_main(void *arg)
+static void *background_main(void *arg)
 {
-    struct aside *a = arg;
+    struct background *a = arg;
     a->thread = pthread_self();
     a->tid = syscall(SYS_gettid);
-    pool_run(pool_aside(a->pool), see_who, a, 20);
+    pool_run(pool_background(a->pool), see_who, a, 20);
     return NULL;
 }
 
@@ -199,9 +199,9 @@ static void *op_main(void *arg)
     return NULL;
 }
 
-/* As many threads as there are cores are inside an op. A run aside must wait, and the threads of the op then
- * do its work. */
-static void test_run_aside_leaves_the_cores_to_ops(void **state)
+/* As many threads as there are cores are inside an op. A background run must wait, and the threads of
+ * the op then do its work. */
+static void test_background_run_leaves_the_cores_to_ops(void **state)
 {
     cpu_set_t cores;
     (void)state;
@@ -215,9 +215,9 @@ static void test_run_aside_leaves_the_cores_to_ops(void **state)
         pthread_cond_wait(&gate.changed, &gate.lock);
     pthread_mutex_unlock(&gate.lock);
 
-    struct aside a = {.pool = op.pool};
-    pthread_t aside;
-    assert_int_equal(pthread_create(&aside, NULL, aside_main, &a), 0);
+    struct background a = {.pool = op.pool};
+    pthread_t background;
+    assert_int_equal(pthread_create(&background, NULL, background_main, &a), 0);
     while (a.tid == 0 || !sleeps(a.tid))
         sched_yield();
     assert_int_equal(a.by_itself + a.by_others, 0);
@@ -227,7 +227,7 @@ static void test_run_aside_leaves_the_cores_to_ops(void **state)
     pthread_cond_broadcast(&gate.changed);
     pthread_mutex_unlock(&gate.lock);
     pthread_join(op.thread, NULL);
-    pthread_join(aside, NULL);
+    pthread_join(background, NULL);
     assert_int_equal(a.by_itself, 0);
     assert_int_equal(a.by_others, 20);
     pool_destroy(op.pool);
@@ -242,7 +242,7 @@ static void meet(void *ctx, uint32_t i)
     pthread_barrier_wait(ctx);
 }
 
-static void test_run_aside_has_its_caller_where_cores_are_free(void **state)
+static void test_background_run_has_its_caller_where_cores_are_free(void **state)
 {
     enum { RUNS = 5000 }; /* more than any machine has cores */
     pthread_barrier_t all;
@@ -252,11 +252,11 @@ static void test_run_aside_has_its_caller_where_cores_are_free(void **state)
     assert_int_equal(pool_create(2, &p), 0);
     for (int i = 0; i < RUNS; i++) {
         run_and_check(p, 3);
-        run_and_check(pool_aside(p), 3);
+        run_and_check(pool_background(p), 3);
     }
     assert_int_equal(pthread_barrier_init(&all, NULL, 2), 0);
     alarm(3600); /* ends a test that hangs; no load on the machine comes near it */
-    pool_run(pool_aside(p), meet, &all, 2);
+    pool_run(pool_background(p), meet, &all, 2);
     alarm(0);
     pthread_barrier_destroy(&all);
     pool_destroy(p);
@@ -274,9 +274,9 @@ static void *busy_main(void *arg)
     return NULL;
 }
 
-/* More callers than cores run ops without a pause. A run aside must still end: either the callers leave a
- * core free for it, or they do its work themselves. */
-static void test_run_aside_ends_beside_endless_ops(void **state)
+/* More callers than cores run ops without a pause. A background run must still end: either the callers
+ * leave a core free for it, or they do its work themselves. */
+static void test_background_run_ends_beside_endless_ops(void **state)
 {
     struct caller callers[8];
     struct pool *p;
@@ -288,7 +288,7 @@ static void test_run_aside_ends_beside_endless_ops(void **state)
         assert_int_equal(pthread_create(&callers[i].thread, NULL, busy_main, &callers[i]), 0);
     }
     for (int i = 0; i < 50; i++)
-        run_and_check(pool_aside(p), PIECES);
+        run_and_check(pool_background(p), PIECES);
     enough = true;
     for (int i = 0; i < 8; i++)
         pthread_join(callers[i].thread, NULL);
@@ -339,9 +339,9 @@ int main(void)
         cmocka_unit_test(test_create_and_destroy_repeat),
         cmocka_unit_test(test_concurrent_callers_get_their_own_pieces),
         cmocka_unit_test(test_run_inside_a_piece_finishes),
-        cmocka_unit_test(test_run_aside_leaves_the_cores_to_ops),
-        cmocka_unit_test(test_run_aside_has_its_caller_where_cores_are_free),
-        cmocka_unit_test(test_run_aside_ends_beside_endless_ops),
+        cmocka_unit_test(test_background_run_leaves_the_cores_to_ops),
+        cmocka_unit_test(test_background_run_has_its_caller_where_cores_are_free),
+        cmocka_unit_test(test_background_run_ends_beside_endless_ops),
         cmocka_unit_test(test_thread_memory_is_the_threads_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,7 +101,8 @@ struct checkpoint_info {
      * these, t is the number of steps that were not skipped. */
     struct group_state group;
     struct checkpoint_eval eval;
-    /* The job's metric checkpoint.best when the checkpoint was written. BEST_NONE in older checkpoints. */
+    /* The value of the job's key checkpoint.best at the time of the checkpoint. Older checkpoints have
+     * BEST_NONE. */
     enum spec_best best;
 };
 
