@@ -4,9 +4,9 @@
  * A device consists of an arena (guarded.c, where guard pages enforce the capacity) and four streams
  * (stream.c, with one thread each). The host has one more stream. All streams share one pool of threads
  * for the work inside an op. Copies and the host's computations are background runs, so that no op loses
- * a core to them in the middle of a piece (pool.c). Copies really move bytes, and each copy counts its bytes when it
- * runs. To imitate a link speed, each copy lasts as long as it would on that link. Copies inside a device
- * use no link.
+ * a core to them in the middle of a piece (pool.c). Copies really move bytes, and each copy counts its
+ * bytes when it runs. To imitate a link speed, each copy lasts as long as it would on that link. Copies
+ * inside a device use no link.
  *
  * For tests, `delay_seed` makes every stream sleep at random before commands. Commands that no wait puts
  * in order then run in different orders. It also fills the first 256 MiB (FILL_MAX) of each arena, and all
