@@ -21,7 +21,7 @@
         JOB_FILE_OPT("host-memory", "SIZE", "host memory that the job may use"),                             \
         JOB_FILE_OPT("optimizer-on", "WHERE", "where updates are computed: auto, host, device"),             \
         JOB_FILE_OPT("output", "DIR", "output directory, in place of the job file's"),                       \
-        JOB_FILE_OPT("policy", "NAME", "planning policy: auto, resident, stream, harmony-pp, ...")
+        JOB_FILE_OPT("policy", "NAME", "planning policy (default: auto); tutti-job(5) lists them")
 
 /* Reads the job file at `path` and applies the options in `a` to it. The path "-" means standard input. The
  * file may have // comments. The result in *ret is strict JSON, which the caller frees. */

@@ -187,7 +187,7 @@ static int refuse_number(const struct wish *w, const struct topology *t, const s
     bool hint = t->backend != BACKEND_CPU && !o->leased && o->machine == NULL;
     return err_set_at(err, -ENOSPC, "resources.devices", "asks for %u devices; this machine has %u of %s%s",
                       w->least, p->n, backend_names[t->backend],
-                      hint ? " (--backend cpu has virtual ones, as many as one likes)" : "");
+                      hint ? " (--backend cpu has any number of virtual devices)" : "");
 }
 
 static int choose_real(const struct job_options *o, const struct wish *w, const struct topology *t,

@@ -31,23 +31,24 @@ static int parse_policy(const char *text, struct verb_options *o, struct err *er
 }
 
 static const struct worker_option where_rows[] = {
-    {"backend", "NAME", " (default: $TUTTI_BACKEND or auto: cuda where it can be used)", OPTION_NAME,
+    {"backend", "NAME", " (default: $TUTTI_BACKEND, else auto: cuda if it works here)", OPTION_NAME,
      OPTION_AT(job.backend), .names = backend_choice_names},
-    {"machine", "FILE", "a topology file (or its text) in place of what is here, e.g. to plan for elsewhere",
+    {"machine", "FILE", "use the machine that a topology file describes, e.g. to plan for another machine",
      OPTION_TEXT, OPTION_AT(job.machine)},
-    {"devices", "N", "number of devices; cpu devices are virtual, there are as many as one likes", OPTION_U32,
+    {"devices", "N", "number of devices; cpu devices are virtual, so any number is possible", OPTION_U32,
      OPTION_AT(job.devices), 1, DEVICE_MAX},
     {"device-memory", "SIZE", "bytes of each device, e.g. 64MiB", OPTION_SIZE, OPTION_AT(job.device_bytes)},
-    {"host-memory", "SIZE", "host memory the job may use", OPTION_SIZE, OPTION_AT(job.host_bytes)},
-    {"planning-memory", "SIZE", "memory that planning may use (default: the host memory that the data leave)",
-     OPTION_SIZE, OPTION_AT(job.planning_bytes)},
-    {"policy", "NAME", "; with --plan also all: side by side", OPTION_PARSED, .names = policy_names,
+    {"host-memory", "SIZE", "host memory that the job may use", OPTION_SIZE, OPTION_AT(job.host_bytes)},
+    {"planning-memory", "SIZE",
+     "memory that planning may use (default: the host memory that the data set leaves)", OPTION_SIZE,
+     OPTION_AT(job.planning_bytes)},
+    {"policy", "NAME", "; with --plan also `all`, which compares them", OPTION_PARSED, .names = policy_names,
      .parse = parse_policy},
-    {"objective", "WHAT", ": what plans are chosen by (default: time)", OPTION_NAME, OPTION_AT(job.objective),
+    {"objective", "WHAT", ": what the plan minimizes (default: time)", OPTION_NAME, OPTION_AT(job.objective),
      .names = plan_objective_names},
     {"profile", "FILE|none",
-     "times of the layers: a profile, or none but computed ones (default: $TUTTI_PROFILE, else what --time "
-     "has kept of such layers)",
+     "take the times of layers from a profile; none: compute them (default: $TUTTI_PROFILE, else the times "
+     "that --time measured)",
      OPTION_TEXT, OPTION_AT(job.profile)},
     {"optimizer-on", "WHERE", ": where updates are computed", OPTION_NAME, OPTION_AT(job.update),
      .names = update_place_names},
@@ -55,24 +56,27 @@ static const struct worker_option where_rows[] = {
      .names = update_place_names},
     {"threads", "N", "threads that share one operation (default: one per core)", OPTION_U32,
      OPTION_AT(job.threads), 1, 1024},
-    {"link", "SIZE", "pace host copies to SIZE bytes per second, each device and direction", OPTION_SIZE,
+    {"link", "SIZE", "limit host copies to SIZE bytes per second, for each device and direction", OPTION_SIZE,
      OPTION_AT(job.link_bytes_per_s)},
-    {"peer", "SIZE", "pace copies between devices", OPTION_SIZE, OPTION_AT(job.peer_bytes_per_s)},
-    {"delay-seed", "N", "delay every stream at random, to shake out races", OPTION_U64,
+    {"peer", "SIZE", "limit copies between devices to SIZE bytes per second", OPTION_SIZE,
+     OPTION_AT(job.peer_bytes_per_s)},
+    {"delay-seed", "N", "delay every stream by random times, for tests", OPTION_U64,
      OPTION_AT(job.delay_seed), 0, UINT64_MAX},
-    {"output", "DIR", "instead of the spec's output", OPTION_TEXT, OPTION_AT(job.output)},
-    {"dir", "DIR", "where relative paths of the spec begin (default: the current directory)", OPTION_TEXT,
+    {"output", "DIR", "output directory, in place of the one in the spec", OPTION_TEXT,
+     OPTION_AT(job.output)},
+    {"dir", "DIR", "relative paths of the spec start here (default: the current directory)", OPTION_TEXT,
      OPTION_AT(job.dir)},
     {0},
 };
 
 const struct option_table where_table = {
-    "where to run (over the spec's resources and memory; none of these changes the results)", where_rows};
+    "where to run (replaces the spec's resources and memory; no option here changes the results)",
+    where_rows};
 
 const char *const where_all[1] = {NULL};
 
 static const struct worker_option common_rows[] = {
-    {"json", NULL, "the result, and errors, as JSON on standard output", OPTION_FLAG, OPTION_AT(json)},
+    {"json", NULL, "print the result and errors as JSON on standard output", OPTION_FLAG, OPTION_AT(json)},
     {"quiet", NULL, "no progress", OPTION_FLAG, OPTION_AT(quiet)},
     {0},
 };

@@ -207,13 +207,14 @@ static const struct worker_option rows[] = {
     {"out", "FILE", "write the weights as one safetensors file", OPTION_TEXT, OPTION_AT(export.file_path)},
     {"hf", "FOLDER", "write a gpt2 or llama model as a Hugging Face folder", OPTION_TEXT,
      OPTION_AT(export.hf_dir)},
-    {"shard", "SIZE", "with --hf: tensors of at most SIZE in a file (default: 5GB)", OPTION_SIZE,
+    {"shard", "SIZE", "with --hf: at most SIZE of tensors in each file (default: 5GB)", OPTION_SIZE,
      OPTION_AT(export.shard_bytes)},
     {"step", "N|best|last",
      "the weights of a checkpoint; `best` goes by the job's checkpoint.best (default: of the finished job, "
      "else of the newest checkpoint)",
      OPTION_TEXT, OPTION_AT(export.step)},
-    {"force", NULL, "replace FILE, or FOLDER where it is an export", OPTION_FLAG, OPTION_AT(export.force)},
+    {"force", NULL, "replace FILE, or FOLDER if it is an earlier export", OPTION_FLAG,
+     OPTION_AT(export.force)},
     {0},
 };
 

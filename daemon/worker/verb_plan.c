@@ -193,12 +193,11 @@ int plan_options_check(const struct verb_options *o, struct err *err)
 
 static const struct worker_option rows[] = {
     {"policy", "NAME", NULL, OPTION_PARSED, .parse = parse_policy_or_all}, /* hidden: where_table lists it */
-    {"dump", NULL, "every instruction", OPTION_FLAG, OPTION_AT(plan.dump)},
-    {"no-what-if", NULL, "not what one more GB or device would bring, which takes time", OPTION_FLAG,
+    {"dump", NULL, "print every instruction", OPTION_FLAG, OPTION_AT(plan.dump)},
+    {"no-what-if", NULL, "do not compute what one more GB or device would gain", OPTION_FLAG,
      OPTION_AT(plan.no_what_if)},
     {"out", "FILE", "write the plan as JSON", OPTION_TEXT, OPTION_AT(plan.json_path)},
-    {"svg", "FILE", "draw the timeline of an iteration, as the plan is simulated", OPTION_TEXT,
-     OPTION_AT(plan.svg_path)},
+    {"svg", "FILE", "draw the simulated timeline of one iteration", OPTION_TEXT, OPTION_AT(plan.svg_path)},
     {"trace", "FILE", "write a Chrome trace of the simulated plan", OPTION_TEXT, OPTION_AT(plan.trace_path)},
     {0},
 };
@@ -207,7 +206,7 @@ const struct option_table plan_table = {"what to print with --plan and --plan-pr
 
 const struct worker_verb verb_plan = {
     .word = {"plan", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
-    .forms = {{"JOB.json [options]", "print the plan: who computes what, bytes, memory, time"}},
+    .forms = {{"JOB.json [options]", "print the plan: which device computes what, bytes, memory, time"}},
     .tables = {&plan_table},
     .where = where_all,
     .check = plan_options_check,

@@ -456,9 +456,9 @@ static int parse_micro_batch(const char *text, struct verb_options *o, struct er
 }
 
 static const struct worker_option rows[] = {
-    {"batch", "N", "samples of a step", OPTION_U32, OPTION_AT(profile_plan.batch), 1, SPEC_MAX_DIM},
+    {"batch", "N", "samples per step", OPTION_U32, OPTION_AT(profile_plan.batch), 1, SPEC_MAX_DIM},
     {"micro-batch", "N|auto",
-     "samples of a micro-batch; auto: the best divisor of the batch that was measured", OPTION_PARSED,
+     "samples per micro-batch; auto: the best of the measured sizes that divide the batch", OPTION_PARSED,
      .parse = parse_micro_batch},
     {0},
 };
@@ -471,7 +471,7 @@ static const char *const needs[] = {"device-memory", "batch", NULL};
 
 const struct worker_verb verb_plan_profile = {
     .word = {"plan-profile", "FILE", .kind = OPTION_TEXT, .at = OPTION_AT(profile_plan.profile_path)},
-    .forms = {{"FILE --device-memory SIZE --batch N [options]", "a plan from a profile"}},
+    .forms = {{"FILE --device-memory SIZE --batch N [options]", "plan a model that is known by its profile"}},
     .tables = {&options, &plan_table},
     .where = where,
     .needs = needs,

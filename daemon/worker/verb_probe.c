@@ -244,9 +244,9 @@ static int check_probe(const struct verb_options *o, struct err *err)
 }
 
 static const struct worker_option rows[] = {
-    {"measure", NULL, "time copies between host and devices, and keep the result for later", OPTION_FLAG,
-     OPTION_AT(probe.measure)},
-    {"only", "LIST", "look at the free memory of these devices alone, such as 0,2", OPTION_PARSED,
+    {"measure", NULL, "time copies between host and devices, and store the result for later runs",
+     OPTION_FLAG, OPTION_AT(probe.measure)},
+    {"only", "LIST", "look only at the free memory of these devices, e.g. 0,2", OPTION_PARSED,
      .parse = parse_only},
     {"out", "FILE", "write a topology file", OPTION_TEXT, OPTION_AT(probe.topology_path)},
     {0},
@@ -258,7 +258,8 @@ static const char *const where[] = {"backend", "devices", "machine", NULL};
 
 const struct worker_verb verb_probe = {
     .word = {"probe"},
-    .forms = {{"[--measure] [--out FILE]", "what this machine has, and which backend jobs use"}},
+    .forms = {{"[--measure] [--out FILE]",
+               "print the devices of this machine and the backend that jobs use"}},
     .tables = {&options},
     .where = where,
     .check = check_probe,

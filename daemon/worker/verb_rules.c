@@ -209,7 +209,7 @@ static int run_rules(const struct verb_options *o)
 }
 
 static const struct worker_option rows[] = {
-    {"batch", "N", "samples of a step", OPTION_U32, OPTION_AT(rules.batch), 1, SPEC_MAX_DIM},
+    {"batch", "N", "samples per step", OPTION_U32, OPTION_AT(rules.batch), 1, SPEC_MAX_DIM},
     {"form", "pp|dp", ": pipeline or data parallel, on --devices N", OPTION_NAME, OPTION_AT(rules.form),
      .names = rules_form_names},
     {"micro-batch-fwd", "N", "samples of a forward micro-batch", OPTION_U32, OPTION_AT(rules.micro_fwd), 1,
@@ -219,12 +219,12 @@ static const struct worker_option rows[] = {
     {"packs-fwd", "LIST", "last layer of each forward pack, e.g. 4,9,14", OPTION_TEXT,
      OPTION_AT(rules.packs_fwd)},
     {"packs-bwd", "LIST", "last layer of each backward pack", OPTION_TEXT, OPTION_AT(rules.packs_bwd)},
-    {"task-overhead", "TIME", "time at the end of every task (default: 40ms)", OPTION_TEXT,
+    {"task-overhead", "TIME", "time added after every task (default: 40ms)", OPTION_TEXT,
      OPTION_AT(rules.task_overhead)},
     {0},
 };
 
-static const struct option_table options = {"what to time by rules (see docs/simulator.md)", rows};
+static const struct option_table options = {"what to simulate with --rules (see docs/simulator.md)", rows};
 
 static const char *const where[] = {"devices", "link", "peer", "profile", NULL};
 static const char *const needs[] = {"profile",         "form",      "devices", "batch", "micro-batch-fwd",
@@ -232,7 +232,7 @@ static const char *const needs[] = {"profile",         "form",      "devices", "
 
 const struct worker_verb verb_rules = {
     .word = {"rules", "NAME", .kind = OPTION_NAME, .at = OPTION_AT(rules.system), .names = rules_names},
-    .forms = {{"harmony --profile FILE [options]", "time a schedule of Harmony by its own rules"}},
+    .forms = {{"harmony --profile FILE [options]", "simulate a schedule of Harmony by Harmony's own rules"}},
     .tables = {&options},
     .where = where,
     .needs = needs,

@@ -415,22 +415,23 @@ static int check_sample(const struct verb_options *o, struct err *err)
 }
 
 static const struct worker_option rows[] = {
-    {"prompt", "TEXT", "the text to go on with (default: a new text)", OPTION_TEXT, OPTION_AT(sample.prompt)},
-    {"prompt-ids", "LIST", "the prompt as tokens, e.g. 1,2,3, in place of --prompt", OPTION_TEXT,
+    {"prompt", "TEXT", "the text to continue (default: start a new text)", OPTION_TEXT,
+     OPTION_AT(sample.prompt)},
+    {"prompt-ids", "LIST", "the text to continue as token ids, e.g. 1,2,3, in place of --prompt", OPTION_TEXT,
      OPTION_AT(sample.prompt_ids)},
-    {"tokens", "N", "number of tokens to sample at most (default: 200)", OPTION_U32, OPTION_AT(sample.tokens),
-     1, 1u << 24},
+    {"tokens", "N", "the most tokens to generate (default: 200)", OPTION_U32, OPTION_AT(sample.tokens), 1,
+     1u << 24},
     {"temperature", "T", "0: always the likeliest token; 1: by the model's probabilities (default: 0.8)",
      OPTION_PARSED, .parse = parse_temperature},
-    {"top-k", "K", "sample among the K likeliest tokens alone; 0: among all (default: 0)", OPTION_U32,
+    {"top-k", "K", "choose only among the K likeliest tokens; 0: among all (default: 0)", OPTION_U32,
      OPTION_AT(sample.top_k), 0, UINT32_MAX},
-    {"seed", "S", "the same seed, the same text (default: 0)", OPTION_U64, OPTION_AT(sample.seed), 0,
-     UINT64_MAX},
-    {"step", "N|best|last", "the weights of a checkpoint, as with --export", OPTION_TEXT,
+    {"seed", "S", "random seed; the same seed gives the same text (default: 0)", OPTION_U64,
+     OPTION_AT(sample.seed), 0, UINT64_MAX},
+    {"step", "N|best|last", "use the weights of a checkpoint, as with --export", OPTION_TEXT,
      OPTION_AT(sample.step)},
     {"tokenizer", "DIR", "where vocab.json and merges.txt are (default: the Hugging Face folder)",
      OPTION_TEXT, OPTION_AT(sample.tokenizer)},
-    {"logits", NULL, "print the logits of the next token, and sample nothing", OPTION_FLAG,
+    {"logits", NULL, "print the logits of the next token instead of text", OPTION_FLAG,
      OPTION_AT(sample.logits)},
     {0},
 };
@@ -441,7 +442,7 @@ static const char *const where[] = {"threads", NULL};
 
 const struct worker_verb verb_sample = {
     .word = {"sample", "DIR", .kind = OPTION_TEXT, .at = OPTION_AT(sample.source)},
-    .forms = {{"DIR [options]", "go on with a text: a job's output, or a Hugging Face folder"}},
+    .forms = {{"DIR [options]", "generate text with a job's output or a Hugging Face folder"}},
     .tables = {&options},
     .where = where,
     .set_defaults = set_sample_defaults,

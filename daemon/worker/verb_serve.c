@@ -359,7 +359,7 @@ static int run_serve(const struct verb_options *o)
 
 static const struct worker_option rows[] = {
     {"job", "ID", "the job's id", OPTION_U64, OPTION_AT(serve.job), 1, 1ull << 53},
-    {"attempt", "N", "how many times the job was started, with this one", OPTION_U64,
+    {"attempt", "N", "number of times that the job was started, including this time", OPTION_U64,
      OPTION_AT(serve.attempt), 1, 1ull << 53},
     {0},
 };
@@ -370,7 +370,7 @@ static const char *const needs[] = {"job", "attempt", NULL};
 
 const struct worker_verb verb_serve = {
     .word = {"serve", "SOCKET", .kind = OPTION_TEXT, .at = OPTION_AT(serve.socket)},
-    .forms = {{"SOCKET --job ID --attempt N", "train a job of tuttid, which starts it so"}},
+    .forms = {{"SOCKET --job ID --attempt N", "train a job of tuttid; only tuttid uses this verb"}},
     .tables = {&options},
     .where = where_all,
     .needs = needs,

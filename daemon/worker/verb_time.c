@@ -511,9 +511,9 @@ static int parse_sizes(const char *text, struct verb_options *o, struct err *err
 
 static const struct worker_option rows[] = {
     {"micro-batches", "LIST",
-     "micro-batch sizes, e.g. 1,2,4,8 (default: powers of two up to the batch that fit)", OPTION_PARSED,
+     "micro-batch sizes, e.g. 1,2,4,8 (default: the powers of two that fit, up to the batch)", OPTION_PARSED,
      .parse = parse_sizes},
-    {"force", NULL, "measure again what was measured before", OPTION_FLAG, OPTION_AT(time.force)},
+    {"force", NULL, "measure layers again that were measured before", OPTION_FLAG, OPTION_AT(time.force)},
     {"out", "FILE", "write a profile", OPTION_TEXT, OPTION_AT(time.profile_path)},
     {0},
 };
@@ -522,7 +522,8 @@ static const struct option_table options = {"what to time", rows};
 
 const struct worker_verb verb_time = {
     .word = {"time", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
-    .forms = {{"JOB.json [options]", "time the job's layers here, for the plans of later runs"}},
+    .forms = {{"JOB.json [options]",
+               "measure the layers of a job on this machine, for the plans of later runs"}},
     .tables = {&options},
     .where = where_all,
     .run = run_time,
