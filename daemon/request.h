@@ -71,7 +71,7 @@ struct request {
     struct err err;      /* message of a refused line */
 };
 
-/* Prepares a reader for the methods in `verbs`. The array must stay valid as long as the reader. */
+/* Prepares a reader for the methods in `verbs`. The array must stay valid as long as the reader exists. */
 void request_reader_init(struct request_reader *r, uv_loop_t *loop, const struct verb *verbs, size_t n_verbs);
 
 /* Frees the memory of the reader. Must not be called while a large line is in the pool. */

@@ -55,8 +55,8 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
  * step of the run. It must directly follow the last step of the previous run. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
-/* Blocks until the run that contains training step `step` is complete. Returns at once for a step before the
- * last entry, because entry drained all streams. */
+/* Blocks until the run that contains training step `step` is complete. Returns at once for a step that ran
+ * before the program `entry` last ran, because `entry` waits for all streams. */
 int exec_wait(struct exec *e, uint64_t step);
 
 /* Measures the next `runs` runs of the cycle. The first of them is the first run that begins at step

@@ -26,7 +26,7 @@ struct run_options {
     void (*planning)(void *ctx, const struct job_planning *p);
     /* Called when the plan is ready and the output is locked. May be NULL. */
     void (*planned)(void *ctx, const struct prepared_job *j, const struct outdir *out);
-    /* Called for every event of training, as in struct train_options. May be NULL. */
+    /* Called for every event of training; struct train_options describes the calls. May be NULL. */
     void (*progress)(void *ctx, const struct train_progress *p);
     void *ctx;
 };

@@ -76,8 +76,9 @@ static uint32_t wave_begin(const struct candidate *c, uint32_t rows, uint32_t wa
 static void pass_wave(struct passes *p, const struct plan_request *r, const struct candidate *c,
                       uint32_t team, uint32_t from, uint32_t to)
 {
-    /* With `snake`, the last forward pass is in descending order. The fused pass ascends, so it begins
-     * with the newest micro-batch. */
+    /* With `snake`, the last forward pass runs in descending order and ends with the first micro-batch.
+     * The fused pass runs in ascending order, so it starts with that micro-batch, which is still on the
+     * device. */
     for (uint32_t d = 0; c->snake && d < r->machine->n_devices; d++)
         p->back[d] = c->packs % 2 == 1;
     for (uint32_t k = 0; k < c->packs; k++)

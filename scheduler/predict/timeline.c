@@ -542,7 +542,7 @@ static void join_pools(struct timeline_engine *e)
     }
 }
 
-/* Numbers the pools and lists the resources of each. */
+/* Gives every pool a number and lists the resources of each pool. */
 static void number_pools(struct timeline_engine *e, struct arena *scratch)
 {
     uint32_t n = e->t->n_resources;
