@@ -21,15 +21,15 @@
 
 #define GRAPH_MAX_BYTES (1ull << 53)
 
-/* The index entry of one kind and layer. Tensor kinds and task kinds use the same numbers, so one entry
- * serves a tensor kind and a task kind. */
+/* The index entry of one kind and layer. It serves a tensor kind and a task kind that have the same
+ * number. */
 struct graph_entry {
     /* First tensor id, or PLAN_NONE, and the number of consecutive ids. */
     uint32_t tensor, n_tensors;
     uint32_t task, n_tasks; /* first element and count, in graph_index.tasks */
 };
 
-/* Finds a tensor or task in constant time, by its kind, its layer, and its micro-batch or replica. */
+/* Finds a tensor or task in constant time. The key is its kind, its layer, and its micro-batch or replica. */
 struct graph_index {
     /* Indexed by [kind][layer], for tensor kinds and task kinds. */
     struct graph_entry *entries;
@@ -58,8 +58,7 @@ static bool is_loss(const struct graph *g, uint32_t layer)
 
 /* ---- tensors ---- */
 
-/* Returns whether tensors of this kind belong to the step and not to any layer. The index lists them
- * under the last layer. */
+/* Returns whether tensors of this kind belong to no layer. The index lists them under the last layer. */
 static bool is_of_no_layer(enum tensor_kind kind)
 {
     return kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION || kind == TENSOR_GROUP;
@@ -75,15 +74,15 @@ static uint32_t replica_micros(const struct graph *g, uint32_t layer)
     return graph_micros(g, layer) / g->n_replicas;
 }
 
-/* Returns the number of rows in one X tensor of a layer. This is the micro-batch size of the layer or of
- * the layer before it, whichever is larger. */
+/* Returns the number of rows in one X tensor of a layer. This is the larger micro-batch size of this layer
+ * and the one before it. */
 static uint32_t input_rows(const struct graph *g, uint32_t layer)
 {
     uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : 0;
     return own > before ? own : before;
 }
 
-/* Returns the number of pieces in a layer's X: the larger of the two neighbouring micro-batch sizes
+/* Returns the number of pieces in a layer's X. This is the larger of the two neighbouring micro-batch sizes
  * divided by the smaller. */
 static uint32_t input_pieces(const struct graph *g, uint32_t layer)
 {
@@ -91,7 +90,7 @@ static uint32_t input_pieces(const struct graph *g, uint32_t layer)
     return own > before ? own / before : before / own;
 }
 
-/* Adds `count` tensors of one kind and layer: a single tensor, one per micro-batch, or one per replica.
+/* Adds `count` tensors of one kind and layer. There is one tensor, one per micro-batch, or one per replica.
  * Adds nothing if `bytes` is 0. */
 static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t count,
                        uint64_t bytes, uint32_t writes)
@@ -128,9 +127,8 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
                  });
 }
 
-/* Adds all tensors. The W, K and B of all layers come first, so that their host offsets are the same in
- * every plan of the model. The evaluation graph also has the tensors of the decision, so that its
- * tensors have the same ids as in the training graph. */
+/* Adds all tensors. W, K and B come first, so that their host offsets are the same in every plan of the
+ * model. Training and evaluation graphs have the same tensors with the same ids. */
 static void add_tensors(struct builder *b, bool decision, uint64_t group_bytes)
 {
     struct graph *g = b->g;
@@ -181,8 +179,8 @@ static void add_operand(struct builder *b, enum tensor_kind kind, uint32_t layer
     b->tasks.at[b->tasks.n - 1].n_operands++;
 }
 
-/* Adds X or dX of layer `of` as an operand of a task of layer `user`, for micro-batch `micro`. If a
- * micro-batch of `user` has fewer rows than the tensor, the operand is one piece of the tensor. */
+/* Adds X or dX of layer `of` as an operand of a task of layer `user`. If micro-batches of `user` have fewer
+ * rows than the tensor, the operand is one piece of the tensor. */
 static void add_input(struct builder *b, enum tensor_kind kind, uint32_t of, uint32_t user, uint32_t micro,
                       enum access access)
 {
@@ -205,9 +203,8 @@ static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, u
     add_operand(b, kind, layer, micro, ACCESS_READ, version, 0, false);
 }
 
-/* Adds an operand that the task writes. A forward pass either saves S and uses the workspace
- * TENSOR_ROOM, or saves nothing and uses the larger workspace TENSOR_WORK. All three operands are
- * optional. */
+/* Adds an operand that the task writes. S and both kinds of workspace are optional: a FWD writes either S and
+ * TENSOR_ROOM, or TENSOR_WORK. */
 static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
     bool optional = kind == TENSOR_S || kind == TENSOR_ROOM ||
@@ -273,8 +270,8 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_write(b, TENSOR_SCRATCH, l, j);
 }
 
-/* Makes the current task read the dW of every layer that uses this layer's W, in
- * ascending order of layers. */
+/* Makes the current task read the dW of every layer that uses this layer's W. The layers are in ascending
+ * order. */
 static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
@@ -307,8 +304,7 @@ static void add_norms(struct builder *b)
     }
 }
 
-/* Adds the DECIDE task. If gradients do not decide about the step, GROUP is its only operand, because
- * the graph has neither SUMSQ nor DECISION. */
+/* Adds the DECIDE task. If gradients do not decide about the step, GROUP is its only operand. */
 static void add_decide(struct builder *b)
 {
     struct graph *g = b->g;
@@ -343,8 +339,7 @@ static uint32_t common_divisor(uint32_t a, uint32_t b)
 }
 
 /* Adds all tasks. FWD and BWD tasks are added in blocks, and each block has whole micro-batches of every
- * layer. If all layers have the same rows, a block is one micro-batch. Otherwise, a block usually has
- * one micro-batch of the largest size and several of the smaller sizes. */
+ * layer. If all layers have the same rows, a block is one micro-batch. */
 static void add_tasks(struct builder *b)
 {
     struct graph *g = b->g;
@@ -410,8 +405,7 @@ static int check_chain(const struct graph_config *c, struct err *err)
     return r < 0 ? r : check_replicas(c->n_micro, c->n_replicas, err);
 }
 
-/* Checks the sizes of one layer. A size that overflows saturates to a value far above the limit, so this
- * check rejects it too. */
+/* Checks the sizes of one layer. Also catches overflow, because sizes saturate far above the limit. */
 static int check_layer_size(const struct layer *l, uint32_t rows, struct err *err)
 {
     struct layer_sizes s;
@@ -430,8 +424,8 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
     return 0;
 }
 
-/* Adds the bytes of a described layer to *total and checks the sum. Sets first_trained if this is the
- * first layer with weights. */
+/* Adds the bytes of a layer to *total and checks the sum. Sets `first_trained` at the first layer with
+ * weights. */
 static int account_layer(struct graph *g, uint32_t l, uint64_t *total, struct err *err)
 {
     const struct graph_layer *gl = &g->layers[l];
@@ -538,7 +532,7 @@ static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micr
 }
 
 /* Links each layer that has a W with the layers tied to it, in ascending order. The links are in
- * next_use. */
+ * `next_use`. */
 static void link_uses(struct builder *b)
 {
     const struct graph *g = b->g;
@@ -603,8 +597,8 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
     return r;
 }
 
-/* Checks that every micro-batch size divides the rows of a replica. Of two neighbouring layers, one size
- * must divide the other. */
+/* Checks that every micro-batch size divides the rows of a replica. Of two neighbouring sizes, one must
+ * divide the other. */
 static int check_sizes(const struct table *t, const struct graph_sizes *s, struct err *err)
 {
     uint32_t replicas = s->replicas > 0 ? s->replicas : 1, most = 0;

@@ -47,20 +47,18 @@
 #include "kernels/layer.h"
 #include "scheduler/plan.h"
 
-/* One tensor of the graph. Its index in graph.tensors is its tensor_id, and the plans of this graph use
- * the same id. */
+/* One tensor of the graph. Its index in graph.tensors is its id, here and in all plans of this graph. */
 struct graph_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
-    /* Number of equal pieces in which tasks read or write the tensor. 1 if tasks use the tensor as a
-     * whole. */
+    /* Number of equal pieces that tasks read or write separately. 1 if tasks use the whole tensor. */
     uint32_t pieces;
     uint32_t writes_per_step;
     /* Whether the tensor keeps its value after the step, like W, K, B and GROUP. */
     bool persistent;
-    /* Whether the training loop uses the tensor on the host. The loader writes X of layer 0 and TARGET.
-     * The trainer reads RESULT and DECISION after the step. An external tensor has PLAN_RING host slots. */
+    /* Whether the training loop uses the tensor on the host. The loader writes X of layer 0 and TARGET, and
+     * the trainer reads RESULT and DECISION. Such a tensor has PLAN_RING host slots. */
     bool external;
 };
 
@@ -79,11 +77,11 @@ struct graph_operand {
     uint64_t begin, end;
 };
 
-/* The places where a task may run. FWD and BWD run on a device, DECIDE on the host, and RED, NORM and
- * UPD on either. */
+/* The places where a task may run. FWD and BWD need a device, and DECIDE needs the host. RED, NORM and UPD
+ * can run on either. */
 enum task_place { PLACE_DEVICE, PLACE_HOST, PLACE_ANY };
 
-/* One task of the step. REC is not a task of the graph, because it is a FWD that a plan repeats. */
+/* One task of the step. REC is not among them, because it is a FWD that a plan repeats. */
 struct graph_task {
     enum instr_kind kind; /* FWD, BWD, RED, NORM, DECIDE or UPD */
     uint32_t layer, micro, replica;
@@ -91,26 +89,25 @@ struct graph_task {
     uint32_t operand, n_operands; /* first operand and count, in graph.operands */
 };
 
-/* The data about one layer of the chain that planning needs: its sizes, and the work for one micro-batch. */
+/* What planning needs to know about one layer: its sizes, and the work for one micro-batch. */
 struct graph_layer {
     /* Name of the layer type for messages, such as "dense". */
     const char *type;
     uint32_t rows; /* rows of a micro-batch */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
-    /* Whether the layer uses the W of an earlier layer, `owner`. A tied layer has its own dW, but no W,
-     * no K and no update. The owner's NORM and UPD add up the dW of all tied layers, in ascending order
-     * of layers. */
+    /* Whether the layer uses the W of the earlier layer `owner`. A tied layer has its own dW, but no W, no K
+     * and no update. The owner's NORM and UPD add up all these dW. */
     bool tied;
     /* Tied layers only: the layer that has the W. */
     uint32_t owner;
-    /* Whether this is a loss whose FWD only reads X in training. The BWD of such a loss writes RESULT. */
+    /* Whether this is a loss that computes RESULT in its BWD. In training, its FWD only reads X. */
     bool loss_in_bwd;
     struct layer_cost cost; /* per micro-batch */
 };
 
-/* The graph of one step, for training or for evaluation. It does not change after graph_build or one of
- * its variants has built it. The caller frees it with graph_destroy. */
+/* The graph of one step, for training or for evaluation. It does not change once built. The caller frees it
+ * with graph_destroy. */
 struct graph {
     uint32_t n_layers, n_replicas;
     /* Number of rows in a micro-batch. If the layers differ, this is the smallest number. */
@@ -119,10 +116,10 @@ struct graph {
     uint32_t n_micro;
     /* First layer with a W, where the backward pass ends. n_layers if no layer has a W. */
     uint32_t first_trained;
-    /* Whether this graph is for training. If false, it has only the forward pass, for the eval program. */
+    /* Whether this graph is for training. An evaluation graph has only the forward pass. */
     bool training;
-    /* Whether gradients decide about the step, by clipping or by skipping non-finite steps. If true,
-     * every UPD waits for the gradients of all layers. */
+    /* Whether gradients decide about the step, by clipping or by skipping non-finite steps. If so, every UPD
+     * waits for all gradients. */
     bool decision;
     /* Whether the graph has a GROUP tensor and, in training, a DECIDE task. */
     bool has_group;
@@ -135,12 +132,11 @@ struct graph {
     struct arena *arena;       /* owns all arrays, and this struct */
 };
 
-/* The input of graph_build: a model, its optimizer, and the division of a step into micro-batches and
- * replicas. */
+/* The input of graph_build: a model, its optimizer, and the division of a step. */
 struct graph_config {
     const struct model *model;
-    /* The optimizer determines the sizes of K and GROUP. If its clip is greater than 0, gradients decide
-     * about the step. */
+    /* The optimizer, which determines the sizes of K and GROUP. If its `clip` is greater than 0, gradients
+     * decide about the step. */
     const struct optimizer *optimizer;
     uint32_t rows;    /* rows of a micro-batch */
     uint32_t n_micro; /* micro-batches of a step */
@@ -160,35 +156,32 @@ struct graph_sizes {
     const uint32_t *rows; /* per layer: rows of a micro-batch */
 };
 
-/* Builds the graph of a model that is known only by its profile table. The graph is for planning, not
- * for running, and has no decision and no targets. Returns -EINVAL if the sizes do not divide the batch
- * or each other. */
+/* Builds the graph of a model that is known only by its profile table. The graph is for planning only: it has
+ * no decision and no targets. Returns -EINVAL if the sizes do not divide the batch or each other. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);
 
-/* Builds a graph from a profile table like graph_build_sizes. The graph has one replica, and the
- * micro-batches of every layer have `micro_batch` rows. */
+/* Builds a graph from a profile table, with one replica. The micro-batches of every layer have `micro_batch`
+ * rows. Returns the same errors as graph_build_sizes. */
 int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
                       struct graph **ret, struct err *err);
 
-/* Maximum number of FWD and BWD tasks in a step. The time and memory of planning grow with the number of
- * tasks. At the limit, on a few devices, planning takes a few seconds and about 2 GB (planning_size.h). */
+/* Maximum number of FWD and BWD tasks in a step. At this limit, on a few devices, planning takes a few
+ * seconds and about 2 GB of memory. */
 #define GRAPH_MAX_TASKS (1u << 18)
 
-/* Builds the graph of a model. The training graph and the evaluation graph have the same tensors with
- * the same ids. Returns -EINVAL if the chain is empty, ill-formed or has more than GRAPH_MAX_TASKS
- * tasks. Returns -EOVERFLOW if the tensors exceed 2^53 bytes. */
+/* Builds the graph of a model. Training and evaluation graphs have the same tensors with the same ids.
+ * Returns -EINVAL if the chain is empty or ill-formed, or needs more than GRAPH_MAX_TASKS tasks. Returns
+ * -EOVERFLOW if the tensors exceed 2^53 bytes. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
 
-/* Builds only the layers of a graph, without tensors and tasks. planning_measure uses it. Returns the
- * same errors as graph_build. */
+/* Builds only the layers of a graph, without tensors and tasks. Returns the same errors as graph_build. */
 int graph_describe(const struct graph_config *config, struct graph **ret, struct err *err);
 
 /* Frees a graph. Does nothing when `g` is NULL. */
 void graph_destroy(struct graph *g);
 
-/* Returns whether the layer has an UPD task. If gradients decide about the step, the layer then also has
- * a NORM task. */
+/* Returns whether the layer has an UPD task. If gradients decide about the step, it also has a NORM task. */
 static inline bool graph_updates(const struct graph *g, uint32_t layer)
 {
     return g->layers[layer].size.w > 0 && !g->layers[layer].tied;
@@ -205,14 +198,12 @@ static inline uint32_t graph_replica(const struct graph *g, uint32_t layer, uint
     return micro / (graph_micros(g, layer) / g->n_replicas);
 }
 
-/* Returns the id of a tensor, or PLAN_NONE if the graph has no such tensor. For a tied layer, W is the
- * owner's W. `which` is the replica of a dW, the micro-batch of a tensor that exists once per
- * micro-batch, and PLAN_NONE for all other tensors. */
+/* Returns the id of a tensor, or PLAN_NONE if there is none. `which` is the replica of a dW, the micro-batch
+ * of tensors such as X, and PLAN_NONE otherwise. For a tied layer, W is the owner's W. */
 tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t which);
 
-/* Returns the index of a task in graph.tasks, or PLAN_NONE if the graph has no such task. For REC,
- * returns the FWD that it repeats. `which` is the micro-batch of a FWD or BWD, the replica of a RED, and
- * PLAN_NONE for other tasks. */
+/* Returns the index of a task in graph.tasks, or PLAN_NONE if there is none. `which` is the micro-batch of a
+ * FWD or BWD, the replica of a RED, and PLAN_NONE otherwise. For REC, returns the FWD that it repeats. */
 uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t which);
 
 #endif

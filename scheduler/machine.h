@@ -24,7 +24,7 @@ struct machine {
     uint64_t all_links_bytes_per_s;
     /* Total rate from all devices to the host. 0 means the same as from the host. */
     uint64_t all_links_out_bytes_per_s;
-    /* Rate between two devices. It is also the total rate at which one device can send or receive. */
+    /* Rate between two devices. One device cannot send or receive faster than this in total. */
     uint64_t peer_bytes_per_s;
     /* Whether transfers between devices use the host links and share their bandwidth. */
     bool peers_by_link;
@@ -32,8 +32,7 @@ struct machine {
     uint64_t device_bytes_per_s; /* memory bandwidth of a device */
     /* Memory bandwidth of the host, for host tasks. */
     uint64_t host_bytes_per_s;
-    /* Host memory bandwidth that updates and transfers share when they run at the same time. 0 means
-     * that they share no limit. */
+    /* Host memory bandwidth that updates and transfers share. 0 means that they share no limit. */
     uint64_t host_shared_bytes_per_s;
     uint64_t launch_ns; /* fixed cost of one instruction */
 
@@ -48,12 +47,12 @@ struct machine {
     uint64_t core_copy_bytes_per_s;
 };
 
-/* Sets the rates of a typical GPU server. Used for rates that were not measured. The machine has no
- * devices yet: the caller sets n_devices, the capacities and host_bytes. */
+/* Sets the rates of a typical GPU server, for rates that were not measured. The caller must then set
+ * `n_devices`, the capacities and `host_bytes`. */
 void machine_init_cuda(struct machine *m);
 
-/* Sets `m` to n_devices virtual cpu devices of capacity_bytes each. The rates are fixed round numbers
- * for two cores of a server and not measurements, so that plans do not differ between computers. */
+/* Sets `m` to `n_devices` virtual cpu devices of `capacity_bytes` each. The rates are fixed and not measured,
+ * so that plans are the same on every computer. */
 void machine_init_cpu(struct machine *m, uint32_t n_devices, uint64_t capacity_bytes, uint64_t host_bytes);
 
 #endif

@@ -101,7 +101,7 @@ void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_byt
         count_instr(p, prog, &prog->instrs[i], ret);
 }
 
-/* A move counts for the device of its stream. A SEND runs on a stream of the sender. */
+/* A move counts for the device of its stream. For a SEND, this is the sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret)
 {
@@ -131,8 +131,7 @@ static bool operands_equal(const struct plan_operand *a, const struct plan_opera
            a->addr == b->addr && a->access == b->access;
 }
 
-/* Compares the operands and waits of two instructions by content. Their positions in the arrays do not
- * matter. */
+/* Compares the operands and waits of two instructions. Their positions in the arrays do not matter. */
 static bool instrs_equal(const struct plan_program *pa, const struct plan_instr *a,
                          const struct plan_program *pb, const struct plan_instr *b)
 {
@@ -191,9 +190,8 @@ bool plan_equal(const struct plan *a, const struct plan *b)
     return true;
 }
 
-/* A copy of a tensor, or of a part of it, while plan_live_peak replays a program. A copy is identified
- * by device, tensor and base, because a device may have several copies of one tensor at different
- * addresses. */
+/* A copy of a tensor or of a part of it, for plan_live_peak. A device may have several copies of one tensor,
+ * so `base` tells them apart. */
 struct live_copy {
     uint32_t device;
     tensor_id tensor;
@@ -216,9 +214,8 @@ static int compare_live(const void *pa, const void *pb)
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* Lists the copies of a program, sorted and without duplicates. The size of a copy is that of its
- * largest operand. Two copies of a tensor that are at the same address one after the other share one
- * entry. */
+/* Lists the copies of a program, sorted and without duplicates. A copy has the size of its largest operand.
+ * Copies of a tensor at the same address share one entry. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
 {
     const struct plan_program *prog = &p->programs[k];
@@ -256,9 +253,8 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns an array with the size of each operand's copy. The size is known only at the drop of the copy,
- * so the operands are visited from last to first. Afterwards, each entry of `copies` has the size of the
- * first copy at its address. */
+/* Returns an array with the size of each operand's copy. Visits the operands from last to first, because the
+ * size is known only at the drop. Leaves in `copies` the size of the first copy at each address. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);

@@ -47,8 +47,8 @@ typedef uint32_t tensor_id;
 /* Largest distance of a wait. The executor always has fewer runs in flight. */
 #define PLAN_MAX_DISTANCE 16
 
-/* The purpose of a tensor. Reports use short names such as "dW3" for layer 3, and "X3.1" for layer 3 and
- * micro-batch 1. tensor_kind_names has the letters. */
+/* The purpose of a tensor. In reports, "dW3" is the dW of layer 3, and "X3.1" is the X of layer 3 and
+ * micro-batch 1. */
 enum tensor_kind {
     TENSOR_W, /* weights: one per layer */
     /* Sum of weight gradients: one per layer and replica. */
@@ -81,22 +81,20 @@ enum tensor_kind {
     TENSOR_KIND_COUNT
 };
 
-/* One tensor of a step, and its place in host memory. The graph defines the tensors, and the planner
- * adds the host offsets. A ring tensor has PLAN_RING host slots, so that the loader can fill one slot
- * while a step reads another. */
+/* One tensor of a step, and its place in host memory. A ring tensor has PLAN_RING host slots, so that the
+ * loader can fill one while a step reads another. */
 struct plan_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
     /* Offset of slot 0 in the host pool, or PLAN_NO_HOST. */
     uint64_t host_offset;
-    /* Number of host slots. The size of a slot is `bytes`, rounded up to PLAN_ALIGN. Step s uses slot s
-     * % host_slots. */
+    /* Number of host slots. Step `s` uses slot s % host_slots. The size of a slot is `bytes`, rounded up to
+     * PLAN_ALIGN. */
     uint32_t host_slots;
 };
 
-/* The kind of an instruction. The kinds up to UPD are tasks, which compute. The other kinds move copies
- * or end them. */
+/* The kind of an instruction. Kinds up to UPD compute. The others move or drop copies. */
 enum instr_kind {
     /* Forward pass of one micro-batch through one layer. */
     INSTR_FWD,
@@ -124,21 +122,21 @@ enum instr_kind {
 
 enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_RW = 3, ACCESS_DROP = 4 };
 
-/* One use of a tensor by an instruction: the byte range, the memory, the address and the access. For
- * example, a FWD of layer 3 has an operand {W3, device 0, bytes 0..4096, address 8192, READ}. */
+/* One use of a tensor by an instruction. For example, a FWD of layer 3 has an operand {W3, device 0, bytes
+ * 0..4096, address 8192, READ}. */
 struct plan_operand {
     tensor_id tensor;
     uint32_t loc; /* device number, or PLAN_HOST */
     /* Byte range of the tensor. The whole tensor is 0..bytes. */
     uint64_t begin, end;
-    /* Address of byte `begin`. On a device, it is the offset in the device's arena. On the host, it is
-     * host_offset + begin, which lies in slot 0, and the executor adds the offset of the step's slot. */
+    /* Address of byte `begin`. On a device, it is the offset in the device's arena. On the host, it is the
+     * offset in slot 0, and the executor adds the offset of the step's slot. */
     uint64_t addr;
     enum access access;
 };
 
-/* A condition for starting an instruction: another instruction, of this run or an earlier run, must be
- * done. */
+/* A condition for the start of an instruction: another instruction must be done. It may belong to an earlier
+ * run. */
 struct plan_wait {
     uint32_t instr; /* index in the same program */
     /* Number of runs back. 0 means the same run. */
@@ -180,8 +178,8 @@ struct plan_instr {
  *     eval   runs the forward pass, from empty devices to empty devices */
 enum program_kind { PROGRAM_ENTRY, PROGRAM_CYCLE, PROGRAM_FLUSH, PROGRAM_EXIT, PROGRAM_EVAL, PROGRAM_COUNT };
 
-/* One program: its instructions in issue order, and the operands and waits of all instructions. Every
- * instruction has its own range in `operands` and in `waits`. */
+/* One program, with its instructions in issue order. Each instruction has its own range of `operands` and of
+ * `waits`. */
 struct plan_program {
     struct plan_instr *instrs;
     struct plan_operand *operands;
@@ -189,15 +187,14 @@ struct plan_program {
     uint32_t n_instrs, n_operands, n_waits;
 };
 
-/* The start and end time of one instruction. The start is the time when its waits are done. The
- * simulator predicts spans and the executor measures them. In an array of spans, instruction i of run r
- * is at index r * n_instrs + i. */
+/* The start and end time of one instruction. An instruction starts when its waits are done. The simulator
+ * predicts spans, and the executor measures them. */
 struct plan_span {
     uint64_t start_ns, end_ns;
 };
 
-/* A boundary copy: bytes that stay on a device between two runs of the cycle. Between two runs, they are
- * the newest value of their tensor. */
+/* A boundary copy: bytes that stay on a device between two runs of the cycle. They are then the newest value
+ * of their tensor. */
 struct plan_copy {
     tensor_id tensor;
     uint32_t device;
@@ -212,8 +209,8 @@ struct plan_device {
     uint64_t peak_bytes;  /* highest address in use, plus 1 */
 };
 
-/* A complete plan for one job on one machine. The planner builds it, or plan_from_json reads it. It does
- * not change afterwards. plan_destroy frees the plan and everything that it points to. */
+/* A complete plan for one job on one machine. It does not change once built. plan_destroy frees it and
+ * everything that it points to. */
 struct plan {
     /* Name of the policy that made the plan, such as "harmony-pp". */
     char policy[32];
@@ -244,14 +241,13 @@ extern const char *const program_kind_names[PROGRAM_COUNT];    /* "entry", "cycl
 /* Frees a plan and everything in it. Does nothing when `p` is NULL. */
 void plan_destroy(struct plan *p);
 
-/* Returns the number of a device's stream. Device 0 has the streams 0 to 3, device 1 has the streams 4
- * to 7, and so on. */
+/* Returns the number of a device's stream. Device 0 has streams 0 to 3, device 1 has streams 4 to 7, and so
+ * on. */
 static inline uint32_t plan_stream(uint32_t device, enum lane lane)
 {
     return device * LANE_COUNT + lane;
 }
-/* Returns the number of the host's stream. The host has only one, and it comes after the streams of all
- * devices. */
+/* Returns the number of the host's only stream. It comes after the streams of all devices. */
 static inline uint32_t plan_host_stream(const struct plan *p)
 {
     return p->n_devices * LANE_COUNT;
@@ -270,12 +266,10 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
     return o->end - o->begin;
 }
 
-/* Returns whether two plans are equal in all fields. The order of the operands and waits in their arrays
- * does not matter. */
+/* Returns whether two plans are equal. The order of operands and waits in their arrays does not matter. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* The three classes of bytes in traffic reports. They are reported separately because each class can be
- * reduced in a different way. */
+/* The three classes of bytes in traffic reports. Each class can be reduced in a different way. */
 enum byte_class {
     /* Weights, gradients and optimizer state. Pinning layers reduces these bytes. */
     BYTES_STATE,
@@ -289,8 +283,8 @@ enum byte_class {
 /* Returns the class of a tensor's bytes. The X of layer 0 is data, because the loader fills it. */
 enum byte_class tensor_byte_class(const struct plan_tensor *t);
 
-/* The number of bytes that one run of a program moves over links. The counters of the devices show the
- * same numbers. `in` is the sum of state_in, stash_in and data_in, and `out` is the corresponding sum. */
+/* The number of bytes that one run of a program moves over links. `in` is the sum of `state_in`, `stash_in`
+ * and `data_in`. `out` is the sum of `state_out`, `stash_out` and `data_out`. */
 struct plan_bytes {
     /* Totals: host to device, device to host, and between devices. */
     uint64_t in, out, peer;
@@ -305,14 +299,13 @@ struct plan_bytes {
 /* Counts the bytes that one run of program `k` moves on all devices. */
 void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_bytes *ret);
 
-/* Counts the bytes that one run of program `k` moves on the streams of one device. A transfer between two
- * devices counts for the sender. */
+/* Counts the bytes that one run of program `k` moves for one device. A transfer between devices counts for
+ * the sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret);
 
-/* Computes the largest number of bytes that are alive at once on each device, in the cycle or in eval,
- * in issue order. The size of each copy is rounded up to PLAN_ALIGN. Without gaps between copies,
- * peak_bytes would have this value. */
+/* Computes the largest number of bytes that are alive at once on each device, during the cycle or eval. Each
+ * copy is rounded up to PLAN_ALIGN. `peak_bytes` is larger if there are gaps between copies. */
 void plan_live_peak(const struct plan *p, uint64_t ret[DEVICE_MAX]);
 
 #endif

@@ -17,20 +17,17 @@
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 
-/* Prints the page of `tutti-worker --plan`: the layers and memory of each device, the bytes moved and
- * their lower bound, and the predicted time. `times` names the source of the prediction; NULL means the
+/* Prints the page of `tutti-worker --plan`. `times` names the source of the predicted times; NULL means the
  * analytic profile. If `cycle` is NULL, the page has no times. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const char *times, struct strbuf *out);
 
-/* Prints the figures of a verified plan as one JSON object, for `tutti plan --json`. Times are averages
- * over devices. activation_bytes counts the stash and all bytes between devices. plan_s is the planning
- * time in seconds. */
+/* Prints the figures of a verified plan as one JSON object. Times are averages over devices. `plan_s` is the
+ * planning time in seconds. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
                        struct strbuf *out);
 
-/* The figures of a plan that people compare in tables of several plans. plan_summary_json prints the
- * same figures. */
+/* The figures of a plan for comparison with other plans. plan_summary_json prints the same figures. */
 struct plan_figures {
     /* How the devices share the work: "single", "pp" or "dp". */
     const char *form;
@@ -47,21 +44,19 @@ struct plan_figures {
 /* Computes the figures of a plan from its simulated cycle. */
 void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret);
 
-/* Prints the last block of the page: what binds, and the parts of the critical path. If the what-if
- * questions were asked, also prints what more memory or another device would save, and what the decision
- * costs. */
+/* Prints why the plan is not faster: its limit, and the parts of its critical path. If the what-if questions
+ * were asked, also prints their answers. */
 void plan_why(const struct why_report *r, struct strbuf *out);
 
-/* Prints a why_report as one JSON object. Times on the critical path are shares of the iteration. The
- * answer to a what-if question is null if there is no plan. */
+/* Prints a why_report as one JSON object. Times on the critical path are fractions of the iteration. A
+ * what-if question without a plan has the answer null. */
 void plan_why_json(const struct why_report *r, struct strbuf *out);
 
 /* Prints a plan as JSON. plan_from_json converts the JSON back into an equal plan. */
 void plan_to_json(const struct plan *p, struct strbuf *out);
 
-/* Reads a plan from JSON. Checks that every index and count is in range, so that the plan can be
- * printed, simulated and verified safely. plan_verify must check that the plan is correct. Returns
- * -EINVAL or -E2BIG for a bad file. The caller frees *ret with plan_destroy. */
+/* Reads a plan from JSON. Checks only that indices and counts are in range; plan_verify must check the rest.
+ * Returns -EINVAL or -E2BIG for a bad file. The caller frees *ret with plan_destroy. */
 int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err *err);
 
 /* One timeline of a program, for plan_trace. It is either the simulator's prediction or the executor's
@@ -69,15 +64,14 @@ int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err
 struct trace_part {
     /* "plan" or "run". It is part of the process names in the viewer. */
     const char *name;
-    /* The spans of all runs. Instruction i of run r is at index r * n_instrs + i. The earliest span
-     * starts at time 0 of the trace. */
+    /* The spans of all runs. Instruction `i` of run `r` is at index r * n_instrs + i. The trace starts with
+     * the earliest span. */
     const struct plan_span *spans;
     uint32_t runs;
 };
 
-/* Prints a trace for Chrome and Perfetto, with one or more timelines of program `k`. Each timeline has
- * one process per device, with the tracks compute, in, out and peer, and one process for the host. Every
- * instruction except drops is one event per run. */
+/* Prints a trace for Chrome and Perfetto. Each timeline has one process per device and one for the host. Each
+ * instruction gives one event per run; drops give none. */
 void plan_trace(const struct plan *p, enum program_kind k, const struct trace_part *parts, uint32_t n_parts,
                 struct strbuf *out);
 

@@ -21,9 +21,8 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/explain/explain_parts.h"
 
-/* Limits on counts. They are far above the counts of any real plan, but low enough that no file can make
- * the reader allocate or loop without bound. Steps and distances have the limits of plan_verify:
- * PLAN_RING and PLAN_MAX_DISTANCE. */
+/* Limits on counts in a file. No real plan reaches them. They keep a bad file from using too much memory or
+ * time. */
 enum {
     /* Maximum number of rows in a table, and of operands or waits in a program. */
     MAX_ROWS = 1 << 22,
@@ -86,8 +85,8 @@ static struct load_cursor table_begin(struct plan_loader *l, const char *name, c
     return (struct load_cursor){.l = l, .name = name, .at = json_array_first(array)};
 }
 
-/* Returns a cursor for the array at the current element of `up`. Error messages read `up`, so the caller
- * must not advance `up` while it uses the new cursor. */
+/* Returns a cursor for the array at the current element of `up`. The caller must not advance `up` while it
+ * uses the new cursor, because error messages read `up`. */
 static struct load_cursor row_begin(const struct load_cursor *up, const char *what)
 {
     struct load_cursor c = {.l = up->l, .up = up};
@@ -297,7 +296,7 @@ static void read_instr(struct load_cursor *at, uint32_t n_instrs, operand_vec *o
     row_end(&row);
 }
 
-/* Checks that `node` is an array and not too long. Returns its number of elements, or 0 after a failure. */
+/* Checks that `node` is an array and not too long. Returns its length, or 0 if the check fails. */
 static uint32_t count_rows(struct plan_loader *l, const char *name, const struct json *node)
 {
     if (l->status < 0)

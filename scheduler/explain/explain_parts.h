@@ -6,30 +6,28 @@
 #include "base/strbuf.h"
 #include "scheduler/plan.h"
 
-/* Adds the name of a tensor, such as "W3", "X3.1" (layer 3, micro-batch 1), "T.1" or "decision". If the
- * plan has several replicas, the name of a dW includes its replica: "dW3/r1". */
+/* Adds the name of a tensor, such as "W3" or "decision". "X3.1" is X of layer 3 and micro-batch 1. If there
+ * are several replicas, "dW3/r1" is the dW of replica 1. */
 void explain_add_tensor(struct strbuf *out, const struct plan *p, tensor_id id);
 
 /* Adds the name of a stream, such as "d0.compute" or "host". */
 void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t stream);
 
-/* Returns whether traces and pictures show an instruction. They show all instructions except drops,
- * which take no time. */
+/* Returns whether traces and pictures show an instruction. They show all but drops, which take no time. */
 bool explain_is_event(const struct plan_instr *in);
 
-/* Returns the operand that a move transfers. Returns NULL if the instruction is not a move or has no
- * operands. */
+/* Returns the operand that a move transfers. Returns NULL if there is no such operand. */
 const struct plan_operand *explain_moved(const struct plan_program *prog, const struct plan_instr *in);
 
-/* Returns the word for a kind of instruction in traces and pictures. The words "fetch", "spill" and
- * "send" are in lower case, and all others in upper case. */
+/* Returns the word for a kind of instruction in traces and pictures. The words "fetch", "spill" and "send" are
+ * in lower case. All others are in upper case, such as "FWD". */
 const char *explain_kind_word(enum instr_kind k);
 
 /* Adds the name that an instruction has in traces and pictures, such as "FWD l1 m0" or "fetch W3". */
 void explain_add_event(struct strbuf *out, const struct plan *p, const struct plan_program *prog,
                        const struct plan_instr *in);
 
-/* Starts a line of the page with a label. Returns the position in `out` at which the line starts. */
+/* Starts a line of the page with a label. Returns the offset of the line in `out`. */
 size_t explain_label(struct strbuf *out, const char *text);
 
 /* Adds a duration in a suitable unit, such as "1.234 s", "12.345 ms" or "1.000 us". */
@@ -41,24 +39,25 @@ static inline const char *explain_plural(uint32_t n)
     return n == 1 ? "" : "s";
 }
 
-/* Tells whether a device runs one kind of task for a layer, and whether a pack starts at the layer. */
+/* What a device does for one layer: whether it runs a kind of task, and whether a pack starts there. */
 struct layer_use {
     /* Whether the device runs this task for this layer. */
     bool used;
     bool begins; /* the layer starts a pack */
 };
 
-/* A pack, given by its first and last layer in the order of the pass. Backward packs have first >= last. */
+/* A pack of consecutive layers. `first` is the layer that the pass reaches first, so backward packs have
+ * first >= last. */
 struct pack {
     uint32_t first, last;
 };
 
-/* Determines for every layer whether a stream runs tasks of this kind for the layer, and whether a pack
- * starts at the layer. `use` must have one element per layer. */
+/* Finds the layers for which a stream runs tasks of this kind, and the layers where packs start. `use` must
+ * have one element per layer. */
 void explain_find_use(const struct plan *p, uint32_t stream, enum instr_kind kind, struct layer_use *use);
 
-/* Lists the packs in the order of the pass. `way` is 1 for ascending layers and -1 for descending
- * layers. Returns the number of packs. `ret` must have space for one pack per layer. */
+/* Lists the packs in the order of the pass, and returns their number. `way` is 1 for ascending layers and -1
+ * for descending layers. `ret` must have space for one pack per layer. */
 uint32_t explain_find_packs(const struct plan *p, const struct layer_use *use, int way, struct pack *ret);
 
 /* The vocabulary of the JSON format, which the writer and the reader share (explain_json.c). */

@@ -85,8 +85,8 @@ static uint32_t pack_stride(const struct pack *a, const struct pack *b)
     return pack_size(&(struct pack){a->first, b->first}) - 1;
 }
 
-/* Returns the number of packs at the start of the list that have the same size and the same distance to
- * the next pack. */
+/* Counts the equal packs at the start of the list. They have the same size and the same distance to the next
+ * pack. */
 static uint32_t count_alike(const struct pack *packs, uint32_t n)
 {
     uint32_t same = 1;
@@ -104,8 +104,8 @@ static void add_range(struct strbuf *out, uint32_t first, uint32_t last)
         strbuf_addf(out, "-%u", last);
 }
 
-/* Adds equal packs in a short form, such as "0-11 by 4". If there are layers between the packs, the form
- * is "0-1, 4-5 .. 48-49". */
+/* Adds equal packs in a short form, such as "0-11 by 4". Packs with gaps between them look like "0-1, 4-5 ..
+ * 48-49". */
 static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
 {
     const struct pack *last = &packs[n - 1];
@@ -152,7 +152,7 @@ static void add_layers(struct strbuf *out, const struct plan *p, struct layer_us
 
 /* ---------------------------------------------------------------------------------- the head */
 
-/* Adds the types of the layers. Neighbours of the same type are counted, as in "dense x4, softmax_xent". */
+/* Adds the types of the layers, such as "dense x4, softmax_xent". Neighbours of the same type are counted. */
 static void add_types(struct strbuf *out, const struct graph *g)
 {
     for (uint32_t l = 0, end; l < g->n_layers; l = end) {
@@ -182,8 +182,8 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
     strbuf_add(out, "\n");
 }
 
-/* Adds the micro-batch sizes, such as "8 micro-batches of 4 rows". If the sizes differ between layers,
- * the form is "32 rows in micro-batches of 4; layers 41-51 of 1". */
+/* Adds the micro-batch sizes, such as "8 micro-batches of 4 rows". Different sizes look like "32 rows in
+ * micro-batches of 4; layers 41-51 of 1". */
 static void add_sizes(struct strbuf *out, const struct plan *p, const struct graph *g)
 {
     uint32_t first = 0, n = 0;
@@ -219,8 +219,8 @@ static void add_summary_head(struct strbuf *out, const struct plan *p, const str
 
 /* ----------------------------------------------------------------------------------- compute */
 
-/* Adds one line about a kind of task. `who` names the device on the device's first line, and is "" on
- * the other lines. */
+/* Adds one line about a kind of task. `who` is the name of the device on its first line, and "" on other
+ * lines. */
 static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, enum instr_kind kind,
                      const char *who, struct layer_use *use)
 {
@@ -305,8 +305,7 @@ static void add_bytes_row(struct strbuf *out, const char *name, const uint64_t *
     strbuf_add(out, "\n");
 }
 
-/* Adds the bytes that programs other than the cycle move. These programs run only at start, checkpoint
- * and suspension. */
+/* Adds the bytes that programs other than the cycle move. They run only at start, checkpoint and suspension. */
 static void add_once(struct strbuf *out, const struct plan *p)
 {
     struct plan_bytes entry, flush, exit_;
@@ -324,8 +323,7 @@ static void add_once(struct strbuf *out, const struct plan *p)
     strbuf_add(out, " out\n");
 }
 
-/* Adds the lower bound for state and stash, the number of bytes that the plan moves, and the ratio of
- * the two. */
+/* Adds the lower bound on moved bytes, the bytes that the plan moves, and their ratio. */
 static void add_bound(struct strbuf *out, const struct plan *p, const struct plan_bytes *b)
 {
     uint64_t least = bound_bytes(p), moved = b->state_in + b->state_out + b->stash_in + b->stash_out;
@@ -400,8 +398,7 @@ static void add_memory_row(struct strbuf *out, uint64_t peak, uint64_t capacity)
     strbuf_addf(out, "%7.1f%%", percent(peak, capacity));
 }
 
-/* Returns the peak address divided by the largest number of bytes that are alive at once. 1 means that
- * there are no gaps. */
+/* Returns the peak address divided by the largest number of live bytes. 1 means that there are no gaps. */
 static double fragmentation(const struct plan *p, uint32_t device, const uint64_t *live)
 {
     return live[device] ? (double)p->devices[device].peak_bytes / (double)live[device] : 1;
@@ -440,8 +437,8 @@ static void add_memory(struct strbuf *out, const struct plan *p)
 
 /* -------------------------------------------------------------------------------------- time */
 
-/* Returns the part of an iteration that is not compute time, or 0 if the compute time is longer. It can
- * be longer because runs overlap. */
+/* Returns the part of an iteration that is not compute time. Overlapping runs can compute longer than one
+ * iteration; the result is then 0. */
 static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
 {
     return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;
@@ -533,8 +530,8 @@ static int by_first_layer(const void *pa, const void *pb)
     return a->last < b->last ? -1 : a->last > b->last;
 }
 
-/* Adds the packs of all devices as [[first, last], ...], in ascending order of layers. A pack that
- * several devices have is listed only once. */
+/* Adds the packs of all devices as [[first, last], ...], in ascending order. A pack that several devices have
+ * is listed once. */
 static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_kind kind)
 {
     struct pack *packs = xcalloc((size_t)p->n_layers * p->n_devices, sizeof *packs);
@@ -558,8 +555,8 @@ static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_
     xfree(use);
 }
 
-/* Returns the number of rows in the micro-batches of each layer, derived from the number of
- * micro-batches. The number is 0 for a layer without forward tasks. The caller frees the array. */
+/* Returns the number of rows in the micro-batches of each layer. It is 0 for a layer without forward tasks.
+ * The caller frees the array. */
 static uint32_t *layer_rows(const struct plan *p)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];

@@ -55,8 +55,7 @@ static const char *colour_of(enum instr_kind k)
     return colours[k] ? colours[k] : "#000000";
 }
 
-/* A mark in the picture. It shows one instruction, or several instructions that are too narrow to be
- * drawn separately. */
+/* A mark in the picture. It shows one instruction, or several that are too narrow to draw separately. */
 struct svg_mark {
     uint32_t n; /* number of instructions */
     /* Indices of the first and last instruction in the program. */
@@ -92,8 +91,7 @@ struct picture {
 
 /* ---- text and numbers ---- */
 
-/* Adds text from outside as XML. Control characters, which XML forbids, and other unsafe characters are
- * shown as escapes (base/utf8.h). */
+/* Adds text from outside as XML. Control characters and other unsafe characters become escapes. */
 static void add_text(struct strbuf *out, const char *s)
 {
     char shown[UTF8_SHOWN_BYTES];
@@ -154,8 +152,8 @@ static void add_instr(const struct picture *c, struct strbuf *out, uint32_t i)
     explain_add_event(out, c->plan, c->program, &c->program->instrs[i]);
 }
 
-/* Adds the text that appears under the mouse pointer, such as "fetch W3, 40.00 MiB / at 1.250 ms for
- * 3.000 ms". The times are those of the whole instruction, even if the picture shows only a part. */
+/* Adds the text under the mouse pointer, such as "fetch W3, 40.00 MiB / at 1.250 ms for 3.000 ms". The times
+ * are those of the whole instruction, even if only a part is visible. */
 static void add_tip(const struct picture *c, struct strbuf *out, const struct svg_mark *m)
 {
     bool before = m->begin_ns < c->zero_ns;
@@ -183,8 +181,8 @@ static void add_tip(const struct picture *c, struct strbuf *out, const struct sv
     strbuf_add(out, "</title>");
 }
 
-/* Adds the rectangles of a mark between two horizontal positions. There is one rectangle for each kind,
- * stacked from the bottom up. The mark is at least one pixel high. */
+/* Draws a mark between two horizontal positions. Each kind has its own rectangle, stacked from the bottom up.
+ * The mark is at least one pixel high. */
 static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_t wide_ns, uint64_t left,
                            uint64_t right, uint32_t row_height)
 {
@@ -208,8 +206,8 @@ static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_
     }
 }
 
-/* Returns the position at which a mark ends in the picture. The mark includes a narrow gap after it. It
- * is at least one pixel wide, unless the next mark begins earlier. */
+/* Returns the position at which a mark ends in the picture. A mark is at least one pixel wide, unless the
+ * next mark begins earlier. */
 static uint64_t end_of(const struct picture *c, const struct svg_mark *m, uint64_t free_until_ns)
 {
     uint64_t end_ns = m->from_ns + c->length_ns / PLOT;
@@ -238,8 +236,7 @@ static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_unt
     row->open = (struct svg_mark){0};
 }
 
-/* Returns whether an instruction may join the mark. The mark, the instruction and the gap between them
- * must all be narrow. */
+/* Returns whether an instruction may join the mark. Both must be narrow, and so must the gap between them. */
 static bool takes(const struct picture *c, const struct svg_mark *m, uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns - from_ns < c->narrow_ns && m->to_ns - m->from_ns < c->narrow_ns &&
@@ -272,8 +269,8 @@ static void add_to_row(struct picture *c, uint32_t i, const struct plan_span *sp
     row->busy_ns += to_ns - from_ns;
 }
 
-/* Makes the marks of all rows. Returns false if their text is too long. The spans are visited in issue
- * order, which is also the order of time within each stream. */
+/* Makes the marks of all rows. Returns false if their text is too long. Issue order is also the order of time
+ * within a stream. */
 static bool make_marks(struct picture *c)
 {
     const size_t n = c->sim->n_instrs;
@@ -295,7 +292,7 @@ static bool make_marks(struct picture *c)
 /* ---- layout ---- */
 
 /* Returns the time at which a run starts. This is the start of its first forward task, or of its first
- * instruction if it has no forward task. */
+ * instruction if it has none. */
 static uint64_t begin_of_run(const struct picture *c, uint32_t run)
 {
     uint64_t forward_ns = UINT64_MAX, any_ns = UINT64_MAX;
@@ -374,8 +371,8 @@ static void add_legend(const struct picture *c)
     }
 }
 
-/* Returns the distance between ticks. This is the smallest of 1, 2, 5, 10, 20, ... ns that gives at most
- * MAX_TICKS ticks. */
+/* Returns the time between two ticks of the axis, in ns. It is the smallest of 1, 2, 5, 10, 20, ... that
+ * gives at most MAX_TICKS ticks. */
 static uint64_t tick_step(uint64_t length_ns)
 {
     static const uint32_t times[] = {1, 2, 5};
@@ -386,8 +383,8 @@ static uint64_t tick_step(uint64_t length_ns)
                 return power * times[i];
 }
 
-/* Adds the time axis, with vertical lines through all rows. The labels use a unit that fits the whole
- * window, and as many decimals as the step needs. */
+/* Adds the time axis, with vertical lines through all rows. All labels have the same unit and the same number
+ * of decimals. */
 static void add_axis(const struct picture *c)
 {
     static const struct {
@@ -452,7 +449,7 @@ static uint64_t bytes_of(const struct picture *c, uint32_t stream)
     }
 }
 
-/* Adds a row with its name on the left, its marks, and its busy share and bytes on the right. */
+/* Adds a row. Its name is on the left, its marks are in the middle, and its totals are on the right. */
 static void add_row(const struct picture *c, uint32_t stream)
 {
     const struct svg_row *row = &c->rows[stream];

@@ -39,9 +39,8 @@ void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t strea
         strbuf_addf(out, "d%u.%s", stream / LANE_COUNT, lane_names[stream % LANE_COUNT]);
 }
 
-/* Adds the numbers that identify an instruction, such as "l1 m0" for layer 1 and micro-batch 0. If there
- * are several replicas, adds the replica as " r0". If the cycle has several steps, adds the step as "
- * s0". */
+/* Adds the numbers that identify an instruction, such as "l1 m0" for layer 1 and micro-batch 0. " r0" follows
+ * if there are several replicas, and " s0" if the cycle has several steps. */
 static void add_coordinates(struct strbuf *out, const struct plan *p, const struct plan_instr *in)
 {
     const char *gap = "";

@@ -20,8 +20,8 @@ static double gain(const struct why *y, const struct what_if *w)
     return w->fits ? 100 * (1 - share(y, w->cycle_ns)) : 0;
 }
 
-/* Adds the reason why memory is the limit. The reason is the time that more memory would save or the
- * time spent waiting for memory, whichever is larger. */
+/* Explains why memory is the limit. Shows the time that more memory would save, or the time spent waiting for
+ * memory if that is longer. */
 static void add_memory_binding(struct strbuf *out, const struct why_report *r)
 {
     double waiting = 100 * share(&r->why, r->why.memory_wait_ns),
@@ -139,8 +139,8 @@ void plan_why_json(const struct why_report *r, struct strbuf *out)
         add_json_what_if(out, "one_more_gb", &r->memory);
         add_json_what_if(out, "one_more_device", &r->device);
     }
-    /* A plan without the decision is never really slower than the plan with it. If it seems slower, the
-     * search missed a better plan, and the cost of the decision is 0. */
+    /* A plan without the decision is never really slower. If it seems slower, the search missed a better
+     * plan, and the decision costs 0. */
     if (r->asked && r->decision && r->plain.fits)
         strbuf_addf(out, ",\"clipping_s\":%.9g",
                     y->cycle_ns > r->plain.cycle_ns ? (double)(y->cycle_ns - r->plain.cycle_ns) * 1e-9 : 0.0);
