@@ -43,8 +43,7 @@ static struct profile *new_profile(const struct graph *g, const struct machine *
     p->layers = arena_alloc_array(arena, g->n_layers, sizeof *p->layers);
     for (uint32_t l = 0; l < g->n_layers; l++)
         profile_state(&g->layers[l], m, &p->layers[l]);
-    /* DECIDE reads one double per layer and writes one decision, so the launch takes nearly all of its
-     * time. */
+    /* DECIDE handles one double per layer, so the launch takes nearly all of its time. */
     p->decide_ns = ns_add(rate_ns(g->n_layers * sizeof(double), m->host_bytes_per_s), m->launch_ns);
     return p;
 }

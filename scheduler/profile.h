@@ -11,8 +11,7 @@
 #include "scheduler/machine.h"
 #include "scheduler/table.h"
 
-/* The durations of one layer's tasks, on a device or on the host. A layer without weights has no RED,
- * NORM and UPD, so their durations are 0. */
+/* The durations of one layer's tasks. A layer without weights has 0 for RED, NORM and UPD. */
 struct profile_layer {
     uint64_t fwd_ns, bwd_ns;               /* one micro-batch */
     uint64_t red_device_ns, red_host_ns;   /* RED of one replica */
@@ -27,20 +26,20 @@ struct profile {
     struct arena *arena; /* owns the array, and this struct */
 };
 
-/* Makes a profile from formulas. The duration of a task is the larger of its FLOPs divided by the FLOP
- * rate and its bytes divided by the memory bandwidth, plus the cost of a launch. */
+/* Makes a profile from formulas. A task takes the time of its FLOPs or of its memory traffic, whichever is
+ * longer, plus the cost of a launch. */
 struct profile *profile_analytic(const struct graph *g, const struct machine *m);
 
-/* Makes a profile from a table, interpolated at the graph's micro-batch sizes. The table must have as
- * many layers as the graph. If the table has no time (0) for a RED, NORM or update, the time is
- * estimated from its memory traffic. */
+/* Makes a profile from a table, interpolated at the graph's micro-batch sizes. The table must have as many
+ * layers as the graph. If it lacks the time of a RED, NORM or update, the time is estimated from the memory
+ * traffic. */
 struct profile *profile_from_table(const struct table *t, const struct graph *g, const struct machine *m);
 
 /* Frees a profile. Does nothing when `p` is NULL. */
 void profile_destroy(struct profile *p);
 
-/* Returns the duration of a task of kind `kind`. on_host is true if the task runs on the host's stream.
- * Returns 0 for moves and drops. */
+/* Returns the duration of a task. `on_host` is true if it runs on the host's stream. Returns 0 for moves and
+ * drops. */
 uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t layer, bool on_host);
 
 #endif

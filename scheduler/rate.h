@@ -4,9 +4,8 @@
 
 #include <stdint.h>
 
-/* Returns the number of nanoseconds that `amount` takes at `per_s` units per second, rounded up. A rate
- * of 0 means unlimited speed and gives 0. A result beyond 64 bits becomes UINT64_MAX. The product needs
- * 128 bits, because 18 GB times 1e9 is more than 2^64. */
+/* Returns the time of `amount` units at `per_s` units per second, in nanoseconds, rounded up. A rate of 0
+ * means no limit and gives 0. A result beyond 64 bits becomes UINT64_MAX. */
 static inline uint64_t rate_ns(uint64_t amount, uint64_t per_s)
 {
     if (per_s == 0)

@@ -19,8 +19,8 @@
 #define TABLE_MAX_LAYERS  100000
 #define TABLE_MAX_SAMPLES 4096 /* most micro-batch sizes of an axis */
 
-/* The micro-batch sizes at which a quantity was measured, in ascending order. An array of measurements
- * has one element for each size of its axis. */
+/* The micro-batch sizes at which a quantity was measured, in ascending order. There is one measurement for
+ * each size. */
 struct table_axis {
     uint32_t n;
     uint32_t *sizes;
@@ -60,9 +60,8 @@ struct table {
     struct arena *arena; /* owns all arrays, and this struct */
 };
 
-/* Reads a table from JSON of schema profile/v1. Accepts // comments. `name` is the name of the text in
- * messages, such as a file name. Returns -EINVAL if the text is not a valid table. The caller frees *ret
- * with table_destroy. */
+/* Reads a table from JSON of schema profile/v1, which may have // comments. `name` stands for the text in
+ * messages. Returns -EINVAL if the table is not valid. The caller frees *ret with table_destroy. */
 int table_parse(const char *text, size_t bytes, const char *name, struct table **ret, struct err *err);
 
 /* Appends a table to `out` as one line of JSON, without a newline. */
@@ -71,8 +70,7 @@ void table_to_json(const struct table *t, struct strbuf *out);
 /* Frees a table. Does nothing when `t` is NULL. */
 void table_destroy(struct table *t);
 
-/* The times and sizes of one layer at one micro-batch size. The totals of the table are split into
- * single tensors. */
+/* The times and sizes of one layer at one micro-batch size. Sizes are given for single tensors. */
 struct table_point {
     uint64_t fwd_ns; /* forward pass */
     /* Time of the backward pass alone, without the repeated forward pass. */

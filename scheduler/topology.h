@@ -41,8 +41,8 @@ struct topology {
     uint64_t peer_bytes_per_s;
     bool peers_by_link; /* transfers between devices use the host links */
     bool has_peers;     /* whether `peers` is known */
-    /* Indexed by [from][to]: the rate in bytes per second, or TOPOLOGY_PEER_DIRECT. 0 if there is no
-     * direct connection. */
+    /* The rate from one device to another, indexed by [from][to]. TOPOLOGY_PEER_DIRECT if the rate is not
+     * known. 0 if there is no direct connection. */
     uint64_t peers[DEVICE_MAX][DEVICE_MAX];
     /* Number of bytes of host memory that jobs may use. 0 if it is not known. */
     uint64_t host_memory_bytes;
@@ -53,7 +53,8 @@ struct topology {
     uint64_t device_flops_per_s; /* 0: not known */
     /* Fixed cost of one instruction. 0 if it is not known. */
     uint64_t launch_ns;
-    /* Number of cores that devices, host and transfers share. 0 if it is not known, which means no limit. */
+    /* Number of cores that devices, host and transfers share. 0 means not known, and then there is no
+     * limit. */
     uint32_t cores;
     /* Number of cores that one device task uses. 0 if it is not known. */
     uint32_t device_cores;
@@ -63,35 +64,33 @@ struct topology {
     uint64_t core_copy_bytes_per_s;
 };
 
-/* Reads a topology from JSON of schema machine/v1. Accepts // comments. `name` is the name of the text
- * in messages, such as a file name. Returns -EINVAL if the text is not a valid topology. */
+/* Reads a topology from JSON of schema machine/v1, which may have // comments. `name` stands for the text in
+ * messages. Returns -EINVAL if the topology is not valid. */
 int topology_parse(const char *text, size_t bytes, const char *name, struct topology *ret, struct err *err);
 
-/* Appends a topology to `b` as one line of JSON, without a newline. Leaves out values that are not known. */
+/* Appends a topology to `b` as one line of JSON, without a newline. Leaves out unknown values. */
 void topology_to_json(const struct topology *t, struct strbuf *b);
 
-/* Returns a hash that identifies the devices of a topology by backend, names, ids and sizes. The hash
- * does not depend on free memory and rates, so it can be used to find earlier measurements of the same
- * devices. */
+/* Returns a hash that identifies the devices of a topology. It does not depend on free memory and rates, so
+ * it can be used to find earlier measurements. */
 uint64_t topology_hash(const struct topology *t);
 
-/* Number of bytes that the cuda backend needs on each device in addition to the plan. They are for the
- * workspace of cuBLAS, partial sums, and kernels that libraries load at their first use. */
+/* Number of bytes that the cuda backend needs on each device besides the plan. cuBLAS, partial sums and the
+ * kernels of libraries use them. */
 #define TOPOLOGY_CUDA_RESERVE_BYTES (256ull << 20)
 
 /* Returns the number of bytes that the backend reserves for itself on each device. */
 uint64_t topology_reserve_bytes(enum backend_id backend);
 
-/* Returns the number of bytes of a device that plans may use. This is the free memory minus the
- * backend's reserve, rounded down to PLAN_ALIGN. */
+/* Returns how many bytes of a device plans may use. This is the free memory minus the backend's reserve,
+ * rounded down to PLAN_ALIGN. */
 uint64_t topology_usable_bytes(const struct topology *t, uint32_t device);
 
-/* Returns half of this computer's memory, in bytes. Jobs may use this much host memory if nothing else
- * is configured. */
+/* Returns half of this computer's memory, in bytes. This is the default limit for the host memory of jobs. */
 uint64_t topology_default_host_bytes(void);
 
-/* Sets the rates of *ret to those of the topology, or to the backend's defaults if the topology has
- * none. *ret has no devices yet: the caller sets n_devices, the capacities and host_bytes. */
+/* Sets the rates of *ret to those of the topology. Unknown rates get the backend's defaults. The caller must
+ * then set `n_devices`, the capacities and `host_bytes`. */
 void topology_machine(const struct topology *t, struct machine *ret);
 
 #endif

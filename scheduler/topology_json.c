@@ -13,7 +13,7 @@
 
 /* ---- reading ---- */
 
-/* Reads a number that must not be 0, such as a rate. If the key is missing, *ret keeps its value. */
+/* Reads a number that must not be 0, such as a rate. Leaves *ret unchanged if the key is missing. */
 static void take_positive(struct json_obj *o, const char *key, uint64_t *ret)
 {
     if (json_take_bytes(o, key, JSON_OPTIONAL, ret) && (*ret == 0 || *ret > RATE_MAX))
@@ -118,8 +118,7 @@ static int read_devices(const struct json *list, struct topology *t, struct err 
     return 0;
 }
 
-/* Reads the rates of a link. The node is one number for both directions, or an object with "in" and
- * "out". */
+/* Reads the rates of a link. `node` is one number for both directions, or an object with "in" and "out". */
 static int read_link_rates(const struct json *node, const char *path, uint64_t *ret_in, uint64_t *ret_out,
                            struct err *err)
 {
@@ -138,7 +137,7 @@ static int read_link_rates(const struct json *node, const char *path, uint64_t *
     return json_obj_end(&o);
 }
 
-/* Reads one element of "peers". It is false (no direct connection), true (rate not known), or a rate. */
+/* Reads one element of "peers": false for no direct connection, true for an unknown rate, or the rate. */
 static int read_peer(const struct json *node, const char *path, uint64_t *ret, struct err *err)
 {
     bool direct = false;

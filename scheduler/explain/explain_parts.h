@@ -19,8 +19,8 @@ bool explain_is_event(const struct plan_instr *in);
 /* Returns the operand that a move transfers. Returns NULL if there is no such operand. */
 const struct plan_operand *explain_moved(const struct plan_program *prog, const struct plan_instr *in);
 
-/* Returns the word for a kind of instruction in traces and pictures. The words "fetch", "spill" and "send" are
- * in lower case. All others are in upper case, such as "FWD". */
+/* Returns the word for a kind of instruction in traces and pictures. The words "fetch", "spill" and "send"
+ * are in lower case. All others are in upper case, such as "FWD". */
 const char *explain_kind_word(enum instr_kind k);
 
 /* Adds the name that an instruction has in traces and pictures, such as "FWD l1 m0" or "fetch W3". */

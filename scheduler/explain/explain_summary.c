@@ -305,7 +305,8 @@ static void add_bytes_row(struct strbuf *out, const char *name, const uint64_t *
     strbuf_add(out, "\n");
 }
 
-/* Adds the bytes that programs other than the cycle move. They run only at start, checkpoint and suspension. */
+/* Adds the bytes that programs other than the cycle move. They run only at start, checkpoint and
+ * suspension. */
 static void add_once(struct strbuf *out, const struct plan *p)
 {
     struct plan_bytes entry, flush, exit_;

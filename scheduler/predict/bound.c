@@ -67,8 +67,8 @@ static uint64_t excess(uint64_t a, uint64_t b)
 
 /* ---- choosing the rents ---- */
 
-/* Returns the smallest possible sum of moved bytes and rent for some layers. This is the smaller of two
- * sums: for updates on the host and for updates on the device. */
+/* Returns the smallest possible sum of moved bytes and rent for some layers. Updates are either all on the
+ * host or all on the device, whichever gives less. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =
@@ -79,7 +79,7 @@ static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
     return host < device ? host : device;
 }
 
-/* Returns the lower bound that the rents `p` and `q` give, in units of 1/UNIT byte. The result may be
+/* Returns the lower bound that the rents `p` and `q` give. The unit is 1/UNIT byte. The result may be
  * negative. */
 static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
@@ -160,7 +160,7 @@ static uint32_t first_trained(const struct plan *p)
     return layer;
 }
 
-/* Returns the index of the first or last backward task of a layer, or PLAN_NONE if the layer has none. */
+/* Returns the index of a layer's first or last backward task. Returns PLAN_NONE if the layer has none. */
 static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, bool last)
 {
     uint32_t found = PLAN_NONE;
@@ -171,8 +171,8 @@ static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, b
     return found;
 }
 
-/* Marks in `across` the stash tensors that are written before the turn and read after it, with no other
- * write in between. Returns their total number of bytes. */
+/* Marks in `across` the stash tensors that keep their value across the turn. They are written before it and
+ * read after it. Returns their total number of bytes. */
 static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -199,9 +199,8 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
     return bytes;
 }
 
-/* Returns the number of bytes of a task's operands. Does not count W, K and the tensors marked in
- * `across`, because the bound counts them separately as copies that may stay on the device. `across` may
- * be NULL. */
+/* Returns the number of bytes of a task's operands. Leaves out W, K and the tensors marked in `across`,
+ * because the bound counts them separately. `across` may be NULL. */
 static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -257,13 +256,13 @@ static struct bound_state *collect_layers(const struct plan *p)
     return layers;
 }
 
-/* Adds up the state of layers that have the same proportions. This usually leaves one to three sums. */
+/* Adds up the state of layers with the same proportions. Usually one to three sums are left. */
 static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_sizes *s)
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
-    /* The dW of the first layer with weights is an operand of the task at the end. It belongs to the
-     * working set, so it is not counted as waiting. */
+    /* The task at the end uses the dW of the first layer with weights. This dW is in the working set, so it
+     * is not waiting. */
     uint32_t first = first_trained(p);
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {

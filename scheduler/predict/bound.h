@@ -12,8 +12,8 @@
 
 #include "scheduler/plan.h"
 
-/* Bytes of state, summed over layers that have the same ratio of W, dW, K and `waiting`. These layers
- * behave alike in the bound, so one sum is enough for all of them. */
+/* Bytes of state, summed over layers with the same proportions. The proportions are those of W, dW, K and
+ * `waiting`. One sum is enough, because the bound treats these layers alike. */
 struct bound_state {
     uint64_t w, dw, k; /* bytes */
     /* Bytes of dW whose update waits, at the end, for the decision. */
@@ -21,8 +21,8 @@ struct bound_state {
     bool passed; /* the layers come after the turn layer */
 };
 
-/* The sizes of a plan that determine its bound. The turn and the end are two moments of a step, which
- * bound.c explains. */
+/* The sizes of a plan that determine its bound. bound.c explains two moments of a step, the turn and the
+ * end. */
 struct bound_sizes {
     struct bound_state *states;
     uint32_t n_states;
@@ -39,8 +39,7 @@ struct bound_way {
     uint64_t in, out, total;
 };
 
-/* Lower bounds on the number of bytes that a training step moves. bound_compute derives them from the
- * sizes. */
+/* Lower bounds on the number of bytes that a training step moves. bound_compute computes them. */
 struct bound {
     /* Bytes of state if every update runs on the host. */
     struct bound_way host;
@@ -53,21 +52,19 @@ struct bound {
 /* Computes the lower bounds for given sizes. */
 void bound_compute(const struct bound_sizes *s, struct bound *ret);
 
-/* Collects the sizes of a plan from its tensors, leases and cycle. The turn is the first backward task
- * of turn_layer. Returns false if the layer has no backward task or the cycle has more than one step,
- * because there is no bound then. The caller frees *ret with bound_sizes_finish. */
+/* Collects the sizes of a plan. The turn is the first backward task of `turn_layer`. Returns false if there
+ * is no such task, or if the cycle has several steps. The caller frees *ret with bound_sizes_finish. */
 bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_sizes *ret);
 
 /* Frees the array in `s`. */
 void bound_sizes_finish(struct bound_sizes *s);
 
-/* Returns the layer for which dW minus the total W of all later layers is largest. This layer and the
- * loss are good choices for the turn. */
+/* Returns a layer that is a good choice for the turn. For this layer, dW minus the W of all later layers is
+ * largest. The loss is the other good choice. */
 uint32_t bound_turn_layer(const struct plan *p);
 
-/* Returns a lower bound on the state and stash bytes that one training step of the plan moves. It is the
- * larger of two bounds, with the turn at the loss and at bound_turn_layer. Returns 0 if there is no
- * bound. */
+/* Returns a lower bound on the state and stash bytes that one training step moves. It tries two turns, and
+ * returns the larger bound. Returns 0 if there is no bound. */
 uint64_t bound_bytes(const struct plan *p);
 
 #endif

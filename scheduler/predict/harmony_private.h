@@ -18,16 +18,16 @@ enum task_kind {
     TASK_BWD, /* any other backward pack */
 };
 
-/* A part of a forward task. A forward pack is cut before each layer at which a backward pack starts,
- * because the input of this layer is stashed. */
+/* A part of a forward task. A forward pack is cut wherever a backward pack starts, because the input there is
+ * stashed. */
 struct rules_part {
     uint32_t first, last; /* layers */
     /* The backward task that needs the part's input again, or NO_OP. */
     uint32_t taker;
 };
 
-/* The forward or backward pass of one pack, for all micro-batches. rules_make_tasks sets the first
- * fields, and harmony_rules.c sets the operations. */
+/* The forward or backward pass of one pack, for all micro-batches. rules_make_tasks sets the first fields,
+ * and harmony_rules.c sets the operations. */
 struct rules_task {
     enum task_kind kind;
     uint32_t first, last; /* layers */
@@ -43,8 +43,8 @@ struct rules_task {
     /* TASK_BWD only: the part of `source` that stashed the input. */
     uint32_t source_part;
 
-    /* Numbers of operations, or NO_OP. The arrays have one element per micro-batch. In a forward task,
-     * fwd and stash have one element per micro-batch and part. */
+    /* Numbers of operations, or NO_OP. Arrays have one element per micro-batch. In a forward task, `fwd` and
+     * `stash` have one per micro-batch and part. */
     uint32_t w; /* fetch of the weights */
     /* Fetch of the input, or of the stash. */
     uint32_t *x;
@@ -52,7 +52,8 @@ struct rules_task {
     uint32_t *fwd;   /* forward pass, or repeated forward pass */
     uint32_t *bwd;   /* backward pass */
     uint32_t *stash; /* spill of the stash */
-    /* Transfer of the stash to the process of the taker. Indexed by micro-batch of the taker and by part. */
+    /* Transfer of the stash to the taker, the task that needs it. Indexed by micro-batch of the taker and by
+     * part. */
     uint32_t *handed;
     /* Spill or send of the output. In a backward task, spill or send of the input gradient. */
     uint32_t *y;

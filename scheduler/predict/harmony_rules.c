@@ -97,9 +97,8 @@ static uint32_t add_op(struct rules *r, const struct rules_task *t, enum rules_l
     return id;
 }
 
-/* Adds an operation that moves bytes through a resource that all devices share. If one simulated device
- * stands for all, the devices act at the same time, and fair sharing gives the same result as static
- * sharing. */
+/* Adds an operation that moves bytes through a resource that all devices share. It gets a fixed part of the
+ * rate if sharing is static or one simulated device stands for all. */
 static uint32_t add_shared(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t bytes,
                            enum rules_resource resource, uint64_t per_s)
 {
@@ -138,8 +137,8 @@ static uint32_t add_compute(struct rules *r, const struct rules_task *t, uint64_
     return add_op(r, t, AT_COMPUTE, ns);
 }
 
-/* Adds a transfer from the process of one device to the process of another, by reads and writes of host
- * memory. The transfer takes no time if both tasks are on the same device. */
+/* Adds a transfer between the processes of two devices, through host memory. It takes no time if both tasks
+ * are on the same device. */
 static uint32_t add_handing(struct rules *r, const struct rules_task *from, const struct rules_task *to,
                             uint64_t bytes)
 {
@@ -182,8 +181,8 @@ static bool is_last_forward(const struct rules_task *t)
     return t->kind == TASK_FWD && t[1].kind == TASK_LOSS;
 }
 
-/* Returns whether the input of a forward task, or the output gradient of a backward task, is sent by the
- * previous device. */
+/* Returns whether the previous device sends the task its input. For a backward task, the input is the output
+ * gradient. */
 static bool comes_by_peer(const struct rules *r, const struct rules_task *t)
 {
     return r->g.pipeline && !is_first(r, t) && !(t->kind == TASK_LOSS && r->g.last_by_host);
@@ -196,9 +195,8 @@ static uint32_t add_input(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->first, t->micro));
 }
 
-/* Returns the number of backward micro-batches that end before forward micro-batch `i`. The backward
- * micro-batches from taken_before(i) to taken_before(i + 1) - 1 have their last sample in forward
- * micro-batch i. */
+/* Returns the number of backward micro-batches that end before forward micro-batch `i`. The result for i + 1
+ * also includes those that end in micro-batch `i`. */
 static uint32_t taken_before(const struct rules *r, uint32_t i)
 {
     return (uint32_t)((uint64_t)i * r->g.schedule->micro_fwd / r->g.schedule->micro_bwd);
@@ -267,8 +265,8 @@ static uint32_t add_gradient_in(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->last + 1, t->micro));
 }
 
-/* Adds the sum of the gradients over all `n` devices. The exchange forms a ring, which moves 2 (n - 1) /
- * n of the bytes. */
+/* Adds the sum of the gradients over all `n` devices. The devices form a ring, which moves 2 (n - 1) / n of
+ * the bytes. */
 static void add_reduction(struct rules *r, struct rules_task *t)
 {
     uint64_t n = r->g.n_busy, bytes = w_bytes(r, t);
@@ -325,8 +323,8 @@ static uint32_t computed(const struct rules_task *t, uint32_t i)
     return t->kind == TASK_FWD ? t->fwd[(i + 1) * t->n_parts - 1] : t->bwd[i];
 }
 
-/* Makes `op`, the fetch of a task's first micro-batch, wait until the previous task has computed all but
- * one of its micro-batches. The device has memory for only two micro-batches. */
+/* Makes `op`, the fetch of a task's first micro-batch, wait for memory. The device has memory for two
+ * micro-batches, so only the last one of the previous task may be left. */
 static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_task *t)
 {
     if (t->left == NULL)
@@ -337,8 +335,8 @@ static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_
         after(r, op, t->left2->end);
 }
 
-/* Makes `op`, the fetch of the input or stash of micro-batch `i`, wait for a free buffer. There are two
- * buffers: one is in use while the other is filled. */
+/* Makes `op`, which fetches the input or stash of micro-batch `i`, wait for a buffer. There are two buffers:
+ * one is in use while the other is filled. */
 static void after_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i == 0)
@@ -349,8 +347,8 @@ static void after_buffers(struct rules *r, uint32_t op, const struct rules_task 
         after(r, op, t->left->end);
 }
 
-/* Makes `op`, the fetch of the output gradient of micro-batch `i`, wait for its buffer. The buffer is
- * free when the repeated forward pass of the previous micro-batch is done. */
+/* Makes `op`, which fetches the output gradient of micro-batch `i`, wait for its buffer. The buffer is free
+ * after the repeated forward pass of the previous micro-batch. */
 static void after_gradient_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i > 0)
@@ -361,8 +359,8 @@ static void after_gradient_buffers(struct rules *r, uint32_t op, const struct ru
         after_last_but_one(r, op, t);
 }
 
-/* Joins the two operations of a transfer between devices. Returns the sender's operation, and the caller
- * adds all further waits to this operation. */
+/* Joins the two operations of a transfer between devices. Returns the sender's operation, to which the caller
+ * adds all further waits. */
 static uint32_t meet(struct rules *r, uint32_t send, uint32_t receive)
 {
     after(r, receive, send);

@@ -56,12 +56,12 @@ struct rules_result {
     uint32_t n_tasks, n_ops;                  /* simulated tasks and operations */
 };
 
-/* Checks that a schedule fits the table. Returns -EINVAL if it does not, and `err` then has the path of
- * the wrong value, such as "packs_fwd[3]" or "micro_batch_bwd". */
+/* Checks that a schedule fits the table. If not, returns -EINVAL, and `err` has the path of the wrong value,
+ * such as "packs_fwd[3]". */
 int rules_check(const struct rules_schedule *s, const struct table *t, struct err *err);
 
-/* Checks a schedule and simulates it. Returns an error of rules_check, or -EDEADLK if the tasks wait for
- * each other. */
+/* Checks a schedule and simulates it. Returns an error of rules_check, or -EDEADLK if tasks wait for each
+ * other. */
 int rules_simulate(const struct rules_schedule *s, const struct table *t, enum rules_sharing sharing,
                    struct rules_result *ret, struct err *err);
 

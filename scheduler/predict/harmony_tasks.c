@@ -127,8 +127,7 @@ static void add_tasks(struct rules_tasks *g)
     g->n_fwd = s->fwd.n;
 }
 
-/* Assigns the tasks to the devices round robin. The first backward task goes to the device after that of
- * the last forward task. */
+/* Assigns the tasks to the devices in turn. The forward tasks come first, and the backward tasks follow. */
 static void assign_devices(struct rules_tasks *g)
 {
     for (uint32_t i = 0; i < g->n; i++) {
@@ -139,8 +138,8 @@ static void assign_devices(struct rules_tasks *g)
     }
 }
 
-/* Cuts forward task `f` at every layer at which a backward pack starts. Links each part with the
- * backward task that needs its input. */
+/* Cuts forward task `f` wherever a backward pack starts. Links each part with the backward task that needs
+ * its input. */
 static void cut_task(struct rules_tasks *g, struct rules_task *f, struct arena *a)
 {
     f->parts = arena_alloc_array(a, f->last - f->first + 1, sizeof *f->parts);

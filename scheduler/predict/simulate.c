@@ -62,9 +62,8 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* Returns the full speed of a task in bytes per second, which is the speed of a link. At least 1e9, so
- * that a byte takes at most 1 ns. Limited so that the total rate of all cores stays below 2^53, the
- * limit of the timeline. */
+/* Returns the full speed of a task in bytes per second, normally that of a link. It is at least 1e9, so that
+ * a byte takes at most 1 ns. The total of all cores stays below 2^53, the limit of the timeline. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
@@ -95,7 +94,8 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* Makes an operation use `parts` hundredths of a core when it runs at a rate of `per_s` bytes per second. */
+/* Makes an operation use `parts` hundredths of a core at its full rate. The full rate is `per_s` bytes per
+ * second. */
 static void use_cores(const struct sim *s, struct timeline_op *op, uint64_t parts, uint64_t per_s)
 {
     unsigned __int128 weight = (unsigned __int128)parts * s->full_per_s / (per_s > 0 ? per_s : 1);
@@ -121,9 +121,8 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
-/* Adds `ns` to the duration of an operation. Other operations may make it longer, because it uses
- * `cores` cores and moves `traffic` bytes through host memory. If `traffic` is 0, the simulated bytes
- * stand for the time on the cores. */
+/* Adds `ns` to the duration of an operation. It takes longer if others use the same cores or the host memory.
+ * If `traffic` is 0, the simulated bytes stand for the time on the cores. */
 static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores,
                          uint64_t traffic)
 {
@@ -141,8 +140,8 @@ static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t n
     use_cores(s, op, (uint64_t)cores * CORE, op->most_per_s);
 }
 
-/* Translates a COPY, which uses no link. It reads and writes the memory of the device. On virtual
- * devices it also uses one core. */
+/* Translates a COPY, which reads and writes device memory and uses no link. On virtual devices, it also uses
+ * one core. */
 static void translate_copy(const struct sim *s, uint64_t bytes, struct timeline_op *op)
 {
     const bool by_core = s->machine->cores > 0 && s->machine->core_copy_bytes_per_s > 0;
@@ -184,8 +183,8 @@ static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
     return bytes;
 }
 
-/* Returns the duration of a task from the profile. The duration of a share of a RED or UPD is
- * proportional to its size. */
+/* Returns the duration of a task from the profile. A share of a RED or UPD takes time in proportion to its
+ * size. */
 static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool on_host)
 {
     const uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
@@ -201,8 +200,8 @@ static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool o
     return ns;
 }
 
-/* Returns the number of cores that a task uses when it runs alone. DECIDE uses only one core, because it
- * handles only a few numbers. */
+/* Returns the number of cores that a task uses when it runs alone. DECIDE is so small that it uses only
+ * one. */
 static uint32_t cores_of(const struct machine *m, enum instr_kind kind, bool on_host)
 {
     uint32_t wanted = on_host ? m->host_cores : m->device_cores;

@@ -23,16 +23,15 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
-/* Number of runs of the cycle to simulate for the time of one step. The first run is not typical because
- * it starts with empty streams; the two other runs are. The planner, reports and pictures all use this
- * number, so that they predict the same time for a plan. */
+/* Number of runs to simulate for the time of one step. The first run is not typical, because it starts with
+ * empty streams. All predictions use this number, so that they agree. */
 #define SIM_RUNS 3
 
 /* Resources that all devices share. */
 enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_CORES, SHARED_COUNT };
 
-/* The predicted times and bytes of a program. The busy times are sums over all runs. plan_simulate makes
- * the result, and sim_destroy frees it. */
+/* The predicted times and bytes of a program. Busy times are sums over all runs. The caller frees the result
+ * with sim_destroy. */
 struct sim_result {
     /* Time from the start of the first run to the end of the last run. */
     uint64_t total_ns;
@@ -51,9 +50,8 @@ struct sim_result {
     struct arena *arena; /* owns the spans, and this struct */
 };
 
-/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have more than one run. For the
- * cycle, cycle_ns is the time between the ends of the first and the last run, divided by runs - 1. If
- * there is only one run, cycle_ns is total_ns. */
+/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have more than one run. `cycle_ns` is
+ * then the average time of the runs after the first. With one run, it is `total_ns`. */
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
 

@@ -148,8 +148,7 @@ static uint64_t ns_at(units left, uint64_t rate)
 
 /* ---- the heap of sources ---- */
 
-/* Returns whether source `a` comes before source `b`. Sources with equal times are ordered by number, so
- * that the order is unique. */
+/* Returns whether source `a` comes before source `b`. At equal times, the lower number comes first. */
 static bool before(const struct timeline_engine *e, uint32_t a, uint32_t b)
 {
     return e->source_ns[a] < e->source_ns[b] || (e->source_ns[a] == e->source_ns[b] && a < b);
@@ -230,8 +229,8 @@ static void begin_shares(struct timeline_engine *e, const struct sharing_pool *p
         e->open[i] = &p->flows[i];
 }
 
-/* Divides the remaining rate of each resource among the flows that have no rate yet, in proportion to
- * their weights. The share per unit of weight is rounded up and is at least 1. */
+/* Divides the remaining rate of each resource among the flows that have no rate yet. A flow gets a part in
+ * proportion to its weight. The rate per unit of weight is rounded up and is at least 1. */
 static void divide(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -241,8 +240,8 @@ static void divide(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes the offer of each of the first `n` open flows. The offer is the smallest rate that the flow's
- * resources and its own limit allow. Returns the smallest offer. */
+/* Computes the offers of the first `n` open flows, and returns the smallest. The offer is the highest rate
+ * that the flow's resources and its own limit allow. */
 static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
 {
     uint64_t least = UINT64_MAX;
@@ -286,8 +285,7 @@ static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
 }
 
 /* Computes the rates of all flows of a pool by progressive filling. In each round, the flows with the
- * smallest offer get this offer as their rate. The remaining rate is then divided among the other flows,
- * so their offers can only grow. */
+ * smallest offer get it as their rate. The other flows then divide what is left. */
 static void share_pool(struct timeline_engine *e, uint32_t pool)
 {
     struct sharing_pool *p = &e->pools[pool];
@@ -325,8 +323,8 @@ static bool is_done(const struct timeline_engine *e, size_t at)
     return e->result->spans[at].end_ns != TIMELINE_NEVER;
 }
 
-/* Returns whether all waits of the stream's next operation are done. If not, adds the stream to the list
- * of the first unfinished operation, which wakes the stream when it is done. */
+/* Returns whether all waits of the stream's next operation are done. If not, the first unfinished operation
+ * will wake the stream. */
 static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -344,8 +342,7 @@ static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timel
     return true;
 }
 
-/* Ends the stream's current operation. Records its span, wakes the streams that it blocks, and advances
- * the stream to its next operation. */
+/* Ends the stream's current operation and goes on to the next. Wakes the streams that waited for it. */
 static void finish(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -364,8 +361,8 @@ static void finish(struct timeline_engine *e, uint32_t id)
     }
 }
 
-/* Makes the flow of an operation. The flow's own limit is the smallest of most_per_s and the rates of
- * its unshared resources. */
+/* Makes the flow of an operation. Its own limit is the smallest of `most_per_s` and the rates of its unshared
+ * resources. */
 static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t id,
                                       const struct timeline_op *op)
 {
@@ -408,8 +405,8 @@ static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_
     return ns > 0 || s->flows_next;
 }
 
-/* Starts the stream's next operation if its waits are done. If the operation takes no time, finishes it
- * and continues with the next one. */
+/* Starts the stream's next operation if its waits are done. Operations that take no time are finished at
+ * once. */
 static void advance(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -513,9 +510,8 @@ static void find_owners(struct timeline_engine *e)
     }
 }
 
-/* Returns the first resource of the pool that contains resource `at`. While pools are being found, the
- * field `pool` is a union-find link to another resource of the same pool. The first resource of a pool
- * links to itself. */
+/* Returns the first resource of the pool that contains resource `at`. While pools are being found, the field
+ * `pool` is a union-find link. The first resource of a pool links to itself. */
 static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
 {
     while (r[at].pool != at)
@@ -577,8 +573,7 @@ static uint32_t pool_of_op(const struct timeline_engine *e, const struct timelin
     return NONE;
 }
 
-/* Allocates the pools. Each pool has an array that is large enough for all its flows, because a stream
- * has at most one flow at a time. */
+/* Allocates the pools, with space for all their flows. A stream has at most one flow at a time. */
 static void make_pools(struct timeline_engine *e, struct arena *scratch)
 {
     const struct timeline *t = e->t;

@@ -44,8 +44,7 @@ struct timeline_op {
     uint32_t wait, n_waits; /* first wait and count, in timeline.waits */
 };
 
-/* A program for timeline_run: its operations, their waits, and the rates of the resources. The caller
- * owns the arrays. */
+/* A program for timeline_run: its operations and the rates of the resources. The caller owns the arrays. */
 struct timeline {
     const struct timeline_op *ops;
     const struct plan_wait *waits;
@@ -66,9 +65,8 @@ struct timeline_result {
     uint64_t total_ns; /* end of all runs */
 };
 
-/* Runs a program `runs` times. All arrays of the result are allocated from `arena`. Returns -EDEADLK if
- * some operations wait for each other. These operations then have the times TIMELINE_NEVER, and the
- * result is valid for all other operations. */
+/* Runs a program `runs` times. The arrays of the result are in `arena`. Returns -EDEADLK if operations wait
+ * for each other. These operations then have the times TIMELINE_NEVER, and all others have valid times. */
 int timeline_run(const struct timeline *t, uint32_t runs, struct arena *arena, struct timeline_result *ret);
 
 #endif

@@ -16,8 +16,8 @@
 
 #include "base/arena.h"
 
-/* If one device does at least this share of the compute on the critical path, compute is the limit.
- * Otherwise, the devices wait for each other. */
+/* Compute is the limit if one device does at least this share of the compute on the critical path. Otherwise,
+ * devices wait for each other. */
 #define BUSY_SHARE 0.9
 /* If waiting for memory takes more than this share of the cycle, memory is the limit. */
 #define MEMORY_WAIT_SHARE 0.2
@@ -63,8 +63,7 @@ static void link_streams(struct path_walk *w, struct arena *a)
     }
 }
 
-/* Moves to the instruction for which the current instruction waited last. Returns false if the current
- * instruction did not wait for any. */
+/* Goes back to the instruction for which the current one waited last. Returns false if it waited for none. */
 static bool step_back(const struct path_walk *w, uint32_t *run, uint32_t *instr)
 {
     const struct plan_instr *in = &w->program->instrs[*instr];
@@ -121,9 +120,8 @@ static void walk_path(const struct path_walk *w, uint64_t path_ns[PATH_PART_COUN
 
 /* ---- without waits for memory ---- */
 
-/* Replays one run without the waits for memory. Returns the time at which the run ends. free_at has the
- * time at which each stream becomes free. there_at has the time at which each tensor arrives at each
- * location. Both arrays are carried over from run to run. */
+/* Replays one run without the waits for memory, and returns its end time. `free_at` has the time when each
+ * stream becomes free. `there_at` has the time when each tensor arrives. Both are kept for the next run. */
 static uint64_t run_without_memory_waits(const struct path_walk *w, uint32_t run, uint64_t *free_at,
                                          uint64_t *there_at)
 {

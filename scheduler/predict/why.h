@@ -10,7 +10,7 @@
 #include "scheduler/policy/policy.h"
 #include "scheduler/predict/simulate.h"
 
-/* The place where an instruction runs: one of the four lanes of a device, or the host's stream. */
+/* The place where an instruction runs: a lane of a device, or the host's stream. */
 enum path_part { PATH_COMPUTE, PATH_IN, PATH_OUT, PATH_PEER, PATH_HOST, PATH_PART_COUNT };
 extern const char *const path_part_names[PATH_PART_COUNT]; /* "compute", "in", "out", "peer", "host" */
 
@@ -45,8 +45,8 @@ struct why {
 /* Determines what limits the speed of a simulated cycle. The simulation must have at least two runs. */
 void why_of(const struct plan *p, const struct sim_result *cycle, struct why *ret);
 
-/* The prediction for the same work under another condition, such as more memory. The times and bytes are
- * 0 if there is no plan. */
+/* The prediction for the same work under another condition, such as more memory. All numbers are 0 if there
+ * is no plan. */
 struct what_if {
     bool fits;         /* whether there is a plan */
     uint64_t cycle_ns; /* time of one run of the cycle */
@@ -54,20 +54,18 @@ struct what_if {
     uint64_t host_bytes;
 };
 
-/* Makes a machine like `m`, with more_bytes more memory on every device. It also has more_devices more
- * devices, which are like the last device of `m`. Returns -ERANGE if there would be more than DEVICE_MAX
- * devices. */
+/* Makes a machine like `m` with more memory and more devices. Every device gets `more_bytes` more, and new
+ * devices are like the last one of `m`. Returns -ERANGE if there would be more than DEVICE_MAX devices. */
 int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_devices, struct machine *ret);
 
 /* Makes a plan for the request and simulates it. Sets `fits` to false if there is no plan. */
 void what_if_plan(const struct plan_request *request, struct what_if *ret);
 
-/* Replaces *w with *at_hand if *w is worse. The plan at hand still fits on a machine with more memory,
- * so a worse answer only means that the search missed this plan. */
+/* Replaces *w with *at_hand if *w is worse. A worse answer only means that the search missed the plan at
+ * hand. */
 void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective);
 
-/* The analysis of a plan's speed for reports: what limits the speed, and the answers to the what-if
- * questions. */
+/* The analysis of a plan's speed: what limits it, and the answers to the what-if questions. */
 struct why_report {
     struct why why;
     /* Number of bytes moved to and from the host in one run. */
