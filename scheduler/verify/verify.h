@@ -43,8 +43,8 @@ struct violation {
     char text[320];
 };
 
-/* All violations of one plan, for callers that need more than the first one. The caller provides the
- * array `violations` with space for `max` elements. plan_verify sets the other fields. */
+/* All violations of one plan. The caller provides the array `violations` with space for `max` elements.
+ * plan_verify sets the other fields. */
 struct verify_report {
     struct violation *violations; /* in the order found */
     uint32_t n, max;              /* elements used, and size of the array */
@@ -53,8 +53,7 @@ struct verify_report {
 };
 
 /* Returns 0 if the plan satisfies all invariants. Otherwise returns -EBADMSG and describes the first
- * violation in `err`, such as "invariant 4: ...". `eval` is the forward-only graph of the same model,
- * and may be NULL if the eval program is empty. `report` may be NULL. */
+ * violation in `err`. `eval` may be NULL if the eval program is empty. `report` may be NULL. */
 int plan_verify(const struct plan *p, const struct graph *train, const struct graph *eval,
                 const struct machine *m, struct verify_report *report, struct err *err);
 

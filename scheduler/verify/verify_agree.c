@@ -42,8 +42,7 @@ static int compare_slots(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks the host slots of a tensor. If the tensor has valid slots, sets *ret to their range and returns
- * true. */
+/* Checks the host slots of a tensor. If they are valid, sets *ret to their range and returns true. */
 static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
@@ -137,7 +136,7 @@ static void agree_host_operand(const struct checked_instr *a, const struct plan_
             (unsigned long long)o->addr);
 }
 
-/* The form of each kind of move: the locations of its two operands, and the stream that it must use. */
+/* The form of each kind of move: where its two operands are, and which stream it uses. */
 static const struct move_shape {
     bool from_host; /* the source is the host */
     bool to_host;   /* the destination is the host */
@@ -196,8 +195,8 @@ static void agree_move(const struct checked_instr *a)
         agree_copy_move(a);
 }
 
-/* Checks that the task may run on the instruction's stream. If so, sets *ret to the location that its
- * operands must have, and returns true. */
+/* Checks that the task may run on the instruction's stream. If so, returns true and sets *ret to the location
+ * of its operands. */
 static bool agree_place(const struct checked_instr *a, const struct graph_task *task, uint32_t *ret)
 {
     bool host = a->in->stream == plan_host_stream(a->v->plan);
@@ -288,8 +287,8 @@ void verify_agree(struct verify *v)
 
 /* ---- leases ---- */
 
-/* Checks the address ranges of one program against the leases. Raises highest[d] to the highest end
- * address on each device d. verify_copy.c checks the alignment of copies. */
+/* Checks that one program stays inside the leases. Raises `highest[d]` to the highest end address on each
+ * device `d`. */
 static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -311,9 +310,8 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
     }
 }
 
-/* Checks that all addresses are inside the leases (invariant 3), and that the peaks stated in the plan
- * cover all addresses (invariant 10). A range outside its lease is ignored for the peak, so that it is
- * reported only once. */
+/* Checks that all addresses are inside the leases, and that the stated peaks cover them. A range outside its
+ * lease does not count for the peak, so that it is reported only once. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;

@@ -202,8 +202,8 @@ static void report_race(struct verify_state *st, const struct verify_copy *c, co
             name_instr(v, (enum program_kind)e->program, e->instr).s, which_run(e, &st->now), e_does);
 }
 
-/* Adds the current instruction to the readers of a segment. Removes earlier readers that are ordered
- * before it, because the new reader stands for them in later checks. */
+/* Adds the current instruction to the readers of a segment. It replaces all earlier readers that are ordered
+ * before it. */
 static void add_reader(struct verify_state *st, struct verify_segment *s)
 {
     size_t kept = 0;
@@ -214,8 +214,8 @@ static void add_reader(struct verify_state *st, struct verify_segment *s)
     vec_push(&s->readers, st->now);
 }
 
-/* Reports every earlier access to segment `s` that is not ordered before the current instruction. The
- * current instruction writes or drops the segment. */
+/* Reports the earlier accesses to segment `s` that may overlap with the current instruction. The current
+ * instruction writes or drops the segment. */
 static void order_write(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
                         const char *does)
 {
@@ -235,8 +235,8 @@ struct address_claim {
     bool quiet;               /* report nothing */
 };
 
-/* Checks one extent whose addresses a copy claims. Reports a violation if another copy is alive there,
- * or if the last drop there is not ordered before the claim. */
+/* Checks one extent whose addresses a copy claims. No other copy may be alive there, and the last drop there
+ * must be ordered before the claim. */
 static void claim_extent(struct verify_extent *e, void *ctx)
 {
     const struct address_claim *cl = ctx;
@@ -263,8 +263,7 @@ static void claim_extent(struct verify_extent *e, void *ctx)
                 which_run(&e->dropped, &st->now));
 }
 
-/* Claims the addresses of all bytes in begin..end that have no value yet. Returns whether there are any
- * such bytes. */
+/* Claims the addresses of all bytes in begin..end that have no value yet. Returns whether there are any. */
 static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                             bool quiet)
 {
@@ -280,8 +279,7 @@ static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint
     return any;
 }
 
-/* Checks the alignment of a copy that has grown. Either its base or the address of its first byte must
- * be aligned. */
+/* Checks the alignment of a copy that has grown. Its base or its first byte must be aligned. */
 static void check_aligned(struct verify_state *st, const struct verify_copy *c)
 {
     const struct verify_segment *s = &c->segments.at[0];
@@ -307,8 +305,7 @@ static void release_extent(struct verify_extent *e, void *ctx)
     }
 }
 
-/* Drops the bytes begin..end of a copy and frees their addresses. Frees the copy itself when no bytes
- * are left. */
+/* Drops the bytes begin..end of a copy and frees their addresses. Frees the copy when no bytes are left. */
 static void release_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                               struct verify_event by)
 {

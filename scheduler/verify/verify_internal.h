@@ -21,8 +21,8 @@
 #include "base/vec.h"
 #include "scheduler/verify/verify.h"
 
-/* Maximum number of instructions in a program. Together with PLAN_MAX_DISTANCE, it keeps the number of
- * instructions in the whole execution below 2^32. */
+/* Maximum number of instructions in a program. It keeps the number of all executed instructions below
+ * 2^32. */
 #define VERIFY_MAX_INSTRS (1u << 26)
 
 /* One call of plan_verify: its arguments, and the results of the checks so far. */
@@ -52,13 +52,13 @@ static inline const struct graph *verify_graph(const struct verify *v, enum prog
 
 /* ---- reports (verify.c) ---- */
 
-/* Reports a violation at an instruction. PLAN_NONE means that it belongs to no instruction. An invariant
- * is reported only once for an instruction, even if several runs of the program violate it. */
+/* Reports a violation at an instruction, or at none if `instr` is PLAN_NONE. Each invariant is reported once
+ * per instruction, even if several runs violate it. */
 void violate(struct verify *v, int invariant, enum program_kind k, uint32_t instr, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Reports a violation for a tensor between two programs. An invariant is reported only once for each
- * tensor and program. */
+/* Reports a violation for a tensor between two programs. Each invariant is reported once per tensor and
+ * program. */
 void violate_tensor(struct verify *v, int invariant, enum program_kind k, tensor_id t, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
@@ -87,7 +87,7 @@ struct name name_place(uint32_t loc, uint64_t addr);
 
 /* Checks the counts and array pointers, so that the other checks can read the arrays (invariant 10). */
 void verify_header(struct verify *v);
-/* Checks every id, range and number that is used as an index or added to an address (invariant 10). */
+/* Checks every number that is used as an index or added to an address (invariant 10). */
 void verify_indices(struct verify *v);
 /* Checks tensors, host slots, leases, the boundary, and the form of every instruction (invariant 10). */
 void verify_agree(struct verify *v);
@@ -100,14 +100,13 @@ void verify_tasks(struct verify *v);
 
 /* ---- operands of tasks (verify_operands.c) ---- */
 
-/* Checks that instruction `i` has the operands of its graph task, and that all of them are at location
- * `loc` (invariant 10). */
+/* Checks that instruction `i` has the operands of its graph task (invariant 10). All of them must be at
+ * location `loc`. */
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
-/* Returns the number of operands at the start of `ops` that belong to the graph operand `go`. The number
- * is 0 if the instruction omits the operand, one per part for the K of a share, and otherwise 1. No task
- * has the same tensor twice. */
+/* Returns the number of operands at the start of `ops` that belong to graph operand `go`. It is 0 if the
+ * instruction omits the operand. In a correct plan, only K can have more than one. */
 static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
                                     const struct graph_operand *go)
 {
@@ -117,16 +116,16 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
     return n;
 }
 
-/* Returns the first W or dW operand of a RED or UPD. Its byte range is the share of the task that the
- * instruction does. Returns NULL if there is no such operand, and for other tasks. */
+/* Returns the first W or dW operand of a RED or UPD. Its byte range is the share that the instruction does.
+ * Returns NULL for other tasks, or if there is no such operand. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
 /* ---- address ranges of one device (verify_space.c) ---- */
 
 /* One instruction in one run of a program. It is an event of the abstract execution. */
 struct verify_event {
-    /* Stream of the instruction, and its number among the instructions of that stream. Numbers start at
-     * 1. An event with number 0 comes before all instructions. */
+    /* Stream of the instruction, and its number in that stream. The first instruction has number 1. Events
+     * before all instructions have number 0. */
     uint32_t stream, seq;
     uint32_t instr; /* index in the program */
     uint16_t program, run;
@@ -134,8 +133,7 @@ struct verify_event {
 
 struct verify_copy;
 
-/* A range of device addresses [lo, hi). The range belongs to a live copy, or it has been free since a
- * drop. */
+/* A range of device addresses [lo, hi). It belongs to a live copy, or is free since a drop. */
 struct verify_extent {
     uint64_t lo, hi;
     struct verify_copy *owner; /* NULL: the copy was dropped */
@@ -146,8 +144,8 @@ struct verify_extent {
     struct verify_extent *left, *right;
 };
 
-/* All extents of one device, as a treap ordered by address. Addresses that no copy has ever used are in
- * no extent. */
+/* All extents of one device, in a treap ordered by address. Addresses that were never used are in no
+ * extent. */
 struct verify_space {
     struct verify_extent *root;
     uint32_t random; /* state of the priority generator */
@@ -158,8 +156,8 @@ typedef void extent_fn(struct verify_extent *e, void *ctx);
 /* Frees all extents. */
 void space_finish(struct verify_space *s);
 
-/* Calls `fn` for every extent between lo and hi, in ascending order. Extents that cross lo or hi are
- * first split in two. `fn` may change all fields except lo and hi. */
+/* Calls `fn` for every extent between `lo` and `hi`, in ascending order. First splits extents that cross `lo`
+ * or `hi`. `fn` must not change the fields `lo` and `hi`. */
 void space_visit(struct verify_space *s, uint64_t lo, uint64_t hi, extent_fn *fn, void *ctx);
 
 /* Replaces all extents between lo and hi with one extent that belongs to `owner`. */
@@ -170,7 +168,7 @@ void space_replace(struct verify_space *s, uint64_t lo, uint64_t hi, struct veri
 
 typedef VEC(struct verify_event) event_vec;
 
-/* A byte range of a copy. All its bytes have the same version and the same history of accesses. */
+/* A byte range of a copy. All its bytes have the same version and the same earlier accesses. */
 struct verify_segment {
     uint64_t begin, end; /* byte range of the tensor */
     uint64_t version;
@@ -179,8 +177,8 @@ struct verify_segment {
     event_vec readers;
 };
 
-/* A copy of a tensor, or of a part of it, during the abstract execution. A device copy exists from its
- * first write to its last drop. A host copy always exists, and may be empty. */
+/* A copy of a tensor or of a part of it. A device copy exists from its first write to its last drop. A host
+ * copy always exists, and may be empty. */
 struct verify_copy {
     tensor_id tensor;
     uint32_t loc; /* device, or PLAN_HOST */
@@ -195,8 +193,8 @@ struct verify_copy {
     bool clobbered;
 };
 
-/* The state of one abstract execution: the location and version of all bytes, and the instructions that
- * are known to be done. The training programs share one state, and eval has its own. */
+/* The state of one abstract execution: where all bytes are, and which instructions are known to be done. The
+ * training programs share one state, and eval has its own. */
 struct verify_state {
     struct verify *v;
     const struct plan *plan;
@@ -218,8 +216,8 @@ struct verify_state {
     struct verify_space spaces[DEVICE_MAX];
 };
 
-/* Initialises a state for the programs of graph `g`, with empty host copies and no device copies.
- * `steps` is the number of steps per run. The caller frees the state with state_finish. */
+/* Initialises a state with empty host copies and no device copies. `steps` is the number of steps per run.
+ * The caller frees the state with state_finish. */
 void state_init(struct verify_state *st, struct verify *v, const struct graph *g, uint32_t steps);
 void state_finish(struct verify_state *st);
 
@@ -232,9 +230,8 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
 /* Returns the host copy of a tensor. For a ring tensor, `step` selects the slot. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t, uint32_t step);
 
-/* Finds the copy of a tensor on a device by its base, which is the address that byte 0 has or would
- * have. Returns NULL if there is no such copy. A device may have several copies of a tensor, with
- * different bases. */
+/* Finds the copy of a tensor on a device by its base, the address of byte 0. Returns NULL if there is none.
+ * Copies of the same tensor have different bases. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
 
 /* Creates an empty copy on a device. */
@@ -243,30 +240,29 @@ struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t d
 /* Returns the index of the first segment that ends after byte `at`. */
 size_t copy_seek(const struct verify_copy *c, uint64_t at);
 
-/* Finds the first range between begin and end that no segment covers. Returns false if segments cover
- * all bytes. */
+/* Finds the first range in begin..end that no segment covers. Returns false if all bytes are covered. */
 bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin,
               uint64_t *ret_end);
 
-/* Splits segments so that none crosses begin or end. Returns the index of the first segment in the
- * range, and sets *ret_end to the index after the last. */
+/* Splits the segments that cross `begin` or `end`. Returns the index of the first segment in the range, and
+ * sets *ret_end to the index after the last. */
 size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
 
 /* Returns the number of bytes in a copy that have a value. */
 uint64_t copy_bytes(const struct verify_copy *c);
 
-/* The next three functions are accesses by the current instruction, st->now. They report earlier
- * conflicting accesses that are not ordered before it (invariant 4). A write to bytes without a value
- * also claims their addresses, and reports overlaps (invariant 2) and misalignment (invariant 3). */
+/* These three functions are accesses by the current instruction, `st->now`. They report earlier accesses that
+ * may overlap with it in time (invariant 4). A write to new bytes also claims addresses, and checks for
+ * overlaps (invariant 2) and alignment (invariant 3). */
 void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                 uint64_t version);
 /* Drops the bytes begin..end. Frees the copy if no bytes are left. */
 void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
-/* These two functions repair the state after a report, so that one defect does not cause further
- * reports. copy_fill acts like copy_write, and copy_forget like copy_drop, but they report nothing and
- * count as ordered before all instructions. For a host copy, `st` may be NULL. */
+/* These two functions repair the state after a report, so that one defect is reported once. They act like
+ * copy_write and copy_drop, but report nothing. Their accesses count as ordered before all instructions. For
+ * a host copy, `st` may be NULL. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
 void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);

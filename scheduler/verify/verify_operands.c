@@ -57,14 +57,14 @@ static uint64_t state_parts(uint64_t w, uint64_t k)
     return k % w == 0 ? k / w : 1;
 }
 
-/* Returns the offset in K that corresponds to byte `at` of W. Used when K is a single part whose size
- * differs from W. */
+/* Returns the offset in K that corresponds to byte `at` of W. Used if K is a single part and its size differs
+ * from W. */
 static uint64_t proportion(uint64_t at, uint64_t w, uint64_t k)
 {
     return at == w ? k : (uint64_t)((unsigned __int128)at * k / w) / PLAN_ALIGN * PLAN_ALIGN;
 }
 
-/* Converts a range of W, given in *begin and *end, into the corresponding range of part `p` of K. */
+/* Converts a byte range of W into the matching range of part `p` of K. The range is in *begin and *end. */
 static void share_of_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, uint64_t *end)
 {
     if (k % w == 0) {
@@ -125,9 +125,8 @@ static bool agree_range(const struct checked_task *a, const struct plan_operand 
     return false;
 }
 
-/* Checks the byte ranges of the `n` operands that belong to graph operand `go`. n is 0 only for the K of
- * a share, whose range may be empty. An instruction that does the whole task may have one operand for
- * all of K, or one for each part. */
+/* Checks the byte ranges of the `n` operands that belong to graph operand `go`. K may have one operand per
+ * part, and none if its share is empty. A whole task may have a single operand for K. */
 static bool agree_ranges(const struct checked_task *a, const struct plan_operand *ops, uint32_t n,
                          const struct graph_operand *go)
 {
@@ -154,8 +153,8 @@ static bool agree_places(const struct checked_task *a, const struct plan_operand
     return true;
 }
 
-/* Checks all operands of the task. A FWD or REC must also have its workspace, which is TENSOR_ROOM if it
- * saves S, and TENSOR_WORK otherwise. */
+/* Checks all operands of the task. A FWD or REC needs TENSOR_ROOM if it saves S, and TENSOR_WORK
+ * otherwise. */
 static void agree_operands(const struct checked_task *a)
 {
     bool rec = a->in->kind == INSTR_REC;

@@ -20,8 +20,8 @@
 #include "base/bounded.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* The vector clocks at the end of each instruction that other instructions wait for. If the largest
- * distance of such a wait is d, the trail keeps the clocks of the last d + 1 runs of the instruction. */
+/* The vector clocks at the end of each instruction that others wait for. If such a wait reaches back at most
+ * `d` runs, the trail keeps the last d + 1 runs. */
 struct trail {
     size_t *first;    /* per instruction: index of its first clock */
     uint32_t *count;  /* per instruction: number of its clocks */
@@ -79,8 +79,8 @@ static void join(uint32_t *into, const uint32_t *from, uint32_t n)
             into[i] = from[i];
 }
 
-/* Simulates a wait for all streams. Afterwards, every stream knows that all instructions issued so far
- * are done. */
+/* Waits for all streams in the abstract execution. Every stream then knows that all earlier instructions are
+ * done. */
 static void drain(struct verify_state *st)
 {
     for (uint32_t s = 1; s < st->n_streams; s++)
@@ -89,8 +89,8 @@ static void drain(struct verify_state *st)
         memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
 }
 
-/* Makes instruction `i` the current one. The clock of its stream is joined with the clocks of its waits,
- * and then advances by one. */
+/* Makes instruction `i` the current one. Joins the clock of its stream with the clocks of its waits, and
+ * advances it by one. */
 static void begin_instr(struct program_run *r, uint32_t i)
 {
     struct verify_state *st = r->st;
@@ -161,8 +161,8 @@ static struct verify_copy *named(struct program_run *r, const struct plan_operan
                                : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Returns a copy on the operand's device that has all bytes of the operand at another address, or NULL.
- * This is probably the copy that the operand should refer to. */
+/* Returns a copy on the operand's device that has all its bytes at another address, or NULL. The operand was
+ * probably meant to use this copy. */
 static struct verify_copy *misplaced(struct verify_state *st, const struct plan_operand *o)
 {
     uint64_t begin, end;
@@ -172,9 +172,8 @@ static struct verify_copy *misplaced(struct verify_state *st, const struct plan_
     return NULL;
 }
 
-/* Reports that bytes of an operand are missing at its address. Returns NULL if another copy on the
- * device has these bytes. Otherwise fills in the missing bytes, creates the copy if there is none, and
- * returns the copy. */
+/* Reports that bytes of an operand are missing at its address. Returns NULL if another copy on the device has
+ * them. Otherwise adds the missing bytes and returns the copy. */
 static struct verify_copy *report_missing(struct program_run *r, struct verify_copy *c,
                                           const struct plan_operand *o, uint64_t version)
 {
@@ -197,9 +196,8 @@ static struct verify_copy *report_missing(struct program_run *r, struct verify_c
     return c;
 }
 
-/* Checks that all bytes of an operand are at its address and have the given version. ANY_VERSION allows
- * all versions. Repairs errors and returns the copy, or returns NULL if the bytes are at another
- * address. */
+/* Checks that all bytes of an operand are at its address and have the given version. ANY_VERSION allows all
+ * versions. Repairs errors and returns the copy, or NULL if the bytes are at another address. */
 static struct verify_copy *resident(struct program_run *r, const struct plan_operand *o, uint64_t version)
 {
     struct verify_state *st = r->st;
@@ -215,8 +213,7 @@ static struct verify_copy *resident(struct program_run *r, const struct plan_ope
     return c;
 }
 
-/* Returns the copy that a write goes to. This is the existing copy that the operand refers to, or a new
- * copy. */
+/* Returns the copy that a write goes to. Makes a new copy if there is none at the operand's address. */
 static struct verify_copy *destination(struct program_run *r, const struct plan_operand *o)
 {
     struct verify_copy *c = named(r, o);
@@ -249,8 +246,7 @@ static void task_write(struct program_run *r, const struct plan_operand *o, cons
         copy_write(st, destination(r, o), o->begin, o->end, version);
 }
 
-/* Executes a task: first all reads, then all writes. verify_agree has already checked that the operands
- * match those of the graph task. */
+/* Executes a task: first all reads, then all writes. verify_agree has already checked the operands. */
 static void run_task(struct program_run *r, const struct plan_operand *ops, uint32_t n_ops,
                      const struct graph_task *task)
 {
@@ -267,9 +263,8 @@ static void run_task(struct program_run *r, const struct plan_operand *ops, uint
     }
 }
 
-/* Returns the version that the destination has after a move of persistent bytes, which is the version of
- * the source. If the move overwrites a newer version, reports this (invariant 5) and returns the newer
- * version. */
+/* Returns the version of the destination after a move of persistent bytes. This is the version of the source.
+ * If the destination has a newer one, reports that and returns the newer one. */
 static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
                               const struct verify_segment *piece)
 {
@@ -307,8 +302,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     }
 }
 
-/* Returns the end of the bytes, starting at `at`, that a copy has in this version or a newer one.
- * Returns `at` if byte `at` is not among them. */
+/* Returns how far copy `c` has bytes of this version or a newer one, starting at `at`. Returns `at` if it
+ * does not have byte `at`. */
 static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t version)
 {
     size_t i = copy_seek(c, at);
@@ -317,7 +312,7 @@ static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t versio
     return c->segments.at[i].end;
 }
 
-/* Returns whether copy `c` is the only copy that has some byte of segment `s` in this version. */
+/* Returns whether copy `c` is the only one that has some byte of segment `s` in this version. */
 static bool is_last(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s)
 {
     uint64_t at = s->begin;
@@ -394,9 +389,8 @@ static bool copy_newest(const struct verify_state *st, const struct verify_copy 
     return true;
 }
 
-/* Checks that the device copies are exactly those in the list, and that each has the newest version. A copy
- * that should not be there is reported once and stays, because either the copy or the list may be wrong. The
- * ranges in the list do not overlap, so the bytes of a copy can be compared with the sum of its ranges. */
+/* Checks that the device copies are exactly those in the list, with the newest versions. An extra copy is
+ * reported once and stays, because either the copy or the list may be wrong. */
 static void check_copies(struct program_run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct verify_state *st = r->st;
@@ -445,9 +439,8 @@ static void check_home(struct program_run *r)
     }
 }
 
-/* Sets the ring tensors to their state at the start of a run. The host does not have the results yet. If
- * `loaded` is set, the host has the inputs, each in the slot of its step, because the loader fills them
- * for this program. */
+/* Sets the ring tensors to their state at the start of a run. The host has no results yet. If `loaded` is
+ * set, the host has the inputs of each step in its slot. */
 static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
     struct verify_state *st = r->st;
@@ -486,8 +479,8 @@ static void check_results(struct program_run *r, const bool *output)
     }
 }
 
-/* Returns an array that tells for each tensor whether it is a result. A result is an external tensor
- * that a task writes. All other external tensors are inputs. */
+/* Returns for each tensor whether it is a result. A result is an external tensor that a task writes; other
+ * external tensors are inputs. */
 static bool *find_outputs(const struct graph *g)
 {
     bool *output = xcalloc((size_t)g->n_tensors + 1, sizeof *output);

@@ -18,7 +18,7 @@ static uint32_t next_priority(struct verify_space *s)
     return s->random = x;
 }
 
-/* Splits a treap in two. One has the extents that begin before `at`, and the other has the rest. */
+/* Splits a treap in two: the extents that begin before `at`, and the rest. */
 static void split_extents(struct verify_extent *e, uint64_t at, struct verify_extent **ret_left,
                           struct verify_extent **ret_right)
 {
@@ -73,7 +73,7 @@ static void cut_extent(struct verify_space *s, uint64_t at)
     s->root = merge_extents(merge_extents(left, upper), right);
 }
 
-/* Splits the map into three treaps: extents below lo, extents between lo and hi, and extents from hi on. */
+/* Splits the map into three treaps: below `lo`, between `lo` and `hi`, and from `hi` on. */
 static void take_apart(struct verify_space *s, uint64_t lo, uint64_t hi, struct verify_extent *parts[3])
 {
     struct verify_extent *rest;

@@ -19,8 +19,8 @@ static void tasks_none(struct verify *v, enum program_kind k)
                    name_instr(v, k, i).s, program_kind_names[k]);
 }
 
-/* Checks that a REC writes only tensors that exist within the step. It must not write persistent tensors
- * or tensors that the trainer reads. */
+/* Checks that a REC writes only tensors that exist within the step. It must not write persistent or external
+ * tensors. */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -61,7 +61,7 @@ static int compare_shares(const void *a, const void *b)
     return compare_numbers(xs, ys, 4);
 }
 
-/* If the instruction does only a part of its task, sets *ret to this share and returns true. */
+/* Finds the share of a task that an instruction does. Returns false if it does the whole task. */
 static bool tasks_share(const struct verify *v, enum program_kind k, uint32_t i, struct share *ret)
 {
     const struct plan_operand *o = share_operand(v, k, i);
@@ -84,8 +84,8 @@ static void tasks_report_bytes(struct verify *v, enum program_kind k, const stru
                name_task(t).s, (unsigned long long)begin, (unsigned long long)end, done, s->step);
 }
 
-/* Checks that the `n` shares of one task in one step cover every byte exactly once. The shares must be
- * sorted by range. */
+/* Checks that the `n` shares of one task cover every byte exactly once. The shares must be sorted by
+ * range. */
 static void tasks_whole(struct verify *v, enum program_kind k, const struct share *s, size_t n)
 {
     const struct plan_operand *o = share_operand(v, k, s->instr);
@@ -102,8 +102,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* Checks the shares of all tasks. `seen`, indexed by [step][task], marks the tasks that one instruction
- * does as a whole. The function also marks the tasks that are done in shares. */
+/* Checks the shares of all tasks. `seen`, indexed by [step][task], marks the tasks that one instruction does
+ * as a whole. Tasks done in shares are then marked too. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     uint32_t n_tasks = verify_graph(v, k)->n_tasks;
@@ -129,8 +129,7 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
 {
     const struct plan_program *prog = &v->plan->programs[k];
     const struct graph *g = verify_graph(v, k);
-    /* The program has too few instructions for all tasks. This check also limits the size of the table
-     * below. */
+    /* The program has too few instructions for all tasks. This also limits the size of the table below. */
     if ((uint64_t)g->n_tasks * steps > (uint64_t)prog->n_instrs + g->n_tasks) {
         refuse(v, INVARIANT_TASKS, k, PLAN_NONE,
                "%s has %u instructions, too few for %u tasks in each of %u steps", program_kind_names[k],
@@ -218,8 +217,8 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
     }
 }
 
-/* The writes of a program. If a tensor is always written as a whole, its writes are checked at once.
- * Otherwise, its writes are collected and checked byte by byte. */
+/* The writes of a program. Writes of whole tensors are checked at once. If a tensor is written in parts, its
+ * writes are collected and checked byte by byte. */
 struct writers {
     uint32_t n_tensors;
     /* Per tensor: whether any write covers only a part of the tensor. */
@@ -249,8 +248,8 @@ static void check_write(struct verify *v, enum program_kind k, struct tensor_wri
     *last = w.version;
 }
 
-/* Checks the order of the `n` writes to one tensor in one step, byte by byte. A temporary copy records
- * the version of each byte. */
+/* Checks the order of the `n` writes to one tensor in one step, byte by byte. A temporary copy has the
+ * version of each byte. */
 static void check_bytes(struct verify *v, enum program_kind k, const struct tensor_write *w, size_t n)
 {
     struct verify_copy bytes = {.loc = PLAN_HOST};
