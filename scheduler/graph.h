@@ -114,7 +114,7 @@ struct graph {
     uint32_t rows;
     /* Number of micro-batches of size `rows` in a step, over all replicas. */
     uint32_t n_micro;
-    /* First layer with a W, where the backward pass ends. n_layers if no layer has a W. */
+    /* First layer with a W, where the backward pass ends. `n_layers` if no layer has a W. */
     uint32_t first_trained;
     /* Whether this graph is for training. An evaluation graph has only the forward pass. */
     bool training;
@@ -140,7 +140,7 @@ struct graph_config {
     const struct optimizer *optimizer;
     uint32_t rows;    /* rows of a micro-batch */
     uint32_t n_micro; /* micro-batches of a step */
-    /* Number of replicas, which must divide n_micro. 0 means 1. */
+    /* Number of replicas, which must divide `n_micro`. 0 means 1. */
     uint32_t n_replicas;
     bool training;
     /* Whether steps with non-finite gradients are skipped. If true, gradients decide about the step. */

@@ -18,7 +18,7 @@ struct machine {
     uint64_t host_taken_bytes; /* part of host_bytes not available to plans */
     /* Rate of one link, from the host to a device. */
     uint64_t link_bytes_per_s;
-    /* Rate of one link, from a device to the host. 0 means the same as link_bytes_per_s. */
+    /* Rate of one link, from a device to the host. 0 means the same as `link_bytes_per_s`. */
     uint64_t link_out_bytes_per_s;
     /* Total rate from the host to all devices. 0 means no limit. */
     uint64_t all_links_bytes_per_s;

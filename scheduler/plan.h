@@ -38,7 +38,7 @@ typedef uint32_t tensor_id;
 #define PLAN_NONE UINT32_MAX
 /* Location of host memory, in fields that otherwise contain a device number. */
 #define PLAN_HOST UINT32_MAX
-/* Value of host_offset for a tensor that is never in host memory. */
+/* Value of `host_offset` for a tensor that is never in host memory. */
 #define PLAN_NO_HOST UINT64_MAX
 /* Number of host slots of a tensor that the loader fills or the trainer reads. */
 #define PLAN_RING 2

@@ -35,11 +35,11 @@ struct table_layer {
     uint64_t w, b, k;    /* bytes of weights, buffers and optimizer state */
     double *input_bytes; /* axis: input */
     double *fwd_s;       /* seconds of the forward pass; axis: fwd */
-    /* Seconds of the backward pass, including a repeated forward pass. The axis is bwd. */
+    /* Seconds of the backward pass, including a repeated forward pass. The axis is `bwd`. */
     double *bwd_s;
-    /* Peak device memory of the forward pass, including W and X. The axis is fwd_bytes. */
+    /* Peak device memory of the forward pass, including W and X. The axis is `fwd_bytes`. */
     double *fwd_bytes;
-    /* Peak device memory of the backward pass, including W, dW, X and dX. The axis is bwd_bytes. */
+    /* Peak device memory of the backward pass, including W, dW, X and dX. The axis is `bwd_bytes`. */
     double *bwd_bytes;
     /* Seconds of an update on the host. 0 if it was not measured. */
     double update_cpu_s;

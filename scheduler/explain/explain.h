@@ -22,8 +22,9 @@ void plan_dump(const struct plan *p, struct strbuf *out);
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const char *times, struct strbuf *out);
 
-/* Prints the figures of a verified plan as one JSON object. Times are averages over devices. `plan_s` is the
- * planning time in seconds. */
+/* Prints the figures of a verified plan as one JSON object. Times are averages over devices. The figure
+ * "activation_bytes" counts the stash and all bytes between devices. `plan_s` is the planning time in
+ * seconds. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
                        struct strbuf *out);
 
@@ -75,10 +76,9 @@ struct trace_part {
 void plan_trace(const struct plan *p, enum program_kind k, const struct trace_part *parts, uint32_t n_parts,
                 struct strbuf *out);
 
-/* Prints a picture of one iteration in the steady state, as a standalone SVG of less than 2 MB. It has a row
- * per stream, time runs from left to right, and the mouse pointer shows details. Coloured areas are
- * proportional to time, even where many instructions share a pixel. `cycle` should have at least three runs,
- * so that the drawn run has a run on either side; with fewer runs, the picture shows a cold start. */
+/* Prints a picture of one iteration in the steady state, as a standalone SVG of less than 2 MB. Each stream
+ * has a row, and time runs from left to right. `cycle` should have at least three runs; with fewer, the
+ * picture shows a cold start. */
 void plan_svg(const struct plan *p, const struct sim_result *cycle, struct strbuf *out);
 
 #endif

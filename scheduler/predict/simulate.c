@@ -236,7 +236,7 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
 
 /* ---- the prediction ---- */
 
-/* Sets the start and end of instructions that never started to the end of the simulation. */
+/* Gives instructions that never started the time at which the simulation ends. */
 static void end_all(struct timeline_result *t, size_t n)
 {
     for (size_t i = 0; i < n; i++)

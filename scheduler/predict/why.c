@@ -35,7 +35,7 @@ const char *const binding_names[BINDING_COUNT] = {
 
 /* ---- the critical path ---- */
 
-/* A simulated cycle, and the previous instruction in the stream of each instruction. */
+/* A simulated cycle that is being analysed. */
 struct path_walk {
     const struct plan *plan;
     const struct plan_program *program;

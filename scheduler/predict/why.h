@@ -37,7 +37,7 @@ struct why {
     uint64_t path_ns[PATH_PART_COUNT];
     /* Time lost by waiting for addresses to become free. */
     uint64_t memory_wait_ns;
-    /* Share of cycle_ns during which the busiest device computes. */
+    /* Share of `cycle_ns` during which the busiest device computes. */
     double busiest;
     enum binding binds;
 };

@@ -160,7 +160,7 @@ void space_finish(struct verify_space *s);
  * or `hi`. `fn` must not change the fields `lo` and `hi`. */
 void space_visit(struct verify_space *s, uint64_t lo, uint64_t hi, extent_fn *fn, void *ctx);
 
-/* Replaces all extents between lo and hi with one extent that belongs to `owner`. */
+/* Replaces all extents between `lo` and `hi` with one extent that belongs to `owner`. */
 void space_replace(struct verify_space *s, uint64_t lo, uint64_t hi, struct verify_copy *owner,
                    tensor_id tensor);
 
@@ -230,8 +230,8 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
 /* Returns the host copy of a tensor. For a ring tensor, `step` selects the slot. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t, uint32_t step);
 
-/* Finds the copy of a tensor on a device by its base, the address of byte 0. Returns NULL if there is none.
- * Copies of the same tensor have different bases. */
+/* Finds the copy of a tensor on a device by its base. The base is the address that byte 0 has or would have.
+ * Returns NULL if there is no such copy. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
 
 /* Creates an empty copy on a device. */
@@ -251,9 +251,9 @@ size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *r
 /* Returns the number of bytes in a copy that have a value. */
 uint64_t copy_bytes(const struct verify_copy *c);
 
-/* These three functions are accesses by the current instruction, `st->now`. They report earlier accesses that
- * may overlap with it in time (invariant 4). A write to new bytes also claims addresses, and checks for
- * overlaps (invariant 2) and alignment (invariant 3). */
+/* These three functions are accesses by the current instruction, `st->now`. They report earlier conflicting
+ * accesses that are not ordered before it (invariant 4). A write to new bytes also checks that their
+ * addresses are free and aligned (invariants 2 and 3). */
 void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                 uint64_t version);

@@ -509,7 +509,7 @@ static void fill_home(struct verify_state *st)
             copy_fill(st, copy_home(st, t, 0), 0, st->graph->tensors[t].bytes, 0);
 }
 
-/* Executes a program that waits for all streams before and after, and checks the state after it. */
+/* Executes a program between two waits for all streams, and then checks the state. */
 static void run_drained(struct verify_state *st, enum program_kind k, const bool *output)
 {
     const struct plan *p = st->plan;
