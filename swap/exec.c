@@ -74,7 +74,7 @@ static void *address(const struct exec *e, const struct bound_operand *o, uint64
     return o->ring ? (char *)store_ptr(e->config.store, o->tensor, step) + o->begin : o->at;
 }
 
-/* Sets ret[role] to the address of the operand with that role, or to NULL if there is no such operand. */
+/* Sets ret[role] to the address of the operand with that role. Without such an operand it is NULL. */
 static void gather_addresses(const struct exec *e, const struct bound_program *p,
                              const struct bound_instr *in, uint64_t step, void *ret[ROLE_COUNT])
 {
@@ -132,8 +132,8 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
-/* Launches one addition for each squared norm, in the order of the operands. Then launches the op that makes
- * the decision and updates the group state. A DECIDE without squared norms always applies the step. */
+/* Enqueues the decision whether the step is applied. First adds up the squared norms in the order of the
+ * operands. Without squared norms, the step is always applied. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                          const struct step_args *step, void *const at[ROLE_COUNT], const struct op_sink *sink)
 {
@@ -244,8 +244,7 @@ static struct event *event_of(const struct exec *e, enum program_kind k, const s
     return e->events[k][in->event + run % in->n_events];
 }
 
-/* Enqueues one instruction together with its waits and its event. `span` is NULL if the run is not
- * measured. */
+/* Enqueues one instruction with its waits and its event. `span` is NULL if the run is not measured. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, uint64_t run,
                  const struct step_args *args, struct plan_span *span)
 {
@@ -271,8 +270,8 @@ static int issue(struct exec *e, enum program_kind k, const struct bound_instr *
     return event_record(e->config.devices, in->stream, event_of(e, k, in, run));
 }
 
-/* Enqueues all instructions of a program. `args` has one entry per step and must not change until the run is
- * complete. `spans` is NULL or has one entry per instruction. */
+/* Enqueues all instructions of a program. `args` must not change until the run is complete. `spans` may be
+ * NULL. */
 static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const struct step_args *args,
                    struct plan_span *spans)
 {
@@ -323,7 +322,7 @@ static int drain(struct exec *e)
     return r;
 }
 
-/* Stores `r` if it is the first error of a device command. All later calls return this error. Returns `r`. */
+/* Stores `r` if it is the first device error. All later calls return this error. Returns `r`. */
 static int remember_failure(struct exec *e, int r)
 {
     if (r < 0 && e->failed == 0)
@@ -370,8 +369,7 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
     return 0;
 }
 
-/* Returns true if the steps in `args` follow the previous run. The first run after entry may start at any
- * step. */
+/* Returns true if `args` continues where the previous run ended. The first run may start at any step. */
 static bool args_follow(const struct exec *e, const struct step_args *args)
 {
     const uint32_t steps = e->config.plan->steps;
@@ -384,7 +382,7 @@ static bool args_follow(const struct exec *e, const struct step_args *args)
     return true;
 }
 
-/* Enqueues the next run of the cycle. Waits first until the slots that the run reuses are free. */
+/* Enqueues the next run of the cycle. Waits first until its slots are free. */
 static int enqueue_cycle(struct exec *e, const struct step_args *args)
 {
     const uint64_t run = e->runs;

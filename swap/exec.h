@@ -41,22 +41,22 @@ struct exec_config {
     struct store *store;
 };
 
-/* Binds the plan's programs to addresses and creates all events. Returns -EINVAL when the plan does not
- * belong to this model and optimizer. Returns the device's error when an event cannot be created. */
+/* Creates an executor for a plan. Returns -EINVAL if the plan does not belong to this model and optimizer.
+ * Returns the device's error if an event cannot be created. */
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
 /* Drains all streams and frees the executor. `e` may be NULL. */
 void exec_destroy(struct exec *e);
 
-/* Runs the program entry, flush, exit or eval, and returns when the program is complete. `args` is copied.
- * For eval, `args` must have training = 0 and valid_rows. For the other programs it may be NULL. */
+/* Runs one program other than the cycle and waits until it is complete. `args` is copied. Only eval needs it,
+ * with `training` = 0 and `valid_rows` set. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Enqueues one run of the cycle. `args` has plan->steps entries, which are copied. args[0].step is the first
- * step of the run. It must directly follow the last step of the previous run. */
+/* Enqueues one run of the cycle and does not wait for its end. `args` has one entry per step and is copied.
+ * Its first step must follow the last step of the previous run. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
-/* Blocks until the run that contains training step `step` is complete. Returns at once for a step that ran
- * before the program `entry` last ran, because `entry` waits for all streams. */
+/* Waits until training step `step` is complete. Returns at once if the program `entry` ran after that
+ * step. */
 int exec_wait(struct exec *e, uint64_t step);
 
 /* Measures the next `runs` runs of the cycle. The first of them is the first run that begins at step
@@ -69,8 +69,8 @@ int exec_wait(struct exec *e, uint64_t step);
  * -EBUSY while an earlier window is incomplete. */
 int exec_trace(struct exec *e, uint64_t first_step, uint32_t runs, struct plan_span *spans);
 
-/* Returns the number of measured runs that are known to be complete. Their spans may be read. The number
- * grows in exec_wait, exec_cycle and exec_run. */
+/* Returns the number of measured runs that are complete. Their spans may be read. Only exec_wait, exec_cycle
+ * and exec_run increase it. */
 uint32_t exec_traced(const struct exec *e);
 
 #endif

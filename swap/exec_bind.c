@@ -22,8 +22,7 @@
 
 #include "base/checked.h"
 
-/* plan.h declares the same names, but they are defined in scheduler/, and swap/ does not link with
- * scheduler/. */
+/* plan.h declares these names too, but scheduler/ defines them, and swap/ does not link with it. */
 static const char *const program_names[PROGRAM_COUNT] = {
     [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
@@ -90,16 +89,14 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 #define T(name) (1u << INSTR_##name)
 
-/* The replica that a tensor must belong to. It is any replica, the instruction's own replica, or replica
- * 0. */
+/* The replica that a tensor must belong to: any, the instruction's own, or replica 0. */
 enum replica_rule { REPLICA_ANY, REPLICA_OWN, REPLICA_FIRST };
 
-/* The layer that a tensor must belong to. SAME is the instruction's layer, and NEXT is the layer after it.
- * Two rules are for tied weights. OWNER is the layer that owns the weights, and USER is the layer that uses
- * them. */
+/* The layer that a tensor must belong to: the instruction's own layer or the next one. For tied weights, it
+ * is the layer that owns them or the layer that uses them. */
 enum layer_rule { LAYER_SAME, LAYER_NEXT, LAYER_OWNER, LAYER_USER };
 
-/* One rule of the role table. It says which role a kind of tensor has in certain tasks. */
+/* One rule of the role table: which role a kind of tensor has in certain tasks. */
 static const struct rule {
     enum tensor_kind tensor;
     enum layer_rule of;
@@ -135,8 +132,8 @@ static bool is_tied(const struct model *m, uint32_t user, uint32_t owner)
     return user < m->n_layers && m->layers[user].tied && m->layers[user].owner == owner;
 }
 
-/* Returns true if a tensor belongs to the layer that the rule names. PLAN_NONE matches any layer, because
- * tensors of a micro-batch may name no layer and DECIDE covers all layers. */
+/* Returns true if a tensor belongs to the layer that the rule names. SAME and NEXT also fit if the tensor or
+ * the instruction has no layer. */
 static bool fits_layer(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t,
                        enum layer_rule of)
 {
@@ -155,8 +152,7 @@ static bool fits_replica(const struct plan_instr *in, const struct plan_tensor *
     return whose == REPLICA_ANY || t->replica == (whose == REPLICA_OWN ? in->replica : 0);
 }
 
-/* Returns the role of a tensor in an instruction. Returns ROLE_COUNT if the instruction cannot have such an
- * operand. */
+/* Returns the role of a tensor in an instruction. Returns ROLE_COUNT if it can have none. */
 static enum role role_of(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
@@ -168,8 +164,8 @@ static enum role role_of(const struct model *m, const struct plan_instr *in, con
     return ROLE_COUNT;
 }
 
-/* Sets ret[role] to the number of bytes that the tensor in that role must have. It is 0 if the layer has no
- * such tensor. */
+/* Sets ret[role] to the size in bytes that the tensor in that role must have. The size is 0 if the layer has
+ * no such tensor. */
 static void role_bytes(const struct binder *b, const struct bound_instr *in, uint64_t ret[ROLE_COUNT])
 {
     const struct layer *layer = in->layer;
@@ -296,8 +292,7 @@ static int bind_place(const struct binder *b, const struct plan_operand *o, stru
     return o->loc == PLAN_HOST ? bind_host_place(b, o, ret) : bind_device_place(b, o, ret);
 }
 
-/* Returns true if a task on `stream` can use memory at `loc`. A task can use the memory of its own device and
- * host memory. */
+/* Returns true if a task on `stream` can use memory at `loc`. It can use its own device and the host. */
 static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 {
     return loc == PLAN_HOST || (stream != plan_host_stream(plan) && loc == stream / LANE_COUNT);
@@ -314,15 +309,14 @@ struct task_binding {
     uint32_t n_k;  /* number of K operands seen so far */
 };
 
-/* Returns true if an operand is the whole K. A task on the whole W may have K as a single operand instead of
- * one operand per part. */
+/* Returns true if an operand is the whole K, not one part of it. Only a task on the whole W may have such an
+ * operand. */
 static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
-/* Sets *ret to the role of the next K operand. The operand is either the whole K or the next part of K. The
- * parts come in order. */
+/* Sets *ret to the role of the next K operand. It is the whole K or the next part of K. */
 static int bind_part(const struct binder *b, struct task_binding *t, const struct plan_operand *o,
                      enum role *ret)
 {
@@ -397,8 +391,8 @@ static int bind_task_operand(const struct binder *b, struct task_binding *t, con
 
 /* ---- tasks ---- */
 
-/* Checks the micro-batch of a pass and sets its first row. Micro-batches are numbered across all replicas,
- * and every replica has the same number of micro-batches. */
+/* Checks the micro-batch of a pass and sets its first row. Every replica has the same number of
+ * micro-batches. */
 static int bind_rows(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
     const struct plan *p = b->plan;
@@ -416,8 +410,8 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
-/* Checks that DECIDE adds the squared norms in ascending order of layers. The order of a floating-point sum
- * affects the bits of the result, so it must be the same in every plan. */
+/* Checks that DECIDE adds the squared norms in ascending order of layers. Another order could change the bits
+ * of the sum. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in)
 {
     uint32_t last = PLAN_NONE;
@@ -449,8 +443,8 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* Sets the byte range of W and dW that a task works on. For RED and UPD it is the range of the first dW
- * operand. For all other tasks it is the whole. */
+/* Sets the byte range of W and dW that a task works on. RED and UPD may work on a share. All other tasks work
+ * on the whole tensors. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t whole = t->want[ROLE_DW];
@@ -476,8 +470,8 @@ static int bind_share(const struct binder *b, struct task_binding *t)
     return 0;
 }
 
-/* Stores the ranges of an UPD that have the same weight decay. Their offsets start at the first byte of the
- * UPD's share. */
+/* Stores the ranges with equal weight decay that an UPD updates. Offsets start at the first byte of its
+ * share. */
 static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
     const struct optimizer *o = b->config->optimizer;
@@ -529,8 +523,8 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- moves ---- */
 
-/* Returns the stream that must carry a move, because the bytes of the move are counted on that stream.
- * Returns UINT32_MAX if the locations do not suit the kind of move. */
+/* Returns the stream that must carry a move. Returns UINT32_MAX if such a move cannot connect the two
+ * locations. */
 static uint32_t move_stream(enum instr_kind kind, uint32_t src, uint32_t dst)
 {
     switch (kind) {
@@ -591,8 +585,8 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns true if a wait is not needed at run time. Either both instructions are on the same stream, or the
- * wait is covered by exec_cycle, which enqueues run r only after run r - PLAN_RING is complete. */
+/* Returns true if a wait is not needed at run time. Instructions on one stream run in order. exec_cycle
+ * itself waits for run r - PLAN_RING. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {
@@ -681,8 +675,7 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Allocates the arrays of a bound program. In a plan, instructions may share ranges of operands and waits.
- * Bound instructions have separate ranges, so the sizes are summed over all instructions. */
+/* Allocates the arrays of a bound program. Unlike in a plan, no two instructions share operands or waits. */
 static void allocate(const struct plan_program *from, struct arena *arena, struct bound_program *ret)
 {
     uint64_t n_operands = 0, n_waits = 0;

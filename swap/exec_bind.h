@@ -18,12 +18,13 @@
 /* The part that an operand plays in its instruction. */
 enum role {
     ROLE_W,
-    /* The gradient. In BWD it is the gradient of one replica. In other tasks it is the sum, which replica 0
+    /* The gradient. BWD writes the gradient of one replica. All other tasks use the sum, which replica 0
      * holds. */
     ROLE_DW,
     /* Used in RED. The gradient of another replica, which is added to ROLE_DW. */
     ROLE_DW_OTHER,
-    /* Used in NORM and UPD. The gradient of the layer that uses the same weights. It is added to ROLE_DW. */
+    /* Used in NORM and UPD. The gradient from a second layer with the same weights. It is added to
+     * ROLE_DW. */
     ROLE_DW_TIED,
     /* The whole K. If each part is an operand of its own, this is the first part. */
     ROLE_K,
@@ -78,16 +79,15 @@ struct bound_instr {
     bool accumulate; /* BWD: add to dW, do not overwrite */
     /* Used in UPD. True if every part of K is an operand with a role of its own. */
     bool split;
-    /* Used in UPD. The ranges of equal weight decay, relative to the first byte of the task's share. */
+    /* Used in UPD. Ranges with equal weight decay. Offsets start at the first byte of the share. */
     struct optimizer_range *ranges;
     uint32_t n_ranges;
-    /* For a move or a DROP, the size of its operand. For RED, NORM and UPD, the size of dW or of the
-     * share. */
+    /* The size of the operand of a move or a DROP. For RED, NORM and UPD, the size of dW or of its share. */
     uint64_t bytes;
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
-    /* A range in the program's events. Run r records the event at index event + r % n_events. The range is
-     * empty if no instruction of another stream waits for this instruction. */
+    /* The events of this instruction, which its runs use in rotation. Run r uses event + r % n_events. Empty
+     * if no other stream waits for this instruction. */
     uint32_t event, n_events;
 };
 
@@ -103,9 +103,8 @@ struct bound_program {
     bool needs_args;
 };
 
-/* Binds one program of config->plan. The arrays of *ret are allocated from `arena`. If an instruction cannot
- * be executed, returns -EINVAL and names it in `err`. The plan has been verified already, so this happens
- * only if the plan belongs to another model or optimizer. */
+/* Binds one program of the plan to addresses and events. The arrays of *ret come from `arena`. Returns
+ * -EINVAL if the plan belongs to another model or optimizer. */
 int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,
                  struct bound_program *ret, struct err *err);
 

@@ -22,7 +22,7 @@ struct window {
     uint64_t end;
 };
 
-/* Returns the spans for a run that begins at `step`. Returns NULL if the run is outside of the window. */
+/* Returns the spans for a run that begins at `step`, or NULL if it is not measured. */
 static inline struct plan_span *window_spans(const struct window *w, uint64_t step, uint32_t n_instrs)
 {
     if (w->enqueued == w->runs || (w->enqueued == 0 && step < w->first_step))
@@ -37,7 +37,7 @@ static inline void window_advance(struct window *w, uint64_t run)
     w->end = run + 1;
 }
 
-/* Returns the number of complete runs in the window. All runs with a number below `done` are complete. */
+/* Returns the number of complete runs in the window. All runs numbered below `done` are complete. */
 static inline uint32_t window_complete(const struct window *w, uint64_t done)
 {
     const uint64_t under_way = w->end > done ? w->end - done : 0; /* may include runs before the window */

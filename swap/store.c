@@ -67,8 +67,8 @@ static int check_tensors(const struct plan *plan, struct err *err)
     return 0;
 }
 
-/* Compares a tensor with the key (kind, layer, micro). Returns a negative number if the tensor sorts before
- * the key, 0 if it matches, and a positive number if it sorts after the key. */
+/* Compares a tensor with a key. Returns a negative number, 0 or a positive number if the tensor sorts before,
+ * at or after the key. */
 static int compare_key(const struct plan_tensor *t, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
     if (t->kind != kind)

@@ -12,19 +12,18 @@
 
 struct store;
 
-/* Allocates plan->host_bytes bytes of zeroed memory. The store does not use the plan afterwards. If there is
- * too little memory, returns -ENOMEM and names the number of bytes in `err`. Returns -EINVAL if a tensor lies
- * outside of the memory. */
+/* Allocates zeroed host memory for all tensors of the plan. The store does not use the plan afterwards.
+ * Returns -ENOMEM if there is too little memory, or -EINVAL if the plan's offsets are wrong. */
 int store_create(struct devset *devices, const struct plan *plan, struct store **ret, struct err *err);
 /* Frees the store. The devices must be drained. `s` may be NULL. */
 void store_destroy(struct store *s);
 
-/* Returns the host copy of a tensor, or NULL if the tensor has no host copy. For a ring tensor this is the
- * slot that training step `step` uses. All other tensors have the same address in every step. */
+/* Returns the host copy of a tensor, or NULL if it has none. For a ring tensor this is the slot of `step`.
+ * For all other tensors, `step` does not matter. */
 void *store_ptr(const struct store *s, tensor_id tensor, uint64_t step);
 
-/* Returns the tensor of the given kind, layer and micro-batch, or PLAN_NONE if there is no such tensor. Pass
- * PLAN_NONE as layer or micro for kinds that have no layer or no micro-batch. */
+/* Returns the tensor with this kind, layer and micro-batch, or PLAN_NONE. Pass PLAN_NONE for a `layer` or
+ * `micro` that the kind does not have. */
 tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t layer, uint32_t micro);
 
 #endif
