@@ -15,12 +15,12 @@
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
-/* An outline that saves S on the host is accepted only if it shortens the step by more than
- * 1/SAVE_WORTH. Smaller gains are within the error of the estimates. */
+/* Saving S on the host must shorten the step by more than 1/SAVE_WORTH. A smaller gain may be an error of the
+ * estimate. */
 #define SAVE_WORTH 64
 
-/* Times and sizes of all layers at one micro-batch size. A sum has n_layers + 1 entries: entry l is the
- * total of all layers before layer l. */
+/* Times and sizes of all layers at one micro-batch size. Entry l of a sum is the total of all layers before
+ * layer l. */
 struct size_sums {
     uint32_t rows;
     uint64_t *fwd, *bwd; /* sums, in ns */
@@ -198,9 +198,8 @@ uint32_t outline_lead(const struct outline *o)
     return o->save_every > 2 ? o->save_every - 1 : 1;
 }
 
-/* Returns the number of bytes that the gradients of layers [first, last) need while they are spilled or
- * sent. With several devices, includes the incoming gradients for this device's share. If updates run on
- * the device, includes the state that is updated. */
+/* Returns the memory in bytes for gradients of layers [first, last) that leave the device. Includes what
+ * their exchange and their updates need on the device. */
 static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;
@@ -210,8 +209,8 @@ static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t l
     return w + w / devices * (devices - 1) + updated / devices;
 }
 
-/* Returns the peak number of bytes for S and scratch in the backward pass of layers [first, last). When
- * the pass reaches layer l, the S of all later layers has been freed. */
+/* Returns the peak number of bytes for S and scratch in a backward pass. The pass frees the S of each layer
+ * after using it. */
 static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t last)
 {
     uint64_t bytes = 0;
@@ -220,8 +219,8 @@ static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t 
     return bytes;
 }
 
-/* Returns the number of bytes that a device needs when the fused layers switch from forward to backward.
- * At that point, all their state and all their saved values are alive. */
+/* Returns the number of bytes that a device needs at the peak of the fused layers. At that point their state
+ * and all their saved values are alive. */
 static uint64_t fused_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -243,8 +242,8 @@ static uint64_t fused_bytes(const struct sketch *k)
     return bytes;
 }
 
-/* Returns the number of bytes that a device needs in the backward pass of the pack [first, last). The
- * gradients of the previous pack, [last, after), are still being moved out. */
+/* Returns the number of bytes that a backward pass through the pack [first, last) needs. Meanwhile the
+ * gradients of layers [last, after) are still being moved out. */
 static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t last, uint32_t after)
 {
     uint32_t before = pack_first(k->o, first);
@@ -259,7 +258,7 @@ static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t 
            (1 + lead) * x_at(s, last);
 }
 
-/* Returns the number of bytes that a device needs in the forward pass of the pack [first, last). */
+/* Returns the number of bytes that a forward pass through the pack [first, last) needs. */
 static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     const struct size_sums *s = k->at;
@@ -273,8 +272,7 @@ static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t l
     return sum(k->m->w, first, after) + sum(k->m->b, first, after) + activations;
 }
 
-/* Returns the number of bytes that each device needs. This is the maximum over all passes, plus the
- * pinned state. */
+/* Returns the number of bytes that each device needs. This is the largest pass plus the pinned state. */
 static uint64_t device_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -306,8 +304,8 @@ static uint64_t backward_ns(const struct sketch *k, uint32_t first)
     return (again + bwd) * micros(k, k->at);
 }
 
-/* Returns the compute time of a device in one step. Sets *ret_forward to the part before the fused
- * layers begin, and *ret_turned to the part until they end. */
+/* Returns the compute time of a device in one step. Sets *ret_forward to the time before the fused layers
+ * start, and *ret_turned to the time when they end. */
 static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t *ret_turned)
 {
     uint32_t n = k->m->n_layers, f = k->o->fused, h = k->o->head;
@@ -331,9 +329,8 @@ static uint64_t links_per_s(const struct machine *m, uint32_t devices)
     return all > 0 && all < each ? all : each;
 }
 
-/* Returns a lower bound on the time of a step. A layer cannot start its next forward pass until its
- * gradient has been exchanged and its updated weights are back on the devices. The bound is the longest
- * of these delays. */
+/* Returns a lower bound on the time of a step. A layer cannot start its next step before its updated weights
+ * are back on the devices. */
 static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
 {
     const struct outline *o = k->o;
@@ -369,15 +366,14 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
     return longest;
 }
 
-/* Returns the number of bytes of S that all devices together save on the host in one step. */
+/* Returns the number of bytes of S that all devices save on the host in one step. */
 static uint64_t saved_host_bytes(const struct sketch *k)
 {
     uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->n_devices;
     return k->o->save_every > 0 ? all / k->o->save_every : 0;
 }
 
-/* Sets *ret_in and *ret_out to the number of bytes that a step moves from and to the host. Also sets
- * host_memory of the outline. */
+/* Counts the bytes that a step moves from and to the host. Also sets host_memory of the outline. */
 static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_out)
 {
     const struct outline *o = k->o;
@@ -479,8 +475,7 @@ static bool fits(const struct outline_request *q, const struct outline *o)
     return true;
 }
 
-/* Sets o->fused so that as many layers as possible are fused. Returns false if the outline does not fit
- * even with the fewest fused layers. */
+/* Fuses as many layers as fit into memory. Returns false if even the smallest number does not fit. */
 static bool fuse(const struct outline_request *q, struct outline *o)
 {
     uint32_t low = 0, high = last_fused(q, o);
@@ -524,9 +519,8 @@ static bool fit_by_fused(const struct outline_request *q, struct outline *o)
     return fits(q, o);
 }
 
-/* Adds a variant of an outline that saves S on the host instead of recomputing it. S is saved as often
- * as the links and host memory allow. The links must carry it out in the forward passes and back in
- * during the backward passes. */
+/* Adds a variant of an outline that saves S on the host instead of recomputing it. It saves as much as the
+ * links and the host memory allow. */
 static void try_saving(struct shortlist *list, const struct outline *without)
 {
     const struct outline_request *q = list->q;
@@ -555,8 +549,8 @@ static void try_saving(struct shortlist *list, const struct outline *without)
     }
 }
 
-/* Enlarges the packs until the stash fits into host memory. Fuses fewer layers to make space for the
- * larger packs. */
+/* Makes the packs larger until the stash fits into host memory. Fuses fewer layers if the larger packs need
+ * the space. */
 static void spare_host(const struct outline_request *q, struct outline *o)
 {
     outline_measure(q, o);
@@ -571,8 +565,8 @@ static void spare_host(const struct outline_request *q, struct outline *o)
     }
 }
 
-/* Finds the best outline for the given micro-batch sizes and adds it to the list. Pins, packs and waves
- * are varied. */
+/* Finds the best outline for the given micro-batch sizes and adds it to the list. Tries different pins, packs
+ * and waves. */
 static void try_sizes(struct shortlist *list, const struct outline *sizes)
 {
     const struct outline_request *q = list->q;
@@ -630,8 +624,8 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
     return list.n;
 }
 
-/* Packs shrink first, because smaller packs cost the least time. Then pins are given up, and then fused
- * layers. If the objective is fewest bytes, pins are given up last. */
+/* Packs shrink first, because that costs the least time. Pins come next, then fused layers. If fewest bytes
+ * is the objective, pins come last. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess)
 {
     struct sketch k = sketch_of(q, o);

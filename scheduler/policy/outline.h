@@ -31,8 +31,8 @@
 #include "scheduler/profile.h"
 #include "scheduler/table.h"
 
-/* Times and sizes of all layers of a model at several micro-batch sizes. They are stored as sums, from
- * which outlines are computed. The caller frees the model with outline_model_destroy. */
+/* Times and sizes of all layers, from which outlines are estimated. The caller frees the model with
+ * outline_model_destroy. */
 struct outline_model;
 /* Makes a model from a profile table. `sizes` lists the n_sizes micro-batch sizes of the model. */
 struct outline_model *outline_model_table(const struct table *t, const struct machine *m,
@@ -48,7 +48,7 @@ struct outline {
     uint32_t n_devices;
     /* Micro-batch sizes of the three parts of the chain. */
     uint32_t rows, fused_rows, head_rows;
-    /* First layers of the second and the third part. If head is n_layers, there is no third part. */
+    /* First layers of the second and the third part. Without a third part, `head` is n_layers. */
     uint32_t fused, head;
     /* Number of layers in a pack. Layer 0 is always a pack by itself. */
     uint32_t pack;
@@ -78,28 +78,28 @@ struct outline_request {
     uint32_t n_devices;
     enum plan_objective objective;
     enum update_place update;
-    /* If true, list only outlines that save S on the host. If false, list only outlines that do not. */
+    /* If true, all outlines save S on the host. If false, none of them does. */
     bool save_on_host;
 };
 
-/* Sets `ret` to the best outlines that fit by their estimates, best first. Returns the number of
- * outlines, which is at most `most`. */
+/* Lists the best outlines that should fit, best first. Returns the number of outlines, which is at most
+ * `most`. */
 uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint32_t most);
 
 /* Computes the estimates of an outline again. Called after other fields of the outline have changed. */
 void outline_measure(const struct outline_request *q, struct outline *o);
 
-/* Shrinks an outline whose plan exceeds the capacity of a device by `excess` bytes. Uses smaller packs,
- * fewer pins or fewer fused layers. Returns false if nothing is left to reduce. */
+/* Makes an outline smaller, because its plan exceeds a device by `excess` bytes. Returns false if nothing is
+ * left to reduce. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
 
-/* Returns the lead of activations. This is the number of micro-batches by which activations are fetched
- * early, and dropped late while they are spilled. */
+/* Returns how many micro-batches early activations are fetched. Spilled activations are dropped late by the
+ * same number. */
 uint32_t outline_lead(const struct outline *o);
 /* Sets ret[l] to the micro-batch size of layer l, for every layer. */
 void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret);
-/* Returns the number of packs and fills `starts`, which must have space for n_layers + 1 entries. Pack k
- * has the layers [starts[k], starts[k + 1]). */
+/* Sets `starts` to the first layer of each pack, followed by the end of the last pack. Returns the number of
+ * packs. `starts` must have space for n_layers + 1 entries. */
 uint32_t outline_packs(const struct outline *o, uint32_t *starts);
 
 #endif

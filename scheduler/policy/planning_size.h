@@ -24,8 +24,7 @@
 #include "scheduler/graph.h"
 #include "scheduler/policy/policy.h"
 
-/* Planning memory up to this size is not charged to a job's host memory. The memory of the worker
- * program itself is not charged either. */
+/* Planning memory up to this size is not charged to a job's host memory. */
 #define PLANNING_FREE_BYTES (64ull << 20)
 
 /* The size of a training graph. planning_measure fills it in. */
@@ -34,17 +33,15 @@ struct planning_size {
     uint64_t tasks, operands; /* upper bounds for one training step */
 };
 
-/* Computes the size of the graph that graph_build would make from this config. Returns the same errors
- * as graph_build. */
+/* Computes the size of the graph that graph_build would make. Returns the same errors as graph_build. */
 int planning_measure(const struct graph_config *config, struct planning_size *ret, struct err *err);
 
-/* Returns an upper bound on the number of bytes that planning needs. `s` is the size of the training
- * graph; the bound includes the evaluation graph. */
+/* Returns an upper bound on the bytes that planning needs. `s` is the size of the training graph. The
+ * evaluation graph is included. */
 uint64_t planning_bytes(const struct planning_size *s, enum policy_id policy, uint32_t n_devices);
 
-/* Returns an upper bound on the part of planning_bytes that a job still uses while it trains: the
- * graphs, the plan and the bound instructions. Returns 0 if planning_bytes is at most
- * PLANNING_FREE_BYTES. */
+/* Returns an upper bound on the planning memory that a job keeps while it trains. Returns 0 if planning_bytes
+ * is at most PLANNING_FREE_BYTES. */
 uint64_t planning_kept_bytes(uint64_t planning_bytes);
 
 #endif

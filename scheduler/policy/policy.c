@@ -30,13 +30,11 @@ static const struct policy *const policies[POLICY_COUNT] = {
 #undef POLICY
 };
 
-/* The policies that `auto` tries, in this order. If `resident` fits, nothing needs to move, and the
- * other policies are not tried. A job with several replicas is an exception, because data-parallel
- * devices may be faster. */
+/* The policies that `auto` tries, in this order. If `resident` fits, the others are tried only if the job has
+ * several replicas. */
 static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream, POLICY_harmony_dp};
 
-/* plan_make stops trying policies when it has a plan and the candidates so far had more than this number
- * of tasks. */
+/* plan_make tries no more policies after this many tasks, if it has a plan. */
 #define ENOUGH 100000
 
 /* The working state of one call of plan_make. */
@@ -53,8 +51,8 @@ struct plan_search {
     uint64_t least_host_bytes;
 };
 
-/* Builds a candidate and adds its tasks and its work to the totals of the trial. `ret` may be NULL if
- * only the required resources are wanted. */
+/* Builds a candidate and counts its tasks and its work. `ret` may be NULL if only the required resources are
+ * wanted. */
 static int build_candidate(struct plan_search *s, const struct candidate *c, struct plan **ret,
                            struct plan_need *ret_need)
 {
@@ -69,15 +67,15 @@ static int build_candidate(struct plan_search *s, const struct candidate *c, str
     return r;
 }
 
-/* Returns whether the search has reached its limit of work. The limit is higher while there is no plan. */
+/* Returns whether the search must stop because it has done too much work. It may work longer while there is
+ * no plan. */
 static bool is_over(const struct plan_search *s)
 {
     uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
     return s->trial.work > (s->best != NULL ? most : PLAN_WORK_IN_VAIN * most);
 }
 
-/* `auto` treats two times as equal if they differ by at most 1/SAME_TIME, because the simulator is not
- * more exact. */
+/* Two times that differ by at most 1/SAME_TIME count as equal. The simulator is not more exact. */
 #define SAME_TIME 200
 
 static bool plan_is_better(const struct plan_search *s, uint64_t ns, uint64_t bytes)
@@ -89,8 +87,8 @@ static bool plan_is_better(const struct plan_search *s, uint64_t ns, uint64_t by
     return bytes != s->best_bytes ? bytes < s->best_bytes : ns < s->best_ns;
 }
 
-/* Builds and simulates a candidate, and keeps its plan if it is the best so far. Returns the same values
- * as trial.run. */
+/* Builds and simulates a candidate. Keeps its plan if it is the best so far. Returns the same values as
+ * trial.run. */
 static int run_candidate(struct plan_search *s, const struct candidate *c)
 {
     struct trial *t = &s->trial;
@@ -106,8 +104,7 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
     if (p == NULL)
         return t->need.devices_fit;
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->trial.profile, s->request.machine);
-    /* The group state is not counted, because its few bytes are no reason to use fewer devices for
-     * updates. */
+    /* The group state is not counted. Its few bytes are no reason to use fewer devices. */
     uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out - sim->bytes.group_in;
     t->moves_data_only =
         sim->bytes.state_in + sim->bytes.state_out + sim->bytes.stash_in + sim->bytes.stash_out == 0;
@@ -125,8 +122,7 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
     return 1;
 }
 
-/* The `run` function of the trial. After the work limit is reached, it returns 0 (does not fit) without
- * building the candidate. */
+/* The `run` function of the trial. After the work limit, it returns 0 without building the candidate. */
 static int try_candidate(struct trial *t, const struct candidate *c)
 {
     struct plan_search *s = (struct plan_search *)t;
@@ -164,8 +160,8 @@ static int policy_need(struct plan_search *s, struct plan_need *ret)
     return r;
 }
 
-/* Sets *ret to the policies that a request allows, and returns their number. `auto` allows several
- * policies; all others allow only themselves. */
+/* Sets *ret to the policies that a request allows. Returns their number. Only `auto` allows several
+ * policies. */
 static uint32_t requested(const struct plan_request *request, const enum policy_id **ret)
 {
     uint32_t all = sizeof auto_tries / sizeof auto_tries[0];
@@ -175,8 +171,8 @@ static uint32_t requested(const struct plan_request *request, const enum policy_
     return request->train->n_replicas > 1 ? all : all - 1; /* harmony-dp, the last one, needs replicas */
 }
 
-/* Finds the candidate that needs the least device memory, among the leanest candidates of all policies
- * that the request allows. Sets *ret to the resources that it needs. */
+/* Finds the candidate that needs the least device memory, among all allowed policies. Sets *ret to the
+ * resources that it needs. */
 static int least_need(struct plan_search *s, const struct plan_request *request, struct plan_need *ret)
 {
     const enum policy_id *ids;
@@ -194,8 +190,8 @@ static int least_need(struct plan_search *s, const struct plan_request *request,
     return 0;
 }
 
-/* Tries the leanest candidate of each policy until one fits. plan_make calls this if the search was cut
- * short before it tried them. */
+/* Tries the leanest candidate of each policy until one fits. Called if the search stopped before it tried
+ * them. */
 static int try_leanest(struct plan_search *s, const struct plan_request *request)
 {
     const enum policy_id *ids;
@@ -251,7 +247,7 @@ uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret)
     return most;
 }
 
-/* Writes the part of a message that names the largest task, such as "; layer 2 (dense) needs most, 5120
+/* Writes the part of a message that names the largest task. Example: "; layer 2 (dense) needs most, 5120
  * bytes (5.00 KiB) in its backward pass". */
 static void largest_text(char *buf, size_t size, const struct graph *g)
 {

@@ -27,8 +27,8 @@ extern const char *const policy_names[POLICY_COUNT + 1]; /* NULL-terminated */
 enum update_place { UPDATE_AUTO, UPDATE_HOST, UPDATE_DEVICE, UPDATE_PLACE_COUNT };
 extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
 
-/* The criterion for the best plan: the shortest step, or the fewest bytes to and from the host. If two
- * plans are equal by this criterion, the other one decides. */
+/* What makes a plan the best: the shortest step, or the fewest bytes to and from the host. The other one
+ * decides between equal plans. */
 enum plan_objective { OBJECTIVE_TIME, OBJECTIVE_BYTES, OBJECTIVE_COUNT };
 extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1];
 
@@ -67,13 +67,12 @@ int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *r
  * profile_destroy. */
 struct profile *plan_profile(const struct plan_request *request);
 
-/* Sets *ret_bytes to the smallest capacity, equal for all devices, with which plan_make finds a plan.
+/* Finds the smallest device capacity in bytes with which plan_make succeeds. It is the same for all devices.
  * Ignores capacity_bytes of the machine. */
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
 
-/* Returns the number of bytes that the required operands of the largest device task need, each rounded
- * up to PLAN_ALIGN. No plan can use less device memory. Sets *ret to that task, or to NULL if the graph
- * has no device task. */
+/* Returns the number of bytes that the largest device task needs. No plan can use less device memory. Sets
+ * *ret to that task, or to NULL if there is none. */
 uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret);
 
 #endif

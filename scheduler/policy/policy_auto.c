@@ -39,7 +39,7 @@ static uint32_t team_devices(const struct plan_request *r, const struct candidat
     return c->single ? 1 : r->machine->n_devices / (c->teams > 1 ? c->teams : 1);
 }
 
-/* Returns the device of a pack. The packs are assigned round robin to the devices of the team. */
+/* Returns the device of a pack. The devices of a team take the packs in turn. */
 static uint32_t team_device(const struct plan_request *r, const struct candidate *c, uint32_t team,
                             uint32_t pack)
 {
@@ -52,7 +52,7 @@ static uint32_t pack_start(const struct candidate *c, uint32_t pack)
     return c->starts != NULL ? c->starts[pack] : pack;
 }
 
-/* Sets the owners of all shares. Devices of different teams that compute the same layer share its state. */
+/* Sets the owner of every share. Devices that compute the same layer for different teams share its state. */
 static void own_shares(const struct plan_request *r, const struct candidate *c, struct order *o)
 {
     order_own(o, c->teams);
@@ -64,8 +64,8 @@ static void own_shares(const struct plan_request *r, const struct candidate *c, 
     }
 }
 
-/* Returns the first row of a wave, relative to the team's rows. The row is a multiple of c->unit, so
- * that every layer has whole micro-batches. */
+/* Returns the first row of a wave, counted from the team's first row. It is a multiple of c->unit, so that
+ * micro-batches stay whole. */
 static uint32_t wave_begin(const struct candidate *c, uint32_t rows, uint32_t wave)
 {
     uint32_t unit = c->unit > 0 ? c->unit : 1;
@@ -76,9 +76,8 @@ static uint32_t wave_begin(const struct candidate *c, uint32_t rows, uint32_t wa
 static void pass_wave(struct passes *p, const struct plan_request *r, const struct candidate *c,
                       uint32_t team, uint32_t from, uint32_t to)
 {
-    /* With `snake`, the last forward pass runs in descending order and ends with the first micro-batch.
-     * The fused pass runs in ascending order, so it starts with that micro-batch, which is still on the
-     * device. */
+    /* With `snake`, the last forward pass ends with the first micro-batch. The fused pass starts with it,
+     * while it is still on the device. */
     for (uint32_t d = 0; c->snake && d < r->machine->n_devices; d++)
         p->back[d] = c->packs % 2 == 1;
     for (uint32_t k = 0; k < c->packs; k++)
@@ -89,9 +88,8 @@ static void pass_wave(struct passes *p, const struct plan_request *r, const stru
                       team_device(r, c, team, c->onward ? 2 * c->packs - k : k));
 }
 
-/* Returns the first layer from which packs no longer save S. While a saved S is spilled, it uses memory
- * that the fused layers need. So the packs just before the fused segment do not save S, unless
- * save_last_packs is set. */
+/* Returns the first layer from which packs no longer save S. Spilling S just before the fused segment would
+ * take memory that the segment needs. */
 static uint32_t save_end(const struct plan_request *r, const struct candidate *c)
 {
     if (c->save_last_packs)
@@ -184,8 +182,7 @@ static void auto_leanest(const struct plan_request *r, struct candidate *ret)
 struct pipeline_search {
     const struct plan_request *r;
     struct trial *t;
-    /* The best candidate with the current variant of knobs. The trial has the best candidate of all
-     * variants. */
+    /* The best candidate with the current knobs. The trial keeps the best of all knobs. */
     struct candidate best;
     uint64_t best_cost; /* UINT64_MAX: none fits yet */
     /* Whether the objective is fewest bytes and `best` moves nothing but data. */
@@ -194,8 +191,8 @@ struct pipeline_search {
     struct arena *arena;
 };
 
-/* Tries a candidate, and makes it s->best if it is better. Returns 1 if it fits, 0 if it does not fit,
- * or a negative errno. After ENOUGH tasks, returns 0 without trying it. */
+/* Tries a candidate and makes it s->best if it is better. Returns 1 if it fits, 0 if not, or a negative
+ * errno. After ENOUGH tasks, returns 0 without trying it. */
 static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
     if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
@@ -210,8 +207,8 @@ static int attempt(struct pipeline_search *s, const struct candidate *c)
     return e;
 }
 
-/* Returns the time of one micro-batch in layers [first, last) if they run as packs: two forward passes
- * and one backward pass. */
+/* Returns the time of one micro-batch in layers [first, last) as packs. Packs run forward twice and backward
+ * once. */
 static uint64_t pack_ns(const struct pipeline_search *s, uint32_t first, uint32_t last)
 {
     uint64_t sum = 0;
@@ -242,9 +239,8 @@ static uint64_t busiest_ns(const struct pipeline_search *s, const struct candida
     return most;
 }
 
-/* Cuts the layers into packs so that all devices of a team have about the same total time. The device
- * with the fused segment gets correspondingly shorter packs. Each pack ends at the layer where the sum
- * of times is nearest to its target. */
+/* Cuts the layers into packs so that all devices of a team work equally long. The device with the fused
+ * segment gets shorter packs. */
 static void cut_by_quota(const struct pipeline_search *s, const struct candidate *c, uint32_t *starts)
 {
     uint32_t n = team_devices(s->r, c), fused_device = team_device(s->r, c, 0, c->packs);
@@ -265,8 +261,8 @@ static void cut_by_quota(const struct pipeline_search *s, const struct candidate
     starts[c->packs] = c->fused;
 }
 
-/* Cuts the layers before c->fused into c->packs packs, or as near to that number as possible. There are
- * two ways to cut; the function uses the way in which the busiest device has less to do. */
+/* Cuts the layers before c->fused into about c->packs packs. Tries two ways and takes the one in which the
+ * busiest device has less to do. */
 static void cut_packs(struct pipeline_search *s, struct candidate *c)
 {
     if (c->packs > c->fused)
@@ -289,8 +285,7 @@ static void cut_packs(struct pipeline_search *s, struct candidate *c)
         c->starts = even;
 }
 
-/* Cuts all layers into `total` runs of about the same time. The last run is the fused segment. It may
- * have more layers than a pack, because it recomputes nothing. */
+/* Cuts all layers into `total` parts of about the same time. The last part is the fused segment. */
 static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
 {
     const struct profile *prof = s->t->profile;
@@ -315,8 +310,8 @@ static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
     cut_packs(s, c);
 }
 
-/* Finds the smallest number of packs with which a candidate fits, by bisection. Sets *ret_total to this
- * number, including the fused segment, or to 0 if no candidate fits. */
+/* Finds the smallest number of packs that fits. Sets *ret_total to this number, including the fused segment.
+ * Sets it to 0 if nothing fits. */
 static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t *ret_total)
 {
     uint32_t low = 1, high = s->r->train->n_layers;
@@ -337,8 +332,8 @@ static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t
     return e < 0 ? e : 0;
 }
 
-/* Tries more packs than necessary, because smaller packs leave memory for other uses. In a pipeline, a
- * multiple of the number of devices gives the best balance. */
+/* Tries more packs than necessary, because smaller packs leave memory for other uses. Multiples of the number
+ * of devices are best balanced. */
 static int try_packs(struct pipeline_search *s, uint32_t fewest)
 {
     const uint32_t n = team_devices(s->r, &s->best), most = s->r->train->n_layers;
@@ -359,8 +354,8 @@ static int try_packs(struct pipeline_search *s, uint32_t fewest)
     return 0;
 }
 
-/* Tries longer fused segments, by bisection. Layers in the fused segment are not recomputed. In a
- * pipeline, however, only one device runs the segment, so it should not take much longer than the packs. */
+/* Tries longer fused segments, which save recomputation. In a pipeline only one device runs the segment, so
+ * it must not take too long. */
 static int try_fused(struct pipeline_search *s)
 {
     uint32_t low = 0, high = s->best.fused;
@@ -403,13 +398,13 @@ static int try_onward(struct pipeline_search *s)
     if (s->r->machine->n_devices == 1 || c.teams > 1)
         return 0;
     c.onward = true;
-    /* The two passes of a layer run on different devices, so its state cannot stay on one device. */
+    /* The passes of a layer run on different devices, so its state cannot stay on one. */
     c.knobs.pinned = NULL;
     int e = attempt(s, &c);
     return e < 0 ? e : 0;
 }
 
-/* Tries 2, 4, 8, ... waves. Stops when a candidate is not better than the one before it. */
+/* Tries 2, 4, 8 and more waves. Stops when a candidate is not better than the previous one. */
 static int try_waves(struct pipeline_search *s)
 {
     uint32_t most = s->r->train->n_micro / (s->best.teams > 1 ? s->best.teams : 1); /* no wave is empty */
@@ -432,8 +427,8 @@ static uint64_t state_bytes(const struct graph_layer *l)
     return l->size.w + l->k_bytes + l->b_bytes + 3ull * PLAN_ALIGN;
 }
 
-/* Pins layers in ascending order, within the budget of each device. The first layers benefit most,
- * because they are updated last and needed first in the next step. */
+/* Pins layers in ascending order, up to the budget of each device. The first layers gain most: they are
+ * updated last and needed first. */
 static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *budget)
 {
     const struct graph *g = s->r->train;
@@ -453,8 +448,8 @@ static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *
     c->knobs.pinned = pinned;
 }
 
-/* Sets ret[d] to the number of bytes on device d that are left for pinned state. This is the capacity
- * minus the bytes that the candidate needs when nothing is pinned or retained. */
+/* Sets ret[d] to the number of bytes that device d can use for pinned state. This is what the candidate
+ * leaves free when nothing is pinned or retained. */
 static int spare_bytes(struct pipeline_search *s, const struct candidate *c, uint64_t *ret)
 {
     struct candidate bare = *c;
@@ -491,8 +486,8 @@ static int attempt_pinned(struct pipeline_search *s, struct candidate *c, const 
     return attempt(s, c);
 }
 
-/* Tries to pin the state of all layers, so that no state moves. Reduces the number of packs as long as
- * the candidate fits. */
+/* Tries to pin the state of all layers, so that no state moves. Then uses fewer packs as long as the
+ * candidate fits. */
 static int try_all_pinned(struct pipeline_search *s)
 {
     uint64_t endless[DEVICE_MAX], sum = 0, has = 0;
@@ -541,8 +536,7 @@ static int improve(struct pipeline_search *s, uint32_t fewest)
     return e;
 }
 
-/* Searches for the best pipeline. All devices form one team, or there are several teams and each is a
- * pipeline. */
+/* Searches for the best pipeline. Each team is a pipeline of its own. */
 static int search_pipeline(const struct plan_request *r, struct trial *t, uint32_t teams)
 {
     struct pipeline_search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
@@ -567,8 +561,8 @@ static int search_pipeline(const struct plan_request *r, struct trial *t, uint32
 /* Number of outlines to build for data-parallel devices. */
 #define OUTLINES 3
 
-/* Builds an outline with the given lead_state. If it does not fit, sets *ret_excess to the number of
- * bytes by which the worst device exceeds its capacity, or to 0 if only host memory is too small. */
+/* Builds the plan of an outline with the given lead_state. If it does not fit, sets *ret_excess to the bytes
+ * that the worst device lacks. This is 0 if only the host lacks memory. */
 static int try_outline(const struct plan_request *r, struct trial *t, const struct outline *o,
                        uint32_t lead_state, uint64_t *ret_excess)
 {
@@ -584,8 +578,7 @@ static int try_outline(const struct plan_request *r, struct trial *t, const stru
     return e;
 }
 
-/* Builds an outline and shrinks it until it fits. If the outline cannot shrink any further, tries it
- * with less overlap. */
+/* Builds an outline and shrinks it until it fits. As a last resort, tries it with less overlap. */
 static int try_outline_shrunk(const struct outline_request *q, const struct plan_request *r, struct trial *t,
                               struct outline *o)
 {
@@ -599,8 +592,8 @@ static int try_outline_shrunk(const struct outline_request *q, const struct plan
     return e;
 }
 
-/* Lists the best outlines for `teams` devices and builds each of them. If save_on_host is set, each
- * outline is built a second time with save_last_packs. */
+/* Lists the best outlines for `teams` devices and builds each of them. With save_on_host, also builds each
+ * one with save_last_packs. */
 static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t teams,
                               bool save_on_host)
 {

@@ -22,8 +22,8 @@ static const struct knobs variants[] = {
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])
 
-/* Finds by bisection the smallest value of *count, at least `low`, with which the candidate fits.
- * `count` points to a field of *c. The initial value of *count must fit. */
+/* Finds the smallest *count, from `low` upwards, with which the candidate fits. `count` points into *c. Its
+ * initial value must fit. */
 static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_t low)
 {
     uint32_t high = *count;

@@ -70,7 +70,7 @@ static bool result_is_better(const struct profile_search *s, const struct profil
     return a->ns != b->ns ? a->ns < b->ns : a->bytes < b->bytes;
 }
 
-/* Simulates a plan, and keeps it if it is better than the best plan so far. Takes ownership of *made. */
+/* Simulates a plan and keeps it if it is the best so far. Takes ownership of *made. */
 static void consider_plan(struct profile_search *s, const struct plan_request *r, const struct profile *prof,
                           const struct outline *o, struct profile_search_result *made)
 {
@@ -91,9 +91,8 @@ static void consider_plan(struct profile_search *s, const struct plan_request *r
     }
 }
 
-/* Builds the plan of an outline. Returns 1 if it fits, 0 if it does not, or a negative errno. If it does
- * not fit, sets *ret_excess to the number of bytes by which the worst device exceeds its capacity, or to
- * 0 if only host memory is too small. */
+/* Builds the plan of an outline. Returns 1 if it fits, 0 if not, or a negative errno. Sets *ret_excess to the
+ * bytes that the worst device lacks. */
 static int build(struct profile_search *s, const struct outline *o, uint64_t *ret_excess)
 {
     struct profile_search_result made = {0};
@@ -134,9 +133,8 @@ static int build_fitting(struct profile_search *s, struct outline *o)
 
 /* ---- the list ---- */
 
-/* Fills `ret` with the possible micro-batch sizes and returns their number. A size must divide the rows
- * of a device, and both passes must have been measured at this size. If the request names a size, only
- * this size is possible. */
+/* Lists the possible micro-batch sizes and returns their number. A size must divide the rows of a device and
+ * must have been measured. The request may allow only one. */
 static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devices, uint32_t *ret)
 {
     const struct table *t = q->table;
@@ -196,9 +194,8 @@ static int build_best(struct profile_search *s, int builds)
 
 /* ---- variations ---- */
 
-/* Makes variation number `way` of the best outline: more pins, larger or smaller packs, or fewer fused
- * layers. When devices wait for one another, the estimates are least exact for these parameters. Returns
- * false if the variation changes nothing or is not allowed. */
+/* Changes the best outline in way number `way`, such as more pins or smaller packs. Returns false if the
+ * change has no effect or is not allowed. */
 static bool vary(const struct profile_search *s, int way, struct outline *ret)
 {
     uint32_t n = s->q->table->n_layers;
@@ -226,8 +223,8 @@ static bool vary(const struct profile_search *s, int way, struct outline *ret)
     return ret->pins != o->pins || ret->pack != o->pack || ret->fused != o->fused;
 }
 
-/* Tries variations of the best plan while its devices wait. Stops when all kinds of variation have
- * failed one after another. */
+/* Tries variations of the best plan while its devices wait. Stops when every kind of variation has failed in
+ * a row. */
 static int refine(struct profile_search *s)
 {
     int failed = 0;
