@@ -25,8 +25,8 @@ static void mark_host_use(const struct draft *d, bool *used)
             used[d->operands.at[i].tensor] = true;
 }
 
-/* Assigns a host offset to every tensor that is ever in host memory. Returns the size of the host pool
- * in bytes. State comes first in the graph, so it has the same offsets in every plan of a model. */
+/* Assigns a host offset to every tensor that is ever in host memory. Returns the size of that memory in
+ * bytes. State always gets the same offsets, in every plan of a model. */
 static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, const bool *used)
 {
     uint64_t at = 0;
@@ -109,8 +109,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
     vec_push(&d->instrs, in);
 }
 
-/* Makes the entry, flush and exit programs. They need no waits, because all streams are empty before and
- * after them, and each program uses a copy on only one stream. */
+/* Makes the entry, flush and exit programs. They need no waits: all streams are empty before them, and each
+ * copy is used on only one stream. */
 static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 {
     struct draft entry = {.segments = cycle->segments}, flush = entry,
@@ -146,17 +146,16 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
-/* Maximum number of times that a draft is made again with a lower budget for retention. Placement wastes
- * some memory between segments, so the peak may exceed the capacity even if the live bytes fit. */
+/* How often a draft is made again with less memory for retention. A draft may need more memory than its live
+ * bytes, because placement leaves holes. */
 #define RETAIN_TRIES 4
-/* Limits on the size of a draft, in instructions. Above LEAVE_WASTE_ABOVE, the budget starts a little
- * below the capacity, because placement is fast only if some memory stays unused. Above RETAIN_BELOW,
- * retention is skipped because it takes too long. */
+/* Limits on the number of instructions in a draft. Above LEAVE_WASTE_ABOVE, some memory stays unused, because
+ * placement is then faster. Above RETAIN_BELOW, nothing is retained. */
 #define LEAVE_WASTE_ABOVE 20000
 #define RETAIN_BELOW      200000
 
-/* Lowers the retention budget of every device whose peak exceeds its capacity. Returns true if any
- * budget was lowered. */
+/* Lowers the retention budget of every device whose peak is too high. Returns true if any budget was
+ * lowered. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
 {
     bool over = false;
@@ -170,8 +169,8 @@ static bool lower_budget(const struct draft *d, const struct machine *m, uint64_
     return over;
 }
 
-/* Drafts and places a program, and retains copies in the memory that is left over. If no attempt fits
- * the devices, the result is the draft without retained copies. */
+/* Drafts and places a program. Uses the memory that is left to retain copies. If that never fits, no copy is
+ * retained. */
 static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
                            const struct machine *m, bool cyclic)
 {
@@ -282,12 +281,11 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
 }
 
-/* draft_waits keeps one clock entry per stream and instruction. With 64 streams (16 devices),
- * draft_waits takes as long as all other stages together. */
+/* draft_waits gets slower with more streams. With this number of streams, it takes as long as all other
+ * stages together. */
 #define CLOCK_STREAMS 64
 
-/* Returns an estimate of the time spent building both drafts. The unit is one instruction of a
- * one-device plan. */
+/* Estimates the time spent building both drafts. The unit is one instruction of a one-device plan. */
 static uint64_t work_of(const struct draft *cycle, const struct draft *eval)
 {
     uint64_t streams = (uint64_t)cycle->n_devices * LANE_COUNT + 1;

@@ -27,9 +27,8 @@
 
 /* ---- the task order, decided by a policy ---- */
 
-/* Returns whether the update of `layer` runs on a device. UPDATE_DEVICE and UPDATE_HOST apply to all
- * layers. UPDATE_AUTO updates pinned layers on their device and all other layers on the host. `pinned`
- * has one entry per layer; NULL means that no layer is pinned. */
+/* Returns whether the update of `layer` runs on a device. With UPDATE_AUTO, this is true only for pinned
+ * layers. `pinned` has one entry per layer. It may be NULL. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
 /* Value of todo.share for a task that is not divided into shares. */
@@ -71,17 +70,15 @@ struct order {
     uint32_t n_shares;
     /* The device that owns each share, indexed by [layer][share]. NULL if n_shares is 1. */
     uint32_t *owners;
-    /* If set, each device fetches all of W from the host, as in Harmony, and only dW and K are shared. */
+    /* If set, each device fetches all of W from the host. Only dW and K are shared. */
     bool alone;
     /* Per layer: whether its state never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;
-    /* The tasks to run. After order_merge they are in issue order. Before, only the tasks of the same
-     * location are in order. */
+    /* The tasks to run. Before order_merge, only the tasks of the same location are in order. */
     VEC(struct todo) todos;
 };
 
-/* Initialises an empty order for n_devices devices, with n_shares set to 1. The caller frees it with
- * order_finish. */
+/* Initialises an empty order without shares. The caller frees it with order_finish. */
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
 void order_finish(struct order *o);
 /* Returns the largest number of devices, at most n_devices, that divides the number of replicas evenly. */
@@ -90,11 +87,10 @@ uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
 void order_own(struct order *o, uint32_t n_shares);
 /* Appends a task that is not divided into shares. Sets t.share to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
-/* Sets *ret to the order of the eval program. It has only the forward tasks of `o`, and none of them
- * saves S. */
+/* Sets *ret to the order of the eval program. It has only forward tasks, and none of them saves S. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
-/* Merges the todos of all locations into one issue order, by list scheduling with the durations in the
- * profile. Returns -EINVAL if the orders of the locations contradict each other. */
+/* Merges the todos of all locations into one issue order. The profile tells how long each task takes. Returns
+ * -EINVAL if the orders of the locations contradict each other. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
 /* Decides how long a copy stays on a device after a task has used it. */
@@ -107,11 +103,11 @@ enum keep_rule {
     KEEP_LRU,
 };
 
-/* The parameters of a candidate that concern memory rather than the task order. Residency and paging
- * read them. A larger lead hides more moves behind compute, but needs more memory. */
+/* The parameters of a candidate that concern memory. A larger lead hides more moves behind compute, but needs
+ * more memory. */
 struct knobs {
     enum keep_rule keep;
-    /* KEEP_UNIT only: the layers whose W, K and B never leave their device. NULL if no layer is pinned. */
+    /* KEEP_UNIT only: layers whose W, K and B never leave their device. May be NULL. */
     const bool *pinned;
     /* KEEP_UNIT only: use free memory to keep copies that would otherwise be fetched again. */
     bool retain;
@@ -134,8 +130,7 @@ uint32_t tensor_pieces(const struct graph *g, uint32_t n_shares, tensor_id t);
 void tensor_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_t piece, uint64_t *ret_begin,
                   uint64_t *ret_end);
 
-/* A byte range of a tensor, and the pieces that the range consists of. The range is either one piece or
- * the whole tensor. */
+/* A byte range of a tensor: the whole tensor or one piece of it. */
 struct extent {
     uint32_t piece, n_pieces; /* first piece, and number of pieces */
     uint64_t begin, end;      /* bytes of the tensor */
@@ -150,15 +145,14 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 /* Value of segment.start until an instruction creates the segment. */
 #define SEGMENT_UNBORN UINT32_MAX
 
-/* The lifetime of one copy on one device. The copy holds a whole tensor or one piece of a tensor.
- * Residency or paging makes the segments of a draft, and placement assigns their addresses. */
+/* One copy on one device, from its creation to its drop. It holds a whole tensor or one piece. Placement
+ * assigns its address. */
 struct segment {
     tensor_id tensor;
     uint32_t device;
     struct extent of;
-    /* Positions of the instructions that create and drop the copy. For a copy that is never dropped,
-     * start is 0 and end is n - 1. For a copy that is created late in a cycle and dropped early in the
-     * next cycle, start is greater than end. */
+    /* Positions of the instructions that create and drop the copy. If start > end, the drop is in the next
+     * cycle. A copy that is never dropped has 0 and n - 1. */
     uint32_t start, end;
     /* Whether the copy is alive at the boundary between two cycles. */
     bool boundary;
@@ -176,9 +170,8 @@ struct draft_operand {
     struct extent of;
 };
 
-/* A program under construction. Its operands refer to segments instead of addresses. Residency or paging
- * fills the draft, and placement and waits complete it. plan_build then copies it into the plan and
- * frees it. */
+/* A program under construction. Its operands name segments instead of addresses. plan_build copies it into
+ * the plan and frees it. */
 struct draft {
     const struct graph *graph;
     uint32_t n_devices, n_shares;
@@ -206,7 +199,7 @@ struct gap {
     /* Identifies the gap: the index, in issue order, of the operand use that caused the fetch. */
     uint32_t use;
     uint32_t device;
-    /* Positions of the drop and the fetch. If from > to, the gap crosses the boundary of the cycle. */
+    /* Positions of the drop and the fetch. If from > to, the fetch is in the next cycle. */
     uint32_t from, to;
     uint64_t bytes; /* size of the copy */
     /* Number of bytes that would not move if the copy stayed. */
@@ -215,54 +208,48 @@ struct gap {
 };
 typedef VEC(struct gap) gap_list;
 
-/* Makes a draft from a merged order by adding moves and drops between the tasks. `retained` lists the
- * gaps of an earlier draft of the same order, sorted by `use`; the gaps marked `retain` are closed.
- * ret_gaps receives the gaps that remain. Both may be NULL. */
+/* Makes a draft from a merged order by adding moves and drops. Keeps the copies whose gaps are marked in
+ * `retained`, which is sorted by `use`. ret_gaps gets the other gaps. Both may be NULL. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *retained, gap_list *ret_gaps);
-/* Marks the gaps to retain, so that as many bytes as possible are saved. The marked gaps of a device
- * must fit into the part of capacity[device] that the draft leaves free. */
+/* Marks the gaps to retain, so that the fewest bytes move. They must fit into the part of capacity[device]
+ * that the draft leaves free. */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
-/* Marks the gaps of one device that are worth retaining. free_bytes[p] is the free memory at position p.
- * A gap that needs no memory is always retained. */
+/* Marks the gaps of one device that are worth retaining. free_bytes[p] is the free memory at position p. A
+ * gap that needs no memory is always marked. */
 void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, uint32_t n_positions);
 /* Returns the largest number of bytes that are alive on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
-/* Assigns an address to every segment and sets d->peak. Never fails: the caller compares the peaks with
- * the capacities. `limits` has one entry per device and makes the placement of large drafts faster. It
- * may be NULL. */
+/* Assigns an address to every segment and sets d->peak. Never fails, even if a peak exceeds its capacity.
+ * `limits` makes large drafts faster. It may be NULL. */
 void draft_place(struct draft *d, const uint64_t *limits);
-/* Makes a draft with addresses by replaying one LRU cache per device. The order must be merged and must
- * have no REC. Never fails: a cache is always large enough for the largest task of its device, even if
- * this exceeds the capacity. */
+/* Makes a draft with addresses by replaying one LRU cache per device. The order must be merged and must have
+ * no REC. Never fails, even if a task exceeds the capacity. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
 /* Adds the waits to a draft whose segments have addresses. Leaves out redundant waits. */
 void draft_waits(struct draft *d);
 
-/* The functions draft_put_* append to a draft (draft.c). After draft_put_task, the caller calls
- * draft_put_use once for each operand. The first instruction that writes a segment sets its start, and
- * its drop sets its end. */
+/* The draft_put_* functions append to a draft. After draft_put_task, the caller calls draft_put_use once for
+ * each operand. */
 void draft_put_task(struct draft *d, const struct todo *t);
 void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, struct extent of);
-/* Appends a move of the extent `of`, which must lie within both the source and the destination. If both
- * segments are on the same device, draft_put_send appends a COPY. */
+/* Appends a move of the extent `of`, which both copies must contain. draft_put_send appends a COPY if both
+ * are on one device. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
 void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
 void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
-/* Returns whether a todo uses operand `op` of its graph task. FWD and REC may omit optional outputs. */
+/* Returns whether a todo uses operand `op` of its graph task. FWD and REC need not write every output. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
-/* Returns the number of operands that a todo has for operand `op` of its graph task. The number is 1,
- * except for the K of a share of an update, which has one operand for each part of K. */
+/* Returns the number of operands that a todo has for operand `op` of its graph task. It is 1, except that K
+ * may have one operand per part. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
-/* Returns the extent of the i-th operand that a todo has for operand `op`. `i` must be less than
- * todo_extents. */
+/* Returns the extent of operand number `i` among those for `op`. `i` must be less than todo_extents. */
 struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
                           uint32_t i);
-/* Returns whether the trainer reads the tensor (RESULT or DECISION). If so, the value must be on the
- * host after the step. */
+/* Returns whether the trainer reads the tensor. If so, it must be on the host after the step. */
 bool trainer_reads(const struct graph_tensor *t);
 
 /* ---- plans ---- */
@@ -273,22 +260,20 @@ struct plan_need {
     uint64_t device_bytes;
     uint64_t peak[DEVICE_MAX]; /* highest address on each device */
     uint64_t host_bytes;
-    /* Whether the devices have enough memory. If they do and there is still no plan, host memory is too
-     * small. */
+    /* Whether the devices have enough memory. If true and there is no plan, host memory is too small. */
     bool devices_fit;
     /* Cost of building the candidate, in instructions. Instructions count more if there are many devices. */
     uint64_t work;
 };
-/* Runs every stage after the policy. Merges `cycle`, drafts and places both programs, and makes a plan.
- * If the programs do not fit the machine, sets *ret to NULL and returns 0. Sets *ret_need in both cases.
- * `ret` may be NULL if only ret_need is wanted. */
+/* Makes a plan from the order `cycle`, which it merges first. If the plan does not fit the machine, sets *ret
+ * to NULL and returns 0. Also sets *ret_need. `ret` may be NULL. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
 
 struct outline;
-/* Builds the plan that an outline (outline.h) describes. r->train must have the outline's micro-batch
- * sizes. Returns the same values as plan_build. */
+/* Builds the plan that an outline describes. r->train must have the outline's micro-batch sizes. Returns the
+ * same values as plan_build. */
 int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
                  struct plan **ret, struct plan_need *ret_need, struct err *err);
 
@@ -338,13 +323,11 @@ struct candidate {
     struct knobs knobs;
 };
 
-/* The interface through which a policy's search tries candidates. plan_make provides it, and tests
- * replace `run` to see every candidate. The fields up to moves_data_only describe the last candidate
- * tried. */
+/* Through this interface, a search tries candidates. Tests replace `run` to see every candidate. The fields
+ * up to moves_data_only describe the last candidate. */
 struct trial {
-    /* Builds and simulates a candidate, and keeps it if it fits and is the best so far. Returns 1 if the
-     * candidate fits the devices, even if host memory is too small. Returns 0 if it does not fit, or a
-     * negative errno. */
+    /* Builds and simulates a candidate. Keeps it if it is the best so far. Returns 1 if it fits the devices,
+     * 0 if not, or a negative errno. Host memory may still be too small. */
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
     struct plan_need need;
@@ -360,8 +343,8 @@ struct trial {
     bool cut_short;
 };
 
-/* A policy is a rule that turns a graph and a machine into candidates and their task orders. Each row of
- * policies.def has one constant object of this type, in the policy's own file. */
+/* A policy turns a graph and a machine into candidates and their task orders. Each row of policies.def has
+ * one object of this type. */
 struct policy {
     const char *name;
     enum update_place default_update; /* the meaning of UPDATE_AUTO under this policy */
@@ -370,8 +353,8 @@ struct policy {
     int (*search)(const struct plan_request *r, struct trial *t);
     /* Sets *ret to the candidate that needs the least device memory. */
     void (*leanest)(const struct plan_request *r, struct candidate *ret);
-    /* Makes the task order of a candidate. The caller frees it with order_finish. r->update is never
-     * UPDATE_AUTO here: the caller has replaced it with default_update. */
+    /* Makes the task order of a candidate. The caller frees it with order_finish. r->update must not be
+     * UPDATE_AUTO. */
     void (*order)(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret);
 };
@@ -387,8 +370,8 @@ struct policy {
 uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
                           uint32_t count, uint32_t *starts);
 
-/* The layers of one device whose gradients are complete but not yet reduced. They wait until the
- * exchange with the other devices has had enough time. `layers` is in order of completion. */
+/* The layers of one device whose gradients are complete but not yet reduced. They wait until the exchange
+ * with other devices has had enough time. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
     /* Time that the first waiting layer has had for its exchange so far. */
@@ -437,15 +420,13 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device);
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
-/* Adds the remaining reductions and the updates that wait for a decision. Frees the memory that
- * passes_begin allocated. */
+/* Adds the remaining reductions and updates. Frees the memory that passes_begin allocated. */
 void passes_end(struct passes *p);
 
-/* Tries Harmony's candidates to find the fewest packs that fit. `retain` is the value of knobs.retain in
- * all of them. Returns 0, or the error that t->run returned. */
+/* Tries Harmony's candidates to find the fewest packs that fit. All have knobs.retain set to `retain`.
+ * Returns 0, or the error that t->run returned. */
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain);
-/* Adds Harmony's passes of rows [from, to). The packs, c->packs_fwd forward and c->packs_bwd backward,
- * are assigned round robin to `n` devices, starting with `device`. */
+/* Adds Harmony's passes of rows [from, to). `n` devices take the packs in turn, starting with `device`. */
 void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
                     uint32_t n);
 
@@ -458,13 +439,12 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
  *
  * order_begin adds the DECIDE that every update reads, if no gradient takes part in the decision. */
 void order_begin(struct order *o);
-/* Adds the tasks that can run after the backward pass of micro-batch `micro` through layers [first,
- * last). If a replica is complete, these are the reductions. If the step is complete, these are the
- * norms or updates. Each update on the device increments *item, so that K is fetched just in time. */
+/* Adds the tasks that can run after a backward pass through layers [first, last). These are reductions, norms
+ * or updates. Each update on the device increments *item. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
-/* Adds DECIDE and all updates if the graph has a decision. Otherwise does nothing. bwd_device has one
- * entry per layer. next_span and next_item have one entry per device, and the function advances them. */
+/* Adds DECIDE and all updates if the graph has a decision. Advances next_span and next_item, which have one
+ * entry per device. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
 

@@ -60,8 +60,8 @@ void draft_put_task(struct draft *d, const struct todo *t)
     in->replica = d->graph->tasks[t->task].replica;
 }
 
-/* Records that the last instruction of the draft writes a segment. The first such instruction creates
- * the segment, unless the segment was alive before the program began. */
+/* Records that the last instruction writes a segment. The first write creates the segment, unless it was
+ * alive before the program began. */
 static void created(struct draft *d, uint32_t segment)
 {
     struct segment *s = &d->segments.at[segment];

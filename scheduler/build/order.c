@@ -109,7 +109,7 @@ void order_begin(struct order *o)
         add_decide(o);
 }
 
-/* Adds a replica's gradients to those of replica 0 if `micro` is the last micro-batch of the replica. */
+/* Adds a replica's gradients to those of replica 0, if `micro` is its last micro-batch. */
 static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micro, uint32_t device,
                    uint32_t span, uint32_t item)
 {
@@ -144,7 +144,7 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
     }
 }
 
-/* Adds the updates of all shares of a layer. Each update runs on the device that owns the share. */
+/* Adds the updates of all shares of a layer. Each runs on the device that owns the share. */
 static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, uint32_t *next_item)
 {
     for (uint32_t s = 0; s < o->n_shares; s++) {
@@ -176,9 +176,8 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 
 /* ---- shares ---- */
 
-/* Adds a device's tasks for the gradient of a layer, after the other devices' gradients have arrived.
- * The device reduces its own share, and updates it if updates run on devices. Only the owner of share 0
- * adds the host tasks of the layer, so that they are added once. */
+/* Adds a device's tasks after the gradients of a layer have arrived. The device reduces its own share and may
+ * update it. Only the owner of share 0 adds host tasks. */
 static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
@@ -203,7 +202,7 @@ static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
     }
 }
 
-/* Returns the time that a device needs to exchange the gradient of a layer with the other devices. */
+/* Returns the time that a device needs to exchange a layer's gradient with other devices. */
 static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
 {
     uint64_t share = p->o->graph->layers[layer].size.w / p->o->n_shares,
@@ -211,8 +210,8 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Adds pass_ns to the time that the device's waiting layers have had for their exchange, and settles
- * each layer that has had enough time. If `all` is set, settles every waiting layer. */
+/* Settles the layers that have waited long enough for their exchange. pass_ns is added to their time first.
+ * If `all` is set, settles every waiting layer. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -241,8 +240,8 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
             open->layers[open->n++] = l;
 }
 
-/* Called after every backward or fused pass. If the order is data-parallel and the pass had the device's
- * last rows, settles waiting layers and adds the layers of this pass to the waiting list. */
+/* Starts the exchange of gradients after a backward or fused pass. Does nothing unless the order is
+ * data-parallel and the pass had the device's last rows. */
 static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                      uint32_t device, bool fused)
 {
@@ -279,8 +278,7 @@ void passes_end(struct passes *p)
     xfree(p->bwd_device);
 }
 
-/* Returns whether micro-batch `micro` saves S in its forward pass. `first` is the first layer of the
- * pack. */
+/* Returns whether micro-batch `micro` saves S in its forward pass. `first` is the pack's first layer. */
 static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
 {
     uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
@@ -321,8 +319,7 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
     end_span(p, device);
 }
 
-/* Adds the RECs that the backward pass of a pack needs. They recompute the inputs of all layers but the
- * first, and the S of all trained layers. */
+/* Adds the RECs that the backward pass of a pack needs. They recompute the inputs and the S of its layers. */
 static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -361,9 +358,8 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     exchange(p, first, last, from, to, device, false);
 }
 
-/* Adds the forward and backward pass of one micro-batch through the fused layers [first, last), as one
- * item. The first layers may have larger micro-batches than the rest. The function calls itself for each
- * smaller micro-batch between their forward and backward pass. */
+/* Adds the forward and backward pass of one micro-batch through fused layers. Later layers may have smaller
+ * micro-batches. Then the function calls itself for each of them. */
 static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -397,8 +393,8 @@ static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t 
     return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1;
 }
 
-/* Fills the runs one by one, each up to the time `limit`, and leaves at least one layer for every later
- * run. Returns whether `count` runs are enough for all layers. */
+/* Fills each run with layers up to the time `limit`. Every later run keeps at least one layer. Returns
+ * whether `count` runs are enough. */
 static bool partition_within(const struct profile *p, uint32_t forwards, uint32_t first, uint32_t last,
                              uint32_t count, uint64_t limit, uint32_t *starts)
 {
@@ -439,14 +435,13 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
 
 /* ---- merge ---- */
 
-/* The state of a merge: the versions of all tensors, and the time at which each location becomes free. */
+/* The state of a merge. It knows which values exist and when each location becomes free. */
 struct merger {
     const struct order *o;
     const struct graph *g;
     /* Per tensor: index of its first piece in `written` and `ready_ns`. */
     uint32_t *first;
-    /* Per piece: its version, which is the number of writes in this step so far. NOTHING if the piece
-     * has no value. */
+    /* Per piece: the number of writes in this step so far. NOTHING if it has no value. */
     uint32_t *written;
     /* Per piece: the time at which its newest value is complete. */
     uint64_t *ready_ns;
@@ -457,7 +452,7 @@ struct merger {
 
 #define NOTHING UINT32_MAX
 
-/* Returns whether a piece has no bytes. Small tensors have some empty shares, which no task ever writes. */
+/* Returns whether a piece has no bytes. No task ever writes such a piece. */
 static bool is_empty_piece(const struct order *o, tensor_id t, uint32_t piece)
 {
     uint64_t begin, end;
@@ -476,8 +471,8 @@ static uint32_t location_index(const struct order *o, uint32_t loc)
     return loc == PLAN_HOST ? o->n_devices : loc;
 }
 
-/* Sets *ret_ns to the earliest time at which a task can start. Returns false if one of its inputs does
- * not exist yet. */
+/* Sets *ret_ns to the earliest time at which a task can start. Returns false if an input does not exist
+ * yet. */
 static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -502,15 +497,14 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
     return true;
 }
 
-/* Returns the duration of a task from the profile. The duration of a share is proportional to its size. */
+/* Returns the duration of a task from the profile. A share takes time in proportion to its size. */
 static uint64_t todo_ns(const struct merger *m, const struct todo *t, const struct profile *prof)
 {
     uint64_t ns = profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
     return t->share == SHARE_ALL ? ns : ns / m->o->n_shares;
 }
 
-/* Schedules a task at start_ns. The location is busy until the task ends, and the outputs of the task
- * get their new versions. */
+/* Schedules a task at start_ns. The location is busy until the task ends. The outputs get new versions. */
 static void commit(struct merger *m, const struct todo *t, uint32_t location, uint64_t start_ns,
                    const struct profile *prof)
 {

@@ -29,7 +29,7 @@
 
 #define NONE SEGMENT_NONE
 
-/* The cache's data about a segment that is on its device. A block has the same index as its segment. */
+/* What the cache knows about a segment on its device. Both have the same index. */
 struct cache_block {
     uint64_t bytes;        /* space it occupies, a multiple of PLAN_ALIGN */
     uint32_t below, above; /* neighbours by address */
@@ -38,8 +38,8 @@ struct cache_block {
     uint32_t other;
     /* Position of the last task that used the block. */
     uint32_t used;
-    /* Lane of the last instruction that used the block. The drop of the block goes to the same lane, so
-     * that no stream waits only to drop the block. */
+    /* Lane of the last instruction that used the block. The block is dropped on this lane, so that no stream
+     * waits for the drop. */
     enum lane lane;
     bool dirty;
 };
@@ -54,7 +54,7 @@ struct cache {
 struct cache_use {
     tensor_id tensor;
     enum access access;
-    /* NONE if the operand is not on the device yet, or if the task runs on the host. */
+    /* NONE if the operand is not on the device yet or the task runs on the host. */
     uint32_t segment;
     /* The block was added to the cache for this task and does not have its value yet. */
     bool admitted;
@@ -222,8 +222,8 @@ static uint32_t next_above(struct paging *p, const struct cache *c, uint32_t bel
     return below == NONE ? c->lowest : block_at(p, below)->above;
 }
 
-/* Returns whether the hole just above the block `below` has at least `bytes` bytes. NONE means the hole
- * below the lowest block. */
+/* Returns whether the hole above the block `below` has `bytes` bytes or more. NONE means the hole below the
+ * lowest block. */
 static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, uint64_t bytes)
 {
     uint32_t above = next_above(p, c, below);
@@ -231,9 +231,8 @@ static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, 
     return end - hole_start(p, below) >= bytes;
 }
 
-/* Finds the lowest hole of at least `bytes` bytes, and evicts blocks if no hole is large enough. Sets
- * *ret_below to the block below the hole. Returns false if the operands of the current task, which are
- * never evicted, leave no such hole. */
+/* Finds the lowest hole of at least `bytes` bytes. Evicts blocks if needed. Returns false if the current
+ * task's own operands are in the way. */
 static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
 {
     uint32_t below = NONE;
@@ -291,14 +290,14 @@ static bool admit_missing(struct paging *p, uint32_t device)
     return true;
 }
 
-/* Removes all operands of the current task from the device, because the operands already there leave no
- * hole for the others. */
+/* Removes all operands of the current task from the device. Called if they leave no hole for its other
+ * operands. */
 static void clear_way(struct paging *p)
 {
     size_t n = p->blocks.n;
     for (size_t i = 0; i < p->uses.n; i++) {
         struct cache_use *u = &p->uses.at[i];
-        /* No instruction refers to this segment yet, so it can be removed from the end of the arrays. */
+        /* No instruction refers to this segment yet, so it can simply be removed again. */
         if (u->admitted) {
             forget_block(p, u->segment);
             n--;
@@ -311,8 +310,8 @@ static void clear_way(struct paging *p)
     p->blocks.n = p->d->segments.n = n;
 }
 
-/* Brings the value of an operand that the task reads. The value is sent from the dirty copy on another
- * device, or fetched from the host. */
+/* Brings the value of an operand to the task's device. It comes from another device's dirty copy or from the
+ * host. */
 static void bring_value(struct paging *p, const struct cache_use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
@@ -351,8 +350,7 @@ static void make_resident(struct paging *p, uint32_t device)
     if (!admit_missing(p, device)) {
         clear_way(p);
         bool ok = admit_missing(p, device);
-        /* The allocation cannot fail: the cache is empty now, and it is large enough for the operands of
-         * any task. */
+        /* This cannot fail: the cache is empty now and large enough for any task. */
         assert(ok);
         (void)ok;
     }
@@ -365,7 +363,7 @@ static void make_resident(struct paging *p, uint32_t device)
     }
 }
 
-/* Prepares a task on the host. Spills the dirty device copy of every operand that the task reads. */
+/* Prepares a task on the host. Spills every operand that is newer on a device. */
 static void make_home(struct paging *p)
 {
     for (size_t i = 0; i < p->uses.n; i++) {
@@ -410,8 +408,7 @@ static void run_task(struct paging *p, const struct todo *t)
 
 /* ---- the whole replay ---- */
 
-/* Counts the uses of every tensor. Sets ret_needs[d] to the number of bytes that the largest task of
- * device d needs. */
+/* Counts the uses of every tensor. Sets ret_needs[d] to the bytes that the largest task of device d needs. */
 static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
 {
     for (size_t i = 0; i < o->todos.n; i++) {

@@ -13,15 +13,15 @@ static bool is_shared(enum tensor_kind k)
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Returns the offset at which share i of n begins. For i = n, returns the end of the tensor. */
+/* Returns the offset at which share `i` of `n` begins. If i = n, returns `bytes`. */
 static uint64_t share_cut(uint64_t bytes, uint32_t n, uint32_t i)
 {
     unsigned __int128 at = (unsigned __int128)bytes * i / n;
     return i >= n ? bytes : (uint64_t)at & ~(uint64_t)(PLAN_ALIGN - 1);
 }
 
-/* Returns the number of parts of K. Each part is as long as W. If the size of K is not a multiple of W,
- * K has one part, and its shares are proportional to those of W. */
+/* Returns the number of parts of K. Each part is as long as W. If K is not a multiple of W, it has one
+ * part. */
 static uint32_t k_parts(const struct graph *g, tensor_id t)
 {
     uint64_t w = g->layers[g->tensors[t].layer].size.w, k = g->tensors[t].bytes;

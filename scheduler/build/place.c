@@ -37,8 +37,7 @@
 /* Number of instructions above which a draft with a limit gets only the quick method. */
 #define HUGE 20000
 
-/* A segment that has an address. A segment that wraps around the end of the cycle is stored as two
- * halves. */
+/* A segment that has an address. If its life crosses the end of the cycle, it is stored as two halves. */
 struct placed {
     uint64_t from, to;   /* addresses */
     uint32_t start, end; /* positions */
@@ -76,8 +75,8 @@ static bool wraps(const struct segment *s)
     return s->start > s->end;
 }
 
-/* Returns whether `p` and `s` are ever alive at the same time. Only `s` can wrap around the end of the
- * cycle, because a placed segment that wraps is stored as two halves. */
+/* Returns whether `p` and `s` are ever alive at the same time. Only `s` can live across the end of the
+ * cycle. */
 static bool alive(const struct placed *p, const struct segment *s)
 {
     return wraps(s) ? p->start <= s->end || s->start <= p->end : p->start <= s->end && s->start <= p->end;
@@ -155,8 +154,7 @@ static void touch_lists(struct placer *p, const struct segment *s)
     touch_range(p, ix, s->start, (uint32_t)p->d->instrs.n - 1);
 }
 
-/* Returns whether at least `bytes` bytes are free between *at and `q`. If not, moves *at to the end of
- * `q`. */
+/* Returns whether `bytes` bytes are free between *at and `q`. If not, moves *at to the end of `q`. */
 static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
 {
     if (q->from >= *at && q->from - *at >= bytes)
@@ -166,8 +164,7 @@ static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
     return false;
 }
 
-/* Restores the heap order below index i. The list whose next segment has the lowest address is at index
- * 0. */
+/* Restores the heap order below index i. The list with the lowest next address is at index 0. */
 static void sift_down(struct merge_head *h, size_t n, size_t i)
 {
     struct merge_head moved = h[i];
@@ -295,7 +292,7 @@ static void insert_free(struct sweep *w, size_t i, struct vacant v)
     w->free.at[i] = v;
 }
 
-/* Takes `bytes` bytes from the lowest free range that is large enough. Returns false if no free range is. */
+/* Takes `bytes` bytes from the lowest free range that is large enough. Returns false if none is. */
 static bool take_low(struct sweep *w, uint64_t bytes, uint64_t *ret)
 {
     for (size_t i = 0; i < w->free.n; i++) {
@@ -311,8 +308,8 @@ static bool take_low(struct sweep *w, uint64_t bytes, uint64_t *ret)
     return false;
 }
 
-/* Takes `bytes` bytes from the top of the highest free range that is large enough. Returns false if no
- * free range is. */
+/* Takes `bytes` bytes from the top of the highest free range that is large enough. Returns false if none
+ * is. */
 static bool take_high(struct sweep *w, uint64_t bytes, uint64_t *ret)
 {
     for (size_t i = w->free.n; i-- > 0;) {
@@ -353,9 +350,8 @@ static void give_back(struct sweep *w, uint64_t from, uint64_t to)
     }
 }
 
-/* Places all segments in issue order. Segments that live longer than `long_life` positions are placed
- * from the bottom, and the others from the top. Boundary segments stay at the bottom. Returns false if
- * the segments do not fit into `top` bytes. */
+/* Places all segments in issue order. Those that live longer than `long_life` positions go to the bottom, the
+ * others to the top. Returns false if `top` bytes are not enough. */
 static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, uint64_t top,
                          uint32_t long_life)
 {
@@ -391,7 +387,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     return true;
 }
 
-/* Returns how much memory a sweep may use beyond the live bytes, in steps of half a percent. */
+/* Returns how much memory a sweep may waste. The unit is half a percent of the live bytes. */
 static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
 {
     if (positions <= LARGE)

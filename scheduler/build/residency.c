@@ -23,15 +23,14 @@
 
 /* ---- units ---- */
 
-/* Returns whether copies of this kind stay on a device for a span. Copies of all other kinds stay for an
- * item. */
+/* Returns whether copies of this kind stay for a span. All other kinds stay for an item. */
 static bool by_span(enum tensor_kind k)
 {
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Lists the spans or the items of a device, and renumbers them without gaps. An eval order has only
- * forward tasks, so its original numbers have gaps. */
+/* Lists the spans or the items of a device and renumbers them without gaps. An eval order has gaps, because
+ * it has only forward tasks. */
 static void collect_units(struct residency *r, struct units *units, uint32_t device, bool spans)
 {
     uint32_t most = 0, n = 0, current = PLAN_NONE;
@@ -81,8 +80,8 @@ uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint3
     return unit < lead ? 0 : slot_before(units_for(r, t->loc, span)->first[unit - lead]);
 }
 
-/* Returns the slot after the last use of a segment, where the segment should be dropped. If the copy is
- * spilled or sent, the slot is `lead` units later, so that the next task does not wait for the move. */
+/* Returns the slot where a segment should be dropped. If its value is spilled or sent, this is `lead` units
+ * later, so that no task waits for the move. */
 static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
 {
     const struct segment *s = &r->d->segments.at[seg];
@@ -128,8 +127,8 @@ static void collect_uses(struct residency *r)
     r->use_first[r->n] = (uint32_t)r->uses.n;
 }
 
-/* Returns the indices of all uses, sorted by tensor and then by issue order. The uses of tensor t are
- * sorted[first[t]] to sorted[first[t + 1] - 1]. */
+/* Returns the indices of all uses, sorted by tensor and then by issue order. The uses of tensor t start at
+ * index first[t]. */
 static uint32_t *sort_uses(struct residency *r, uint32_t **ret_first)
 {
     uint32_t n_tensors = r->g->n_tensors;
@@ -167,8 +166,7 @@ static uint32_t new_segment(struct residency *r, tensor_id tensor, uint32_t devi
     return residency_segment(r, tensor, device, pos, whole_extent(r, tensor));
 }
 
-/* Records that a segment's value is spilled or sent. `produced` is the position of the task that wrote
- * the value. */
+/* Records that a segment's value is spilled or sent. `produced` is the position of the task that wrote it. */
 static void mark_leaving(struct residency *r, uint32_t seg, uint32_t produced)
 {
     struct life *life = &r->lives.at[seg];
@@ -194,8 +192,8 @@ static void bring_home(struct residency *r, struct value *v)
     v->at_host = true;
 }
 
-/* Makes the device's previous copy of the tensor end at `slot` or earlier. A device has at most one copy
- * of a tensor that is not shared. */
+/* Makes the device's previous copy of the tensor end at `slot` or earlier. A device has at most one copy of
+ * an unshared tensor. */
 static void end_previous(struct residency *r, const struct value *v, uint32_t device, uint32_t slot)
 {
     if (v->previous[device] != SEGMENT_NONE)
@@ -207,7 +205,7 @@ static uint32_t later(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Records a fetch of a value that the device held earlier. The fetch could be avoided with more memory. */
+/* Records a fetch of a value that the device held earlier. More memory could avoid this fetch. */
 static void note_reload(struct residency *r, struct value *v, uint32_t use, uint32_t from, uint32_t to)
 {
     v->reload = (uint32_t)r->reloads.n;
@@ -215,9 +213,8 @@ static void note_reload(struct residency *r, struct value *v, uint32_t use, uint
     vec_push(&r->reloads, (struct reload){use, from, to, 1});
 }
 
-/* Called when a value ends because it is overwritten or no longer read. If the value was spilled only to
- * be fetched again, keeping it on the device would also save the spill. This saving is added to the last
- * gap of the value. */
+/* Called when a value is overwritten or no longer read. If it was spilled only to be fetched again, the last
+ * gap could save that spill too. */
 static void settle_value(struct residency *r, const struct value *v)
 {
     if (v->producer != SEGMENT_NONE && !v->home && v->reloads > 0 && v->reloads == v->fetches)
@@ -240,9 +237,8 @@ static void fetch_value(struct residency *r, struct value *v, uint32_t seg, uint
              (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg, whole_extent(r, v->tensor)});
 }
 
-/* Returns whether the producer may send an activation directly to `device`. The receiver must have one
- * of its DIRECT_BUFFERS free when the value is produced. Otherwise the value goes through the host, so
- * that a fast producer cannot fill the receiver's memory. */
+/* Returns whether the producer may send an activation directly to `device`. The receiver must have a free
+ * buffer. Otherwise a fast producer could fill its memory. */
 static bool can_send(struct residency *r, const struct value *v, uint32_t device, uint32_t pos)
 {
     const struct graph_tensor *t = &r->g->tensors[v->tensor];
@@ -295,9 +291,8 @@ static bool gap_is_retained(const struct residency *r, uint32_t use)
     return low < r->retained->n && r->retained->at[low].use == use && r->retained->at[low].retain;
 }
 
-/* A copy stays for its next use if the keep rule says so, or if it would be fetched again before it is
- * dropped. The group state always stays, because every update reads it and it takes only PLAN_ALIGN
- * bytes. */
+/* A copy stays if the keep rule says so, or if it would be fetched again before its drop. The group state
+ * always stays, because it is tiny. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos)
 {
     const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];
@@ -336,8 +331,8 @@ static void use_on_host(struct residency *r, struct value *v, const struct use *
     }
 }
 
-/* Returns whether a use writes another piece of a value that is written piece by piece. The piece goes
- * into the same segment as the earlier pieces. */
+/* Returns whether a use writes another piece of a value that is written piece by piece. All its pieces go
+ * into one segment. */
 static bool is_next_piece(const struct residency *r, const struct value *v, const struct use *u)
 {
     uint32_t pieces = r->d->segments.at[v->producer].of.n_pieces;
@@ -413,15 +408,14 @@ static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t 
     }
 }
 
-/* Returns whether a tensor of state never leaves its device. The tensor must be used by only one device,
- * and must not be GROUP, which belongs to no layer. */
+/* Returns whether a tensor of state never leaves its device. Not for GROUP, and not for a tensor that several
+ * devices use. */
 static bool stays_on_device(const struct residency *r, const struct graph_tensor *t)
 {
     return r->knobs->keep == KEEP_ALL || (r->knobs->pinned != NULL && r->knobs->pinned[t->layer]);
 }
 
-/* Starts the cycle with a copy that the previous cycle left on the device. Returns the segment of that
- * copy. */
+/* Starts the cycle with a copy that the previous cycle left on the device. Returns its segment. */
 static uint32_t begin_across(struct residency *r, struct value *v, const struct use *first)
 {
     uint32_t device = r->todos[first->pos].loc;
@@ -431,8 +425,8 @@ static uint32_t begin_across(struct residency *r, struct value *v, const struct 
     return seg;
 }
 
-/* Joins the last copy of the cycle with `seg`, which is the first copy of the next cycle. Returns true
- * if both are the same segment, so that it is never dropped. */
+/* Joins the last copy of the cycle with `seg`, the first copy of the next cycle. Returns true if they are the
+ * same segment, which is then never dropped. */
 static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
 {
     uint32_t last = v->current[r->d->segments.at[seg].device];
@@ -446,8 +440,7 @@ static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
     return false;
 }
 
-/* Records a reload if the first use of the cycle fetches a value that the device held at the end of the
- * previous cycle. */
+/* Records a reload if the cycle first fetches a value that the device held when the previous cycle ended. */
 static void note_across(struct residency *r, const struct value *v, uint32_t use, uint32_t first_segment)
 {
     uint32_t device = r->todos[r->uses.at[use].pos].loc;
@@ -529,9 +522,8 @@ static void put_task(struct residency *r, uint32_t pos)
                       r->uses.at[i].of);
 }
 
-/* Returns the lane on which a copy is dropped. This is usually the lane of the last instruction that
- * uses the copy, so that compute never waits for a move only to drop a copy. If a task uses the copy
- * several items after its spill or send, the drop is on the compute lane. */
+/* Returns the lane on which a copy is dropped. Usually this is the lane that uses the copy last, so that
+ * compute does not wait for a move. */
 static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
     const struct todo *last = &r->todos[life->last];
@@ -585,8 +577,8 @@ static void write_program(struct residency *r)
     }
 }
 
-/* Merges the pairs of segments in r->merged, because the last copy of one cycle and the first copy of
- * the next are one segment. Renumbers the remaining segments without gaps. */
+/* Merges the pairs of segments in r->merged, which are one copy that lives across cycles. Renumbers the other
+ * segments without gaps. */
 static void merge_segments(struct residency *r)
 {
     uint32_t n = (uint32_t)r->d->segments.n, next = 0;

@@ -22,7 +22,7 @@ struct use {
     uint32_t segment;
 };
 
-/* Additional data about a segment that only residency needs. A life has the same index as its segment. */
+/* What only residency needs to know about a segment. Both have the same index. */
 struct life {
     uint32_t last; /* position of the last use */
     /* Position of the newest write that is spilled or sent, or PLAN_NONE if no write is. */
@@ -32,12 +32,11 @@ struct life {
     bool spilled, sent;
 };
 
-/* The kinds of entries, in their order within a slot. Entries that free memory come before entries that
- * need memory. ENTRY_FREE drops a copy that has no moves in this slot, so that the drop can come first. */
+/* The kinds of entries, in their order within a slot. Entries that free memory come first. ENTRY_FREE drops a
+ * copy that does not move in this slot. */
 enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH, ENTRY_GATHER, ENTRY_TASK };
 
-/* An instruction to be written into the draft. The entries are first collected tensor by tensor and then
- * sorted. */
+/* An instruction for the draft. Entries are collected tensor by tensor and then sorted. */
 struct entry {
     uint32_t slot;
     enum entry_class cls;
@@ -48,28 +47,25 @@ struct entry {
     struct extent of; /* bytes that a move carries */
 };
 
-/* The spans or the items of one device. Unit i contains the tasks from position first[i] to position
- * last[i]. */
+/* The spans or the items of one device. Unit i has the tasks from position first[i] to last[i]. */
 struct units {
     uint32_t *first, *last;
     uint32_t n;
 };
 
-/* A send of an activation directly to another device. It has the positions of the write and of the first
- * read on the other device. can_send uses them to limit the number of micro-batches that wait at a
- * receiver. */
+/* A direct send of an activation, from its write to its first read on the other device. can_send limits how
+ * many of them wait at a receiver. */
 struct direct_send {
     uint32_t produced, read;
 };
 
-/* A fetch of a value that the same device held earlier. It becomes a struct gap when the draft is
- * complete. */
+/* A fetch of a value that the same device held earlier. It later becomes a struct gap. */
 struct reload {
     /* Index of the use that needed the fetch. */
     uint32_t use;
     /* The segment that was dropped, and the segment that was fetched later. */
     uint32_t from, to;
-    /* Number of moves saved if the copy stayed: the fetch, and a spill made only for this fetch. */
+    /* Number of moves saved if the copy stayed: the fetch, and sometimes a spill. */
     uint32_t saves;
 };
 
@@ -98,8 +94,8 @@ struct residency {
     struct arena *arena;
 };
 
-/* The newest value of the tensor that is being planned: where the value was written, and which devices
- * have a copy. A write starts a new value, except if the task is a REC. */
+/* The newest value of a tensor: where it was written and which devices have a copy. Every write starts a new
+ * value, except by a REC. */
 struct value {
     tensor_id tensor;
     /* Segment that has the original value. SEGMENT_NONE if the original is on the host. */
@@ -108,7 +104,7 @@ struct value {
     uint32_t produced;
     /* Number of pieces written so far, for a value that is written piece by piece. */
     uint32_t pieces;
-    /* Whether the host has the value, or will get it by a spill that is already in `entries`. */
+    /* Whether the host has the value, or will get it by a spill in `entries`. */
     bool at_host;
     bool read; /* some task has read the value */
     /* Whether the host needs the value itself, and not only for later fetches. */
@@ -131,27 +127,25 @@ static inline uint32_t slot_after(uint32_t pos)
     return 3 * pos + 2;
 }
 
-/* Adds a segment whose first use is at `pos`. Returns the number of the segment. The caller later adds
- * an entry that creates it. */
+/* Adds a segment whose first use is at `pos`. Returns its number. The caller must add an entry that creates
+ * it. */
 uint32_t residency_segment(struct residency *r, tensor_id tensor, uint32_t device, uint32_t pos,
                            struct extent of);
-/* Returns the slot of a fetch for the use at `pos`. The slot is `lead` spans or items before the unit of
- * the task at `pos`. */
+/* Returns the slot of a fetch for the use at `pos`. It is `lead` spans or items before that use. */
 uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos);
 /* Returns whether a segment stays on its device from its last use until the use at `pos`. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos);
-/* Plans one use on a device. Uses the device's existing copy, or starts a new copy by a write, a send or
- * a fetch. */
+/* Plans one use on a device. Uses the existing copy, or starts one by a write, a send or a fetch. */
 void residency_use(struct residency *r, struct value *v, struct use *u);
 /* Starts a new value, written at `pos` into segment `producer`. All other copies become stale. */
 void residency_new_value(struct value *v, uint32_t producer, uint32_t pos);
 /* Adds a spill of the extent `of`, just after the task at position `produced` has written it. */
 void residency_spill(struct residency *r, uint32_t seg, uint32_t produced, struct extent of);
-/* Adds the drop of a segment. All uses and moves of the segment must have been added before. */
+/* Adds the drop of a segment. All its uses and moves must have been added before. */
 void residency_end(struct residency *r, uint32_t seg);
 
 /* Plans all uses of a tensor of state that several devices share. `sorted` lists the `n` uses in issue
- * order. Defined in residency_shares.c. */
+ * order. */
 void residency_shared(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n);
 
 #endif

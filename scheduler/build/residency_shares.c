@@ -77,8 +77,7 @@ static void fetch_piece(struct shared_tensor *s, uint32_t seg, uint32_t pos, str
 
 /* ---- W and B ---- */
 
-/* The copies of one pass. All arrays have one element per share. The element belongs to the device that
- * owns the share. */
+/* The copies of one pass. Element i of an array belongs to the device that owns share i. */
 struct round {
     /* The device's copy, or SEGMENT_NONE if the device has no copy in this round. */
     uint32_t *segment;
@@ -114,7 +113,7 @@ static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint
     return &rs->at.at[k];
 }
 
-/* Plans a read of W or B. Uses the device's existing copy, or starts the device's next round. */
+/* Plans a read of W or B. Uses the device's copy, or starts its next round. */
 static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
@@ -137,8 +136,8 @@ static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use 
     r->lives.at[seg].last = u->pos;
 }
 
-/* Plans the update of the owner's share of W. The update uses the pinned piece, the device's copy if the
- * copy is still there, or a piece that is fetched for the update. */
+/* Plans the update of the owner's share of W. It uses the pinned piece or the device's copy. If there is
+ * neither, it fetches the piece. */
 static void update_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
@@ -156,8 +155,8 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct us
     residency_spill(r, seg, u->pos, u->of);
 }
 
-/* Creates the copies of a round early enough for the first device that needs pieces from other devices.
- * If a device still uses its copy of the previous round at that time, its new copy starts later. */
+/* Creates the copies of a round early enough for the first device that needs them. A device that still uses
+ * its previous copy starts later. */
 static void begin_together(struct shared_tensor *s, struct round *round)
 {
     uint32_t need = UINT32_MAX;
@@ -175,9 +174,8 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Adds the moves of a round, in which each owner's piece goes to the copies of all devices. If the
- * owner's copy comes too late for a device or is dropped too early, that device fetches the piece from
- * the host. */
+/* Adds the moves of a round: each owner sends its piece to all devices. A device fetches the piece from the
+ * host if the owner's copy comes too late or ends too early. */
 static void gather(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
     struct residency *r = s->r;
@@ -205,8 +203,8 @@ static void gather(struct shared_tensor *s, const struct rounds *rs, const struc
     }
 }
 
-/* Adds the moves of a round in which every device fetches the whole tensor from the host. This is
- * Harmony's way. It is also used if some device has no copy in this round. */
+/* Adds the moves of a round in which every device fetches the whole tensor from the host. Also used if some
+ * device has no copy. */
 static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -275,8 +273,7 @@ struct share_sum {
     bool at_host;
 };
 
-/* Brings a share of the gradient to its owner. If the owner computed the gradient, the share is already
- * there as a part of it. Otherwise the share is sent. */
+/* Brings a share of the gradient to its owner. Sends it, unless the owner computed that gradient itself. */
 static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
                        const struct use *u)
 {

@@ -43,8 +43,8 @@ struct interval {
     bool retain;
 };
 
-/* The packing problem of one device. `tree` and `less` form a binary tree over the stretches, so that
- * finding the least free bytes of a range, or changing a range, takes logarithmic time. */
+/* The problem for one device: which copies to retain in its free memory. `tree` and `less` form a binary
+ * tree, which finds the least free memory quickly. */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
@@ -74,8 +74,8 @@ static void tree_build(struct packing *p)
     memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
 }
 
-/* Returns the smallest number of free bytes in stretches [from, to). Looks only at the subtree of
- * `node`, which covers stretches [low, high). */
+/* Returns the smallest number of free bytes in stretches [from, to). Looks only at the subtree of `node`,
+ * with stretches [low, high). */
 static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                            uint32_t to)
 {
@@ -89,8 +89,7 @@ static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low,
     return (a < b ? a : b) - p->less[node];
 }
 
-/* Subtracts `bytes` from the free bytes of stretches [from, to). To give bytes back, the caller passes a
- * negative number in two's complement. The free bytes never fall below 0. */
+/* Subtracts `bytes` from the free bytes of stretches [from, to). A negated `bytes` gives memory back. */
 static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                       uint32_t to, uint64_t bytes)
 {
@@ -144,8 +143,8 @@ static bool covers(const struct interval *it, uint32_t stretch)
 
 /* ---- the sweep ---- */
 
-/* Returns the end of an interval that covers `stretch`. If the interval ends in the next cycle,
- * n_stretches is added to the end. */
+/* Returns the end of an interval that covers `stretch`. If it ends in the next cycle, n_stretches is
+ * added. */
 static uint32_t end_from(const struct packing *p, const struct interval *it, uint32_t stretch)
 {
     return across(it) && stretch >= it->from ? p->n_stretches + it->to : it->to;
@@ -243,9 +242,8 @@ static void fill(struct packing *p, struct interval **by_worth)
 
 /* ---- copies of different sizes: pushing out ---- */
 
-/* Gives up retained intervals that overlap `it`, until `it` fits. Intervals with the least gain per byte
- * are given up first. If they save at least as many bytes as `it`, restores them. Returns whether `it`
- * is retained now. */
+/* Makes room for `it` by giving up retained intervals that overlap it. Undoes this if they save at least as
+ * much. Returns whether `it` is retained now. */
 static bool push(struct packing *p, struct interval *it, struct interval **by_worth)
 {
     VEC(struct interval *) out = {0};
@@ -285,8 +283,8 @@ static void push_all(struct packing *p, struct interval **by_worth)
 
 /* ---- copies of equal size: negative cycles ---- */
 
-/* The search for a negative cycle with the Bellman-Ford algorithm. A node is the end of a stretch:
- * stretch i lies between node i and node i + 1. */
+/* The search for a negative cycle, by the Bellman-Ford algorithm. Stretch i is the edge between node i and
+ * node i + 1. */
 struct cycles {
     struct packing *p;
     int64_t *distance;
@@ -296,7 +294,7 @@ struct cycles {
 };
 enum { FREE_FORWARD = -1, FREE_BACK = -2, NO_EDGE = -3 };
 
-/* Returns the node at which an edge begins. `via` is the edge, and `node` is the node at which it ends. */
+/* Returns the node at which edge `via` begins. `node` is the node at which it ends. */
 static uint32_t edge_source(const struct cycles *c, int32_t via, uint32_t node)
 {
     if (via == FREE_FORWARD)
@@ -316,9 +314,8 @@ static bool relax(struct cycles *c, uint32_t from, uint32_t to, int64_t cost, in
     return true;
 }
 
-/* Relaxes all edges once. Returns a node whose distance fell, or PLAN_NONE. Stretches have a forward
- * edge, and a backward edge if one more copy fits. Intervals have a backward edge if they are retained,
- * and otherwise a forward edge. */
+/* Relaxes all edges once. Returns a node whose distance fell, or PLAN_NONE. `left` tells how many more copies
+ * fit into each stretch. */
 static uint32_t relax_all(struct cycles *c, const uint64_t *left)
 {
     struct packing *p = c->p;
@@ -342,7 +339,7 @@ static uint32_t relax_all(struct cycles *c, const uint64_t *left)
     return fell;
 }
 
-/* Sets ret[i] to the number of additional copies that fit into stretch i. `more` is scratch memory for
+/* Sets ret[i] to the number of additional copies that fit into stretch i. `more` is scratch memory of
  * n_stretches + 1 entries. */
 static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
 {
@@ -363,8 +360,8 @@ static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
     }
 }
 
-/* Flips all intervals on the negative cycle that leads to `node`. Retained intervals are given up, and
- * the others are retained. */
+/* Flips all intervals on the negative cycle that leads to `node`. Retained ones are given up, and the others
+ * are retained. */
 static void turn_cycle(struct cycles *c, uint32_t node)
 {
     struct packing *p = c->p;
@@ -430,8 +427,8 @@ static void restore(struct packing *p, const bool *saved)
             set_retain(p, &p->intervals[i], true);
 }
 
-/* Improves the choice for copies of equal size. The result is optimal for intervals within the cycle.
- * Each interval that crosses the boundary is flipped once, and the flip is undone if it saves nothing. */
+/* Improves the choice if all copies have the same size. The result is optimal for intervals within the cycle.
+ * Those that cross its end are tried one by one. */
 static void choose_equal(struct packing *p, struct interval **by_worth)
 {
     uint64_t work = 0, best;
@@ -489,8 +486,7 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
     if (n_gaps == 0)
         return;
     struct arena *a = arena_create();
-    /* Stretch i has the positions [starts[i], starts[i + 1]). A gap covers the positions after its drop
-     * and before its fetch. */
+    /* Stretch i has the positions [starts[i], starts[i + 1]). A gap lies between its drop and its fetch. */
     uint32_t *starts = arena_alloc_array(a, 2 * (size_t)n_gaps + 1, sizeof *starts), n_starts = 1, n = 0;
     for (uint32_t i = 0; i < n_gaps; i++) {
         if (gaps[i].from + 1 < n_positions)
@@ -547,8 +543,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
 
 /* ---- drafts ---- */
 
-/* Sets ret[p] to the number of bytes that are alive at position p. `ret` must have space for one more
- * entry than there are positions. */
+/* Sets ret[p] to the number of bytes alive at position p. `ret` needs one more entry than there are
+ * positions. */
 static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
 {
     uint32_t n = (uint32_t)d->instrs.n;

@@ -25,22 +25,20 @@
 
 #define NEVER UINT32_MAX
 
-/* The instructions that last used a piece. They are stored as unrolled positions, which are run * n +
- * index. */
+/* The instructions that last used a piece. They are stored as unrolled positions: run * n + index. */
 struct piece_state {
     uint32_t writer;
     /* Head of a list in walker.reads. The list has the readers since the last write. */
     uint32_t readers;
 };
 
-/* An element in the list of a piece's readers. It has the unrolled position of the reader and the next
- * element. */
+/* One reader of a piece, by its unrolled position, and the next reader in the list. */
 struct piece_read {
     uint32_t at, next;
 };
 
-/* An address range that is free because instruction `dropped` dropped the last segment there. The
- * vacancies of a device are disjoint and not sorted. */
+/* An address range that is free since instruction `dropped`. Vacancies of one device do not overlap and are
+ * not sorted. */
 struct vacancy {
     uint64_t from, to;
     uint32_t dropped;
@@ -83,8 +81,8 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
-/* Removes the vacancies in addresses [from, to), which a new piece will occupy. The first write to the
- * piece must wait for the drops of these vacancies, so *ret lists the drops as readers. */
+/* Removes the vacancies in addresses [from, to), which a new piece will use. *ret lists their drops as
+ * readers, because the first write must wait for them. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = &w->vacant[device], *out = &w->scratch;
@@ -114,8 +112,7 @@ static void vacate(struct walker *w, const struct segment *s, uint32_t now)
     vec_push(&w->vacant[s->device], (struct vacancy){s->addr, s->addr + segment_bytes(s), now});
 }
 
-/* Resets the pieces of a segment when the segment is created. The last piece includes the alignment
- * padding. */
+/* Resets the pieces of a new segment. The last piece includes the alignment padding. */
 static void create_segment(struct walker *w, uint32_t segment)
 {
     const struct segment *s = &w->d->segments.at[segment];
@@ -169,8 +166,7 @@ static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
             clock[i] = other[i];
 }
 
-/* Converts w->deps into waits and advances the clocks. Adds the waits to the draft if `record` is set,
- * which is the case only in the last walk. */
+/* Turns w->deps into waits and advances the clocks. Adds the waits to the draft only if `record` is set. */
 static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)
 {
     struct plan_instr *in = &w->d->instrs.at[index];
