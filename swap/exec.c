@@ -132,8 +132,8 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
-/* Enqueues the decision whether the step is applied. First adds up the squared norms in the order of the
- * operands. Without squared norms, the step is always applied. */
+/* Enqueues the decision whether the step is applied. It depends on the sum of the squared norms. Without
+ * norms, the step is always applied. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                          const struct step_args *step, void *const at[ROLE_COUNT], const struct op_sink *sink)
 {
@@ -298,7 +298,7 @@ static int record_end(struct exec *e, uint64_t run)
     return 0;
 }
 
-/* Blocks until the run and all earlier runs are complete. `run` must be less than e->runs. */
+/* Waits until the run and all earlier runs are complete. `run` must be less than e->runs. */
 static int wait_run(struct exec *e, uint64_t run)
 {
     if (run < e->done)

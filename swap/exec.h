@@ -51,8 +51,8 @@ void exec_destroy(struct exec *e);
  * with `training` = 0 and `valid_rows` set. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Enqueues one run of the cycle and does not wait for its end. `args` has one entry per step and is copied.
- * Its first step must follow the last step of the previous run. */
+/* Enqueues one run of the cycle. `args` has one entry per step and is copied. The first step must follow the
+ * last step of the previous run. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
 /* Waits until training step `step` is complete. Returns at once if the program `entry` ran after that

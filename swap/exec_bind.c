@@ -92,8 +92,8 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 /* The replica that a tensor must belong to: any, the instruction's own, or replica 0. */
 enum replica_rule { REPLICA_ANY, REPLICA_OWN, REPLICA_FIRST };
 
-/* The layer that a tensor must belong to: the instruction's own layer or the next one. For tied weights, it
- * is the layer that owns them or the layer that uses them. */
+/* The layer that a tensor must belong to: the instruction's own or the next. With tied weights: the layer
+ * that owns the weights, or the one that uses them. */
 enum layer_rule { LAYER_SAME, LAYER_NEXT, LAYER_OWNER, LAYER_USER };
 
 /* One rule of the role table: which role a kind of tensor has in certain tasks. */
@@ -164,8 +164,8 @@ static enum role role_of(const struct model *m, const struct plan_instr *in, con
     return ROLE_COUNT;
 }
 
-/* Sets ret[role] to the size in bytes that the tensor in that role must have. The size is 0 if the layer has
- * no such tensor. */
+/* Sets ret[role] to the number of bytes that each operand must have. It is 0 if the layer has no such
+ * tensor. */
 static void role_bytes(const struct binder *b, const struct bound_instr *in, uint64_t ret[ROLE_COUNT])
 {
     const struct layer *layer = in->layer;
@@ -309,8 +309,7 @@ struct task_binding {
     uint32_t n_k;  /* number of K operands seen so far */
 };
 
-/* Returns true if an operand is the whole K, not one part of it. Only a task on the whole W may have such an
- * operand. */
+/* Returns true if an operand is the whole K. Only a task on the whole W may have such an operand. */
 static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
@@ -443,8 +442,7 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* Sets the byte range of W and dW that a task works on. RED and UPD may work on a share. All other tasks work
- * on the whole tensors. */
+/* Sets the byte range of W and dW that a task works on. Only RED and UPD may work on a share. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t whole = t->want[ROLE_DW];
@@ -585,8 +583,8 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns true if a wait is not needed at run time. Instructions on one stream run in order. exec_cycle
- * itself waits for run r - PLAN_RING. */
+/* Returns true if a wait is not needed at run time. One stream runs in order, and exec_cycle waits for run r
+ * - PLAN_RING itself. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {

@@ -86,8 +86,8 @@ struct bound_instr {
     uint64_t bytes;
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
-    /* The events of this instruction, which its runs use in rotation. Run r uses event + r % n_events. Empty
-     * if no other stream waits for this instruction. */
+    /* The events of this instruction. Its runs use them in rotation: run r uses event + r % n_events. Empty
+     * if no other stream waits for it. */
     uint32_t event, n_events;
 };
 
@@ -103,8 +103,8 @@ struct bound_program {
     bool needs_args;
 };
 
-/* Binds one program of the plan to addresses and events. The arrays of *ret come from `arena`. Returns
- * -EINVAL if the plan belongs to another model or optimizer. */
+/* Binds one program of the plan. The arrays of *ret come from `arena`. Returns -EINVAL if the plan belongs to
+ * another model or optimizer. */
 int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,
                  struct bound_program *ret, struct err *err);
 

@@ -12,14 +12,14 @@
 
 struct store;
 
-/* Allocates zeroed host memory for all tensors of the plan. The store does not use the plan afterwards.
- * Returns -ENOMEM if there is too little memory, or -EINVAL if the plan's offsets are wrong. */
+/* Allocates zeroed host memory for all tensors of the plan. The store keeps no pointer to `plan`. Returns
+ * -ENOMEM if there is too little memory, or -EINVAL if an offset is wrong. */
 int store_create(struct devset *devices, const struct plan *plan, struct store **ret, struct err *err);
 /* Frees the store. The devices must be drained. `s` may be NULL. */
 void store_destroy(struct store *s);
 
-/* Returns the host copy of a tensor, or NULL if it has none. For a ring tensor this is the slot of `step`.
- * For all other tensors, `step` does not matter. */
+/* Returns the host copy of a tensor, or NULL if it has none. `step` selects the slot of a ring tensor. For
+ * other tensors it is ignored. */
 void *store_ptr(const struct store *s, tensor_id tensor, uint64_t step);
 
 /* Returns the tensor with this kind, layer and micro-batch, or PLAN_NONE. Pass PLAN_NONE for a `layer` or

@@ -25,8 +25,8 @@ static void mark_host_use(const struct draft *d, bool *used)
             used[d->operands.at[i].tensor] = true;
 }
 
-/* Assigns a host offset to every tensor that is ever in host memory. Returns the size of that memory in
- * bytes. State always gets the same offsets, in every plan of a model. */
+/* Assigns a host offset to every tensor that is ever in host memory. Returns the total size in bytes. State
+ * has the same offsets in every plan of a model. */
 static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, const bool *used)
 {
     uint64_t at = 0;
@@ -109,8 +109,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
     vec_push(&d->instrs, in);
 }
 
-/* Makes the entry, flush and exit programs. They need no waits: all streams are empty before them, and each
- * copy is used on only one stream. */
+/* Makes the entry, flush and exit programs. They need no waits, because each copy is used on only one stream
+ * and all streams are empty before. */
 static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 {
     struct draft entry = {.segments = cycle->segments}, flush = entry,
@@ -146,8 +146,8 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
-/* How often a draft is made again with less memory for retention. A draft may need more memory than its live
- * bytes, because placement leaves holes. */
+/* Maximum number of new drafts with less memory for retention. Holes between segments may make a draft too
+ * large. */
 #define RETAIN_TRIES 4
 /* Limits on the number of instructions in a draft. Above LEAVE_WASTE_ABOVE, some memory stays unused, because
  * placement is then faster. Above RETAIN_BELOW, nothing is retained. */

@@ -27,8 +27,8 @@
 
 /* ---- the task order, decided by a policy ---- */
 
-/* Returns whether the update of `layer` runs on a device. With UPDATE_AUTO, this is true only for pinned
- * layers. `pinned` has one entry per layer. It may be NULL. */
+/* Returns whether the update of `layer` runs on a device. With UPDATE_AUTO, only pinned layers are updated
+ * there. `pinned` may be NULL. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
 /* Value of todo.share for a task that is not divided into shares. */
@@ -81,7 +81,7 @@ struct order {
 /* Initialises an empty order without shares. The caller frees it with order_finish. */
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
 void order_finish(struct order *o);
-/* Returns the largest number of devices, at most n_devices, that divides the number of replicas evenly. */
+/* Returns the largest number of devices that divides the replicas evenly. It is at most n_devices. */
 uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
 /* Divides the state of every layer into n_shares shares. The caller fills in o->owners afterwards. */
 void order_own(struct order *o, uint32_t n_shares);
@@ -89,8 +89,8 @@ void order_own(struct order *o, uint32_t n_shares);
 void order_add(struct order *o, struct todo t);
 /* Sets *ret to the order of the eval program. It has only forward tasks, and none of them saves S. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
-/* Merges the todos of all locations into one issue order. The profile tells how long each task takes. Returns
- * -EINVAL if the orders of the locations contradict each other. */
+/* Merges the todos of all locations into one issue order, using the durations in the profile. Returns -EINVAL
+ * if the locations contradict each other. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
 /* Decides how long a copy stays on a device after a task has used it. */
@@ -152,7 +152,7 @@ struct segment {
     uint32_t device;
     struct extent of;
     /* Positions of the instructions that create and drop the copy. If start > end, the drop is in the next
-     * cycle. A copy that is never dropped has 0 and n - 1. */
+     * cycle. Without a drop, they are 0 and n - 1. */
     uint32_t start, end;
     /* Whether the copy is alive at the boundary between two cycles. */
     bool boundary;
@@ -208,23 +208,23 @@ struct gap {
 };
 typedef VEC(struct gap) gap_list;
 
-/* Makes a draft from a merged order by adding moves and drops. Keeps the copies whose gaps are marked in
- * `retained`, which is sorted by `use`. ret_gaps gets the other gaps. Both may be NULL. */
+/* Adds moves and drops to a merged order. Copies stay across the marked gaps in `retained`, which is sorted
+ * by `use`. ret_gaps gets the other gaps. Both may be NULL. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *retained, gap_list *ret_gaps);
 /* Marks the gaps to retain, so that the fewest bytes move. They must fit into the part of capacity[device]
  * that the draft leaves free. */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
-/* Marks the gaps of one device that are worth retaining. free_bytes[p] is the free memory at position p. A
- * gap that needs no memory is always marked. */
+/* Marks the gaps of one device that are worth retaining. free_bytes[p] is the free memory at position p.
+ * Marks every gap that needs none. */
 void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, uint32_t n_positions);
 /* Returns the largest number of bytes that are alive on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
 /* Assigns an address to every segment and sets d->peak. Never fails, even if a peak exceeds its capacity.
- * `limits` makes large drafts faster. It may be NULL. */
+ * `limits` only saves time and may be NULL. */
 void draft_place(struct draft *d, const uint64_t *limits);
-/* Makes a draft with addresses by replaying one LRU cache per device. The order must be merged and must have
- * no REC. Never fails, even if a task exceeds the capacity. */
+/* Makes a draft with addresses by replaying one LRU cache per device. The order must be merged, without REC.
+ * Never fails, even if a task exceeds the capacity. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
 /* Adds the waits to a draft whose segments have addresses. Leaves out redundant waits. */
@@ -243,8 +243,8 @@ void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
 /* Returns whether a todo uses operand `op` of its graph task. FWD and REC need not write every output. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
-/* Returns the number of operands that a todo has for operand `op` of its graph task. It is 1, except that K
- * may have one operand per part. */
+/* Returns the number of operands that a todo has for graph operand `op`. It is 1, except that K may have one
+ * operand per part. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
 /* Returns the extent of operand number `i` among those for `op`. `i` must be less than todo_extents. */
 struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
@@ -265,8 +265,8 @@ struct plan_need {
     /* Cost of building the candidate, in instructions. Instructions count more if there are many devices. */
     uint64_t work;
 };
-/* Makes a plan from the order `cycle`, which it merges first. If the plan does not fit the machine, sets *ret
- * to NULL and returns 0. Also sets *ret_need. `ret` may be NULL. */
+/* Merges `cycle` and makes a plan from it. If the plan does not fit the machine, sets *ret to NULL and
+ * returns 0. Also sets *ret_need. `ret` may be NULL. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
@@ -326,8 +326,8 @@ struct candidate {
 /* Through this interface, a search tries candidates. Tests replace `run` to see every candidate. The fields
  * up to moves_data_only describe the last candidate. */
 struct trial {
-    /* Builds and simulates a candidate. Keeps it if it is the best so far. Returns 1 if it fits the devices,
-     * 0 if not, or a negative errno. Host memory may still be too small. */
+    /* Tries a candidate and keeps its plan if it is the best so far. Returns 1 if it fits the devices, even
+     * if the host is too small. Returns 0 if not, or a negative errno. */
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
     struct plan_need need;
@@ -439,8 +439,8 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
  *
  * order_begin adds the DECIDE that every update reads, if no gradient takes part in the decision. */
 void order_begin(struct order *o);
-/* Adds the tasks that can run after a backward pass through layers [first, last). These are reductions, norms
- * or updates. Each update on the device increments *item. */
+/* Adds the tasks that a backward pass through layers [first, last) makes possible: reductions, norms or
+ * updates. Each update on the device increments *item. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
 /* Adds DECIDE and all updates if the graph has a decision. Advances next_span and next_item, which have one

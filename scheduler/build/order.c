@@ -176,8 +176,8 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 
 /* ---- shares ---- */
 
-/* Adds a device's tasks after the gradients of a layer have arrived. The device reduces its own share and may
- * update it. Only the owner of share 0 adds host tasks. */
+/* Adds a device's tasks after the gradients of a layer have arrived. Each device handles its own share. Only
+ * the owner of share 0 adds host tasks. */
 static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
@@ -210,8 +210,8 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Settles the layers that have waited long enough for their exchange. pass_ns is added to their time first.
- * If `all` is set, settles every waiting layer. */
+/* Settles the layers that have waited long enough for their exchange. First adds pass_ns to their time. If
+ * `all` is set, settles every layer. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -240,8 +240,8 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
             open->layers[open->n++] = l;
 }
 
-/* Starts the exchange of gradients after a backward or fused pass. Does nothing unless the order is
- * data-parallel and the pass had the device's last rows. */
+/* Starts the exchange of gradients after a pass. Does nothing unless the order is data-parallel and the pass
+ * had the device's last rows. */
 static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                      uint32_t device, bool fused)
 {
@@ -358,8 +358,8 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     exchange(p, first, last, from, to, device, false);
 }
 
-/* Adds the forward and backward pass of one micro-batch through fused layers. Later layers may have smaller
- * micro-batches. Then the function calls itself for each of them. */
+/* Adds both passes of one micro-batch through fused layers. If later layers have smaller micro-batches, calls
+ * itself for each of them. */
 static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;

@@ -20,8 +20,7 @@ static uint64_t share_cut(uint64_t bytes, uint32_t n, uint32_t i)
     return i >= n ? bytes : (uint64_t)at & ~(uint64_t)(PLAN_ALIGN - 1);
 }
 
-/* Returns the number of parts of K. Each part is as long as W. If K is not a multiple of W, it has one
- * part. */
+/* Returns the number of parts of K, each as long as W. If K is not a multiple of W, it has one part. */
 static uint32_t k_parts(const struct graph *g, tensor_id t)
 {
     uint64_t w = g->layers[g->tensors[t].layer].size.w, k = g->tensors[t].bytes;

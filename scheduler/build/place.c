@@ -30,9 +30,9 @@
 #define LEVELS       8
 /* Number of instructions above which the quick method may waste a little memory. */
 #define LARGE 8192
-/* Maximum waste in large drafts without a limit, in half percents of the live bytes. */
+/* Maximum waste in large drafts without a limit. The unit is half a percent of the live bytes. */
 #define MOST_WASTE 5
-/* Maximum waste in large drafts with a limit, in half percents of the live bytes. */
+/* Maximum waste in large drafts with a limit. The unit is half a percent of the live bytes. */
 #define SWEEPS 8
 /* Number of instructions above which a draft with a limit gets only the quick method. */
 #define HUGE 20000
@@ -350,8 +350,8 @@ static void give_back(struct sweep *w, uint64_t from, uint64_t to)
     }
 }
 
-/* Places all segments in issue order. Those that live longer than `long_life` positions go to the bottom, the
- * others to the top. Returns false if `top` bytes are not enough. */
+/* Places all segments in issue order. Long-lived ones go to the bottom, the others to the top. Returns false
+ * if they do not fit into `top` bytes. */
 static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, uint64_t top,
                          uint32_t long_life)
 {

@@ -80,8 +80,8 @@ uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint3
     return unit < lead ? 0 : slot_before(units_for(r, t->loc, span)->first[unit - lead]);
 }
 
-/* Returns the slot where a segment should be dropped. If its value is spilled or sent, this is `lead` units
- * later, so that no task waits for the move. */
+/* Returns the slot where a segment should be dropped. If its value is spilled or sent, the drop comes later,
+ * so that no task waits for the move. */
 static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
 {
     const struct segment *s = &r->d->segments.at[seg];
@@ -213,8 +213,8 @@ static void note_reload(struct residency *r, struct value *v, uint32_t use, uint
     vec_push(&r->reloads, (struct reload){use, from, to, 1});
 }
 
-/* Called when a value is overwritten or no longer read. If it was spilled only to be fetched again, the last
- * gap could save that spill too. */
+/* Called when a value is overwritten or no longer read. If it was spilled only for fetches that a gap can
+ * avoid, the gap also saves the spill. */
 static void settle_value(struct residency *r, const struct value *v)
 {
     if (v->producer != SEGMENT_NONE && !v->home && v->reloads > 0 && v->reloads == v->fetches)
@@ -275,7 +275,7 @@ static void send_value(struct residency *r, struct value *v, uint32_t seg, uint3
     r->lives.at[v->producer].sent = true;
 }
 
-/* Returns whether the gap before this use must be closed. */
+/* Returns whether this gap was chosen to be closed. The copy then stays until this use. */
 static bool gap_is_retained(const struct residency *r, uint32_t use)
 {
     if (r->retained == NULL)
@@ -291,8 +291,8 @@ static bool gap_is_retained(const struct residency *r, uint32_t use)
     return low < r->retained->n && r->retained->at[low].use == use && r->retained->at[low].retain;
 }
 
-/* A copy stays if the keep rule says so, or if it would be fetched again before its drop. The group state
- * always stays, because it is tiny. */
+/* A copy stays if the keep rule says so, or if it would be fetched again before its drop. The tiny group
+ * state always stays. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos)
 {
     const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];
@@ -425,8 +425,8 @@ static uint32_t begin_across(struct residency *r, struct value *v, const struct 
     return seg;
 }
 
-/* Joins the last copy of the cycle with `seg`, the first copy of the next cycle. Returns true if they are the
- * same segment, which is then never dropped. */
+/* Joins the last copy of the cycle with `seg`, the first copy of the next cycle. Returns true if they are
+ * already one segment. */
 static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
 {
     uint32_t last = v->current[r->d->segments.at[seg].device];
@@ -522,8 +522,8 @@ static void put_task(struct residency *r, uint32_t pos)
                       r->uses.at[i].of);
 }
 
-/* Returns the lane on which a copy is dropped. Usually this is the lane that uses the copy last, so that
- * compute does not wait for a move. */
+/* Returns the lane on which a copy is dropped. Usually this is the lane that uses it last, so that compute
+ * waits for no move. */
 static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
     const struct todo *last = &r->todos[life->last];

@@ -33,7 +33,7 @@ struct life {
 };
 
 /* The kinds of entries, in their order within a slot. Entries that free memory come first. ENTRY_FREE drops a
- * copy that does not move in this slot. */
+ * copy without moves in this slot. */
 enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH, ENTRY_GATHER, ENTRY_TASK };
 
 /* An instruction for the draft. Entries are collected tensor by tensor and then sorted. */
@@ -53,8 +53,8 @@ struct units {
     uint32_t n;
 };
 
-/* A direct send of an activation, from its write to its first read on the other device. can_send limits how
- * many of them wait at a receiver. */
+/* A direct send of an activation to another device: when it is written and when it is first read. can_send
+ * limits how many wait there. */
 struct direct_send {
     uint32_t produced, read;
 };
@@ -94,8 +94,8 @@ struct residency {
     struct arena *arena;
 };
 
-/* The newest value of a tensor: where it was written and which devices have a copy. Every write starts a new
- * value, except by a REC. */
+/* The newest value of a tensor: where it was written and which devices have it. Every write starts a new
+ * value, except in a REC. */
 struct value {
     tensor_id tensor;
     /* Segment that has the original value. SEGMENT_NONE if the original is on the host. */

@@ -174,8 +174,8 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Adds the moves of a round: each owner sends its piece to all devices. A device fetches the piece from the
- * host if the owner's copy comes too late or ends too early. */
+/* Adds the moves of a round: each owner sends its piece to all devices. A device that cannot get it in time
+ * fetches it from the host. */
 static void gather(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
     struct residency *r = s->r;
@@ -240,7 +240,7 @@ static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32
     for (uint32_t i = 0; i < n; i++) {
         struct use *u = &r->uses.at[sorted[i]];
         if (r->todos[u->pos].loc == PLAN_HOST)
-            /* The host updates the weights, so it has the newest value before and after. */
+            /* The host updates the weights, so it always has their newest value. */
             continue;
         if (u->access & ACCESS_WRITE)
             update_weights(s, &rs, u);

@@ -36,15 +36,15 @@
 
 /* A gap as an interval of stretches. */
 struct interval {
-    /* Stretches [from, to). If to <= from, the interval crosses the boundary of the cycle. */
+    /* The stretches from `from` to `to` - 1. If to <= from, the interval crosses the end of the cycle. */
     uint32_t from, to;
     uint64_t bytes, gain;
     uint32_t gap; /* index in the caller's list */
     bool retain;
 };
 
-/* The problem for one device: which copies to retain in its free memory. `tree` and `less` form a binary
- * tree, which finds the least free memory quickly. */
+/* The problem for one device: which copies to retain in its free memory. `tree` and `less` are a binary tree,
+ * which makes queries fast. */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
@@ -242,8 +242,8 @@ static void fill(struct packing *p, struct interval **by_worth)
 
 /* ---- copies of different sizes: pushing out ---- */
 
-/* Makes room for `it` by giving up retained intervals that overlap it. Undoes this if they save at least as
- * much. Returns whether `it` is retained now. */
+/* Tries to retain `it` by giving up overlapping intervals. Undoes this if they save at least as much. Returns
+ * whether `it` is retained now. */
 static bool push(struct packing *p, struct interval *it, struct interval **by_worth)
 {
     VEC(struct interval *) out = {0};
@@ -427,8 +427,8 @@ static void restore(struct packing *p, const bool *saved)
             set_retain(p, &p->intervals[i], true);
 }
 
-/* Improves the choice if all copies have the same size. The result is optimal for intervals within the cycle.
- * Those that cross its end are tried one by one. */
+/* Improves the choice if all copies have the same size. It is optimal within the cycle. Intervals that cross
+ * its end are tried one by one. */
 static void choose_equal(struct packing *p, struct interval **by_worth)
 {
     uint64_t work = 0, best;

@@ -81,8 +81,8 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
-/* Removes the vacancies in addresses [from, to), which a new piece will use. *ret lists their drops as
- * readers, because the first write must wait for them. */
+/* Removes the vacancies in addresses [from, to), where a new piece begins. Its first write must wait for
+ * their drops, so *ret lists them as readers. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = &w->vacant[device], *out = &w->scratch;

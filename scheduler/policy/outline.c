@@ -198,8 +198,8 @@ uint32_t outline_lead(const struct outline *o)
     return o->save_every > 2 ? o->save_every - 1 : 1;
 }
 
-/* Returns the memory in bytes for gradients of layers [first, last) that leave the device. Includes what
- * their exchange and their updates need on the device. */
+/* Returns the number of bytes for gradients that leave the device. This includes what their exchange and
+ * their updates need. */
 static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;
@@ -219,8 +219,8 @@ static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t 
     return bytes;
 }
 
-/* Returns the number of bytes that a device needs at the peak of the fused layers. At that point their state
- * and all their saved values are alive. */
+/* Returns the number of bytes that a device needs for the fused layers. At the peak, their state and all
+ * saved values are alive. */
 static uint64_t fused_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -242,8 +242,8 @@ static uint64_t fused_bytes(const struct sketch *k)
     return bytes;
 }
 
-/* Returns the number of bytes that a backward pass through the pack [first, last) needs. Meanwhile the
- * gradients of layers [last, after) are still being moved out. */
+/* Returns the number of bytes that a backward pass through a pack needs. Meanwhile the gradients of layers
+ * [last, after) are still being moved out. */
 static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t last, uint32_t after)
 {
     uint32_t before = pack_first(k->o, first);
@@ -304,8 +304,8 @@ static uint64_t backward_ns(const struct sketch *k, uint32_t first)
     return (again + bwd) * micros(k, k->at);
 }
 
-/* Returns the compute time of a device in one step. Sets *ret_forward to the time before the fused layers
- * start, and *ret_turned to the time when they end. */
+/* Returns the compute time of a device in one step. *ret_forward is the time when the fused layers start, and
+ * *ret_turned when they end. */
 static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t *ret_turned)
 {
     uint32_t n = k->m->n_layers, f = k->o->fused, h = k->o->head;
@@ -329,8 +329,8 @@ static uint64_t links_per_s(const struct machine *m, uint32_t devices)
     return all > 0 && all < each ? all : each;
 }
 
-/* Returns a lower bound on the time of a step. A layer cannot start its next step before its updated weights
- * are back on the devices. */
+/* Returns a lower bound on the time of a step. No layer can run again before its updated weights are back on
+ * the devices. */
 static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
 {
     const struct outline *o = k->o;
@@ -519,8 +519,8 @@ static bool fit_by_fused(const struct outline_request *q, struct outline *o)
     return fits(q, o);
 }
 
-/* Adds a variant of an outline that saves S on the host instead of recomputing it. It saves as much as the
- * links and the host memory allow. */
+/* Adds a variant of an outline that saves S on the host instead of recomputing it. It saves as much as links
+ * and host memory allow. */
 static void try_saving(struct shortlist *list, const struct outline *without)
 {
     const struct outline_request *q = list->q;

@@ -93,13 +93,13 @@ void outline_measure(const struct outline_request *q, struct outline *o);
  * left to reduce. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
 
-/* Returns how many micro-batches early activations are fetched. Spilled activations are dropped late by the
- * same number. */
+/* Returns the number of micro-batches by which activations are fetched before their use. Spilled ones stay
+ * longer by the same number. */
 uint32_t outline_lead(const struct outline *o);
 /* Sets ret[l] to the micro-batch size of layer l, for every layer. */
 void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret);
-/* Sets `starts` to the first layer of each pack, followed by the end of the last pack. Returns the number of
- * packs. `starts` must have space for n_layers + 1 entries. */
+/* Sets `starts` to the first layer of each pack, then to the end of the last. Returns the number of packs.
+ * `starts` needs n_layers + 1 entries. */
 uint32_t outline_packs(const struct outline *o, uint32_t *starts);
 
 #endif

@@ -72,7 +72,7 @@ struct profile *plan_profile(const struct plan_request *request);
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
 
 /* Returns the number of bytes that the largest device task needs. No plan can use less device memory. Sets
- * *ret to that task, or to NULL if there is none. */
+ * *ret to that task, or to NULL. */
 uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret);
 
 #endif

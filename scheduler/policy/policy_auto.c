@@ -139,7 +139,8 @@ static struct candidate outline_candidate(const struct plan_request *r, const st
                           .teams = o->n_devices,
                           .single = true,
                           .unit = o->rows,
-                          /* If some micro-batches save S, they must come at even distances. */
+                          /* If some micro-batches save S, they must come at equal distances, so the order is
+                           * not reversed. */
                           .snake = o->save_every == 0,
                           .save_every = o->save_every,
                           .save_last_packs = o->save_last_packs,
@@ -192,7 +193,7 @@ struct pipeline_search {
 };
 
 /* Tries a candidate and makes it s->best if it is better. Returns 1 if it fits, 0 if not, or a negative
- * errno. After ENOUGH tasks, returns 0 without trying it. */
+ * errno. Does nothing after ENOUGH tasks. */
 static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
     if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
@@ -448,8 +449,7 @@ static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *
     c->knobs.pinned = pinned;
 }
 
-/* Sets ret[d] to the number of bytes that device d can use for pinned state. This is what the candidate
- * leaves free when nothing is pinned or retained. */
+/* Sets ret[d] to the number of bytes that device d has left for pinned state. */
 static int spare_bytes(struct pipeline_search *s, const struct candidate *c, uint64_t *ret)
 {
     struct candidate bare = *c;
@@ -561,8 +561,8 @@ static int search_pipeline(const struct plan_request *r, struct trial *t, uint32
 /* Number of outlines to build for data-parallel devices. */
 #define OUTLINES 3
 
-/* Builds the plan of an outline with the given lead_state. If it does not fit, sets *ret_excess to the bytes
- * that the worst device lacks. This is 0 if only the host lacks memory. */
+/* Builds the plan of an outline. Sets *ret_excess to the bytes that the worst device lacks. It is 0 if only
+ * host memory is too small. */
 static int try_outline(const struct plan_request *r, struct trial *t, const struct outline *o,
                        uint32_t lead_state, uint64_t *ret_excess)
 {

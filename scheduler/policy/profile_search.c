@@ -17,14 +17,14 @@
 #define LISTED 24 /* outlines in the list */
 /* Maximum number of outlines whose plans are built and fit. */
 #define BUILDS 3
-/* The same limit for outlines that save S on the host. */
+/* Maximum number of such outlines that save S on the host. */
 #define SAVE_BUILDS 2
 /* Maximum number of attempts to shrink an outline that does not fit. */
 #define SHRINKS   4
 #define MAX_SIZES 256
 /* Maximum number of instructions built. After that, the best plan so far is used. */
 #define ENOUGH 100000ull
-/* A plan waits if a step takes longer than its compute time by more than 1/WAITS_BEYOND. */
+/* A plan waits if its step takes more than 1/WAITS_BEYOND longer than its compute time. */
 #define WAITS_BEYOND 32
 /* Number of kinds of variation that are tried on a plan that waits. */
 #define VARIATIONS 5
@@ -133,8 +133,8 @@ static int build_fitting(struct profile_search *s, struct outline *o)
 
 /* ---- the list ---- */
 
-/* Lists the possible micro-batch sizes and returns their number. A size must divide the rows of a device and
- * must have been measured. The request may allow only one. */
+/* Lists the possible micro-batch sizes and returns their number. Each must divide the rows of a device and
+ * must have been measured. */
 static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devices, uint32_t *ret)
 {
     const struct table *t = q->table;
@@ -194,8 +194,8 @@ static int build_best(struct profile_search *s, int builds)
 
 /* ---- variations ---- */
 
-/* Changes the best outline in way number `way`, such as more pins or smaller packs. Returns false if the
- * change has no effect or is not allowed. */
+/* Makes variation number `way` of the best outline, such as more pins. Returns false if it changes nothing or
+ * is not allowed. */
 static bool vary(const struct profile_search *s, int way, struct outline *ret)
 {
     uint32_t n = s->q->table->n_layers;

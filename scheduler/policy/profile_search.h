@@ -37,8 +37,8 @@ struct profile_search_result {
     bool waits;
 };
 
-/* Finds the best data-parallel plan. If none fits, returns 0 and sets *ret to zeros. The caller may then try
- * plan_make, which can find or explain more. */
+/* Finds the best data-parallel plan. If none fits, returns 0 and sets *ret to zeros. plan_make may still find
+ * one, or tell which memory is too small. */
 int profile_search_outlines(const struct profile_search_request *q, struct profile_search_result *ret,
                             struct err *err);
 void profile_search_result_finish(struct profile_search_result *r);
