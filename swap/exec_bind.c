@@ -583,8 +583,8 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns true if a wait is not needed at run time. One stream runs in order, and exec_cycle waits for run r
- * - PLAN_RING itself. */
+/* Returns true if a wait is not needed at run time. Each stream runs in order. For older runs, exec_cycle has
+ * already waited. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {

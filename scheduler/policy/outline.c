@@ -304,8 +304,8 @@ static uint64_t backward_ns(const struct sketch *k, uint32_t first)
     return (again + bwd) * micros(k, k->at);
 }
 
-/* Returns the compute time of a device in one step. *ret_forward is the time when the fused layers start, and
- * *ret_turned when they end. */
+/* Returns the compute time of a device in one step. Also returns the times at which the fused layers start
+ * and end. */
 static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t *ret_turned)
 {
     uint32_t n = k->m->n_layers, f = k->o->fused, h = k->o->head;

@@ -133,8 +133,8 @@ static int build_fitting(struct profile_search *s, struct outline *o)
 
 /* ---- the list ---- */
 
-/* Lists the possible micro-batch sizes and returns their number. Each must divide the rows of a device and
- * must have been measured. */
+/* Lists the possible micro-batch sizes and returns their number. Each divides the rows of a device and lies
+ * in the measured range. The request may fix the size. */
 static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devices, uint32_t *ret)
 {
     const struct table *t = q->table;
