@@ -110,8 +110,8 @@ static void end_over_limit(struct daemon *d, struct job *j, void (*done)(void *c
     strbuf_finish(&b);
 }
 
-/* If nobody cancelled a stopping job and this daemon is not shutting down, an earlier daemon asked the job to
- * stop during its own shutdown. Such a job goes back into the queue. */
+/* A stopping job may have been stopped by an earlier daemon that shut down. That is so if nobody cancelled
+ * it and this daemon keeps running. Such a job goes back into the queue. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx)
 {
     if (j->cancel)

@@ -10,8 +10,7 @@
 
 #include "daemon/jobs.h"
 
-/* The job is restarted after at most this many failures in a row. The next failure without a new checkpoint
- * ends the job. */
+/* How many failures in a row a job may have. The next failure without a new checkpoint ends the job. */
 #define ATTEMPT_MOST_FAILURES 3
 
 /* Ends the job with this state, exit code and error. `error` is a JSON object, or NULL. */
@@ -22,26 +21,26 @@ void attempt_end_job(struct daemon *d, struct job *j, enum job_state state, int 
 void attempt_requeue(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                      void *ctx);
 
-/* Puts the job back into the queue because the disk that it writes to is full. The job waits for a while
- * before it restarts, and the attempt does not count as a failure. */
+/* Puts the job back into the queue because its disk is full. The job waits before it restarts. The attempt
+ * does not count as a failure. */
 void attempt_pause(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                    void *ctx);
 
-/* Counts a failed attempt. The job goes back into the queue and restarts after a delay that doubles with
- * every failure. The job fails after too many failures without a new checkpoint. `why` says how the worker
- * ended, such as "was killed by signal 9". */
+/* Counts a failed attempt and puts the job back into the queue. The delay before the restart doubles with
+ * every failure. Too many failures without a new checkpoint end the job. `why` says how the worker ended,
+ * such as "was killed by signal 9". */
 void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                     void *ctx);
 
-/* Ends the attempt of a worker that was asked to stop because of a cancel, a time limit or a shutdown of the
- * daemon. Returns false and does nothing if nobody asked the worker to stop. */
+/* Ends the attempt of a worker that was asked to stop. Returns false and does nothing if nobody asked the
+ * worker to stop. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx);
 
 /* Returns whether the job has used up its time limit. */
 bool attempt_over_limit(const struct job *j);
 
-/* Adds the running time of the current attempt to job->used_ms. Called once per attempt, before the end of
- * the attempt is saved. */
+/* Adds the running time of the current attempt to job->used_ms. Call it once per attempt, before the end
+ * is saved. */
 void attempt_count_time(struct job *j);
 
 #endif

@@ -13,8 +13,8 @@
 
 #define OUTPUT_MAX (1u << 20)
 
-/* Called in the forked child. Replaces the process by the program. If the program cannot be executed, writes
- * errno to the pipe `failed`. A successful exec closes the pipe. */
+/* Replaces the forked child by the program. If exec fails, writes errno to the pipe `failed`. A successful
+ * exec closes the pipe. */
 static void become(char *const argv[], int out, int failed)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);

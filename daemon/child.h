@@ -11,10 +11,9 @@
 /* Exit code of a program that could not be executed, or that could not load its shared libraries. */
 #define CHILD_NOT_RUN 127
 
-/* Runs the program argv[0] and stores its standard output, at most 1 MiB, in *ret_output. The program shares
- * the daemon's standard error. *ret_exit is the program's exit code, or CHILD_NOT_RUN when the program could
- * not be started. Kills a program that does not end within timeout_ms and returns -ETIMEDOUT. Returns -EIO
- * when a signal ended the program. */
+/* Runs the program argv[0] and waits until it ends. *ret_output gets its standard output, at most 1 MiB.
+ * *ret_exit is its exit code, or CHILD_NOT_RUN if it could not start. Returns -ETIMEDOUT if it had to be
+ * killed after `timeout_ms`, and -EIO if a signal ended it. */
 int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_output, int *ret_exit,
                   struct err *err);
 

@@ -115,8 +115,7 @@ static const struct option options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Values from the command line that are used only after all options are parsed. A field is NULL if its option
- * was not given. */
+/* Values from the command line that are used after parsing. A field is NULL if its option was not given. */
 struct words {
     bool user;
     const char *socket, *state, *worker, *machine;
@@ -295,8 +294,8 @@ static int place_sockets(struct config *c, const struct words *w, struct err *er
     return set_path(c->worker_socket, "--socket", err, "%s/%s", dir, "worker.sock");
 }
 
-/* Finds the worker program. The option --worker or the variable TUTTI_WORKER can name it. Otherwise it must
- * be in one of `places`, relative to the directory of this program. */
+/* Finds the worker program. --worker or TUTTI_WORKER may name it. Otherwise it is searched in `places`,
+ * relative to this program's directory. */
 static int place_worker(struct config *c, const struct words *w, struct err *err)
 {
     static const char *const places[] = {"tutti-worker", "worker/tutti-worker",
@@ -318,8 +317,8 @@ static int place_worker(struct config *c, const struct words *w, struct err *err
                       "tutti-worker is not in the directory of tuttid; name it with --worker");
 }
 
-/* Takes the backend from the environment if the command line does not decide it. Virtual devices are always
- * cpu devices, and a topology file names its own backend. */
+/* Takes the backend from the environment if no option decides it. Virtual devices are always cpu devices.
+ * A topology file names its own backend. */
 static int default_backend(struct config *c, struct err *err)
 {
     const char *env = getenv("TUTTI_BACKEND");

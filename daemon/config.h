@@ -1,5 +1,5 @@
-/* The daemon's configuration: the paths of its files, the devices that it hands out, and its timeouts and
- * limits. It is filled in from the command line and the environment, and constant after the start. */
+/* The daemon's configuration: paths, devices, timeouts and limits. It comes from the command line and the
+ * environment. It is constant after the start. */
 #ifndef DAEMON_CONFIG_H
 #define DAEMON_CONFIG_H
 
@@ -20,7 +20,7 @@ struct config {
     char machine[PATH_MAX];
     bool devices_given; /* n_devices is from the command line */
     /* inventory_make fills in the next three fields if they were not given. */
-    /* Number of devices to hand out. 0 means that each job gets as many virtual devices as it asks for. */
+    /* Number of devices to hand out. 0 means that each job gets as many virtual devices as it wants. */
     uint32_t n_devices;
     /* Number of bytes on each virtual device, or on the largest real device. */
     uint64_t device_bytes;
@@ -39,8 +39,8 @@ struct config {
     struct quota_limits quota; /* limits of each user */
 };
 
-/* Fills *ret with the defaults and then with the options of the command line. Returns 0 on success, 1 after
- * printing --help or --version, and a negative errno when an option or a path cannot be used. */
+/* Fills *ret from the defaults and the command line. Returns 1 after printing --help or --version. Returns
+ * a negative errno if an option or a path cannot be used. */
 int config_parse(int argc, char **argv, struct config *ret, struct err *err);
 
 #endif

@@ -18,14 +18,14 @@
 
 /* Time in which the last output must go out before the connection is closed. */
 #define FINISH_MS 5000
-/* Number of lines and bytes that one connection may hand out before the other connections get their turn.
- * Both limits are needed, because a line of 8 KiB takes a thousand times as long to parse as a ping. */
+/* How many lines and bytes one connection may hand out per turn. Then the other connections get their
+ * turn. Both limits are needed, because a long line takes far longer to parse than a short one. */
 #define LINES_A_TURN 16
 #define BYTES_A_TURN 8192
 
 struct connection {
     uv_pipe_t pipe;
-    /* Closes the connection if a line does not end in time, or if the last output does not go out in time. */
+    /* Closes the connection if a line does not end in time, or the last output is not sent in time. */
     uv_timer_t timer;
     uv_idle_t turn; /* active while `more` is set */
     const struct connection_ops *ops;
@@ -110,16 +110,15 @@ static bool turn_is_over(const struct connection *p)
     return p->lines >= LINES_A_TURN || p->bytes >= BYTES_A_TURN;
 }
 
-/* Hands out complete lines. Stops when no complete line is left, when the connection is held, or when its
- * turn is over. */
+/* Hands out complete lines to the callback. Stops when no complete line is left, the connection is held,
+ * or its turn is over. */
 static void give_lines(struct connection *p)
 {
     char *line;
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        /* Nothing to do here: an outer call of this function, or the next turn of the loop, hands out the
-         * lines. */
+        /* An outer call of this function, or the next turn of the loop, hands out the lines. */
         return;
     if (p->lines_ms != uv_now(p->pipe.loop)) { /* the loop's clock changes only between turns */
         p->lines_ms = uv_now(p->pipe.loop);
@@ -178,8 +177,8 @@ static void on_connection_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b
         p->ops->ended(p);
         return;
     }
-    /* There was no memory in on_connection_alloc. A line that is too long cannot be the cause, because it
-     * would have been refused earlier. */
+    /* on_connection_alloc found no memory. The line cannot be too long, because such a line is refused
+     * earlier. */
     if (n == UV_ENOBUFS) {
         p->ops->refused(p, -ENOMEM);
         connection_finish(p);

@@ -30,21 +30,20 @@ struct connection;
 struct connection_ops {
     /* Gets one line, which is NUL-terminated and has no line feed. The line is valid only during the call. */
     void (*line)(struct connection *p, char *line, size_t bytes);
-    /* Called when a line cannot be read. `code` is -EMSGSIZE if the line is longer than the limit, and
-     * -ENOMEM if there is no memory for the line. The callback may send an answer. The connection is closed
-     * afterwards. */
+    /* Called when a line cannot be read. `code` is -EMSGSIZE for a line that is too long, or -ENOMEM. The
+     * callback may send an answer. Afterwards the connection is closed. */
     void (*refused)(struct connection *p, int code);
     /* Called when all queued output has gone out. */
     void (*drained)(struct connection *p);
-    /* Called when the other side sends no more lines. The other side may still read. The callback must make
-     * sure that connection_finish or connection_close is called, at once or later. */
+    /* Called when the other side sends no more lines. It may still read. The callback must see to it that
+     * connection_finish or connection_close is called, now or later. */
     void (*ended)(struct connection *p);
     /* Called when the connection is closed. The connection object is freed when this callback returns. */
     void (*closed)(struct connection *p);
 };
 
-/* Accepts a connection. Called in the connection callback of the listening pipe `server`. `max_line` is the
- * length of the longest line that is accepted. connection_ctx returns `ctx`. */
+/* Accepts a connection from the listening pipe `server`. `max_line` is the longest line that is accepted,
+ * in bytes. connection_ctx returns `ctx`. */
 int connection_accept(uv_stream_t *server, const struct connection_ops *ops, size_t max_line, void *ctx,
                       struct connection **ret);
 
@@ -53,21 +52,21 @@ void *connection_ctx(const struct connection *p);
 /* Returns the process id and the user id of the other side. */
 int connection_credentials(const struct connection *p, pid_t *ret_pid, uid_t *ret_uid);
 
-/* Sends one line. The part that the socket does not accept at once is copied and queued. If there is no
- * memory for the copy, the connection is closed. Does nothing once the connection is closing. */
+/* Sends one line. Bytes that the socket does not take at once are copied and queued. If there is no memory
+ * for the copy, the connection is closed. Does nothing once the connection is closing. */
 void connection_send(struct connection *p, const char *line, size_t bytes);
 
 /* Sends one line that consists of `n` parts. */
 void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned n);
 
-/* Takes over the memory of the current line. May be called only inside the `line` callback. The line stays
- * valid until the caller frees *ret. Returns -ENOMEM when there is no memory for further lines. */
+/* Gives the memory of the current line to the caller, who frees *ret. Call it only inside the `line`
+ * callback. Returns -ENOMEM if there is no memory for further lines. */
 int connection_keep_line(struct connection *p, char **ret);
 
 /* Returns whether fewer than CONNECTION_BACKLOG_BYTES bytes of output are queued. */
 bool connection_ready(const struct connection *p);
 
-/* Stops reading lines if `hold` is true, and continues otherwise. Nothing is read while too much output is
+/* Stops reading lines if `hold` is true, otherwise continues. Nothing is read while too much output is
  * queued. */
 void connection_hold(struct connection *p, bool hold);
 

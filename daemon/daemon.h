@@ -53,8 +53,8 @@ struct state;
 struct users;
 struct workers;
 
-/* The daemon. There is only one, in main.c, and it lives as long as the process. Only the loop thread uses
- * it, but any thread may read `config`, which is constant after the start. */
+/* The daemon. There is only one, and it lives as long as the process. Only the loop thread uses it. Any
+ * thread may read `config`. */
 struct daemon {
     uv_loop_t *loop;
     struct config config;
@@ -71,8 +71,8 @@ struct daemon {
     struct reprobe *reprobe; /* the probe that is running; NULL: none */
     /* Time of the last probe of the devices. Loop clock. */
     uint64_t probed_ms;
-    /* Checksum of the last probe's error message, or 0 if the last probe succeeded. Used to log each failure
-     * only once. */
+    /* Checksum of the last probe's error message, or 0 after a success. Used to log each failure only
+     * once. */
     uint32_t reprobe_failure;
     /* For each device, the id of the job that uses it, or 0 if the device is free. */
     uint64_t device_job[DEVICE_MAX];
@@ -85,12 +85,12 @@ struct daemon {
     bool keep_workers;
 };
 
-/* Ends the process at once. Called when the state cannot be written, because such a write must not be tried
- * again. Workers keep running. */
+/* Ends the process at once, while workers keep running. Called when the state cannot be written, because
+ * such a write must not be repeated. */
 void daemon_die(struct daemon *d, const char *why);
 
-/* Returns the time of the loop's monotonic clock in milliseconds. This time does not change during one turn
- * of the loop. */
+/* Returns the loop's monotonic clock in milliseconds. The value does not change during one turn of the
+ * loop. */
 static inline uint64_t daemon_now_ms(const struct daemon *d)
 {
     return uv_now(d->loop);

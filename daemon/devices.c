@@ -56,8 +56,8 @@ bool devices_rest(const struct daemon *d)
 
 /* ---- devices that fail ---- */
 
-/* Returns the health of the device with the backend's number `index`, or NULL if the job does not have this
- * device. */
+/* Returns the health of the device that the backend calls `index`. Returns NULL if the job does not have
+ * this device. */
 static struct health *leased(struct daemon *d, const struct job *j, uint64_t index, uint32_t *ret_device)
 {
     for (uint32_t i = 0; d->inventory.real && i < j->lease.n_devices; i++) {
@@ -91,7 +91,7 @@ void devices_praise(struct daemon *d, const struct job *j)
     }
 }
 
-/* Adds to `b` the reason why a device is withheld, such as "device 1 (NVIDIA A100) is out of service (3
+/* Adds the reason why a device is withheld to `b`. Example: "device 1 (NVIDIA A100) is out of service (3
  * errors, the last: ...)". */
 static void add_withheld(const struct daemon *d, uint32_t device, struct strbuf *b)
 {
@@ -149,7 +149,8 @@ bool devices_change(const struct daemon *d)
     return d->inventory.real && !d->inventory.from_file;
 }
 
-/* Number of restart delays between two probes while jobs wait for devices. The time is 10 s by default. */
+/* Time between two probes while jobs wait for devices. The unit is the restart delay, so this is 10 s by
+ * default. */
 #define REPROBE_DELAYS 10
 
 static bool somebody_is_stuck(const struct daemon *d)

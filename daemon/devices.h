@@ -1,5 +1,5 @@
-/* The devices that the daemon hands out: how the queue sees them, which devices have failed (health.h), why
- * jobs wait for devices, and when devices are probed again. Loop thread only. */
+/* The devices that the daemon hands out. Decides how the queue sees them and when they are probed again.
+ * Also records failures and says why jobs wait. Loop thread only. */
 #ifndef DAEMON_DEVICES_H
 #define DAEMON_DEVICES_H
 
@@ -9,12 +9,12 @@
 /* Returns the machine as the queue sees it now. */
 struct queue_machine devices_machine(const struct daemon *d);
 
-/* Returns the machine as admission sees it. Each device has the largest amount of memory that was ever free
- * on it, because other programs may free the memory that they use now. */
+/* Returns the machine with as much free memory per device as there ever was. Admission uses it, because
+ * other programs may free their memory later. */
 struct queue_machine devices_at_best(const struct daemon *d);
 
-/* Returns whether the free memory of the devices can change while the daemon runs. True for real devices, and
- * false for virtual devices and devices from a topology file. */
+/* Returns whether the free memory of the devices can change. Only real devices change. Virtual devices and
+ * those of a topology file do not. */
 bool devices_change(const struct daemon *d);
 
 /* Starts a probe of the idle devices if a probe is due. A probe is due before the job `next` (may be NULL)
@@ -24,12 +24,12 @@ bool devices_change(const struct daemon *d);
 int devices_reprobe_first(struct daemon *d, const struct job *next, void (*reprobed)(struct daemon *d),
                           struct err *err);
 
-/* Takes failed devices back into service after a probe. A device returns if the probe found it working and
- * its rest is over. */
+/* Takes failed devices back into service after a probe. A device returns if the probe found it and its
+ * rest is over. */
 void devices_reprobed(struct daemon *d);
 
-/* Counts an error that a device had while it was used by this job's worker. `index` is the backend's number
- * of the device. A number that is not in the job's lease is ignored. */
+/* Counts an error that a device had under this job's worker. `index` is the backend's number of the
+ * device. Devices outside the job's lease are ignored. */
 void devices_blame(struct daemon *d, const struct job *j, uint64_t index, const char *reason);
 
 /* Clears the errors of the job's devices, because the job has completed. */
@@ -38,8 +38,8 @@ void devices_praise(struct daemon *d, const struct job *j);
 /* Returns whether some device is resting after an error and can be used again later. */
 bool devices_rest(const struct daemon *d);
 
-/* Finds the queued jobs that could not start even if every running job ended. Sets job->stuck of these jobs
- * to a text that names the withheld devices, and clears job->stuck of all other jobs. */
+/* Finds the queued jobs that could not start even on an idle machine. Sets job->stuck to a text that names
+ * the withheld devices. Clears job->stuck of all other jobs. */
 void devices_find_stuck(struct daemon *d, const struct queue_machine *m);
 
 #endif

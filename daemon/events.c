@@ -12,16 +12,15 @@
 #include "base/strbuf.h"
 #include "base/wire.h"
 
-/* Size of a block of event numbers that is reserved at once. After a restart, the unused numbers of the block
- * are skipped. */
+/* How many event numbers are reserved at once. After a restart, the unused numbers of the block are
+ * skipped. */
 #define SEQ_BLOCK  (1u << 20)
 #define READ_LIMIT 256 /* events that one read from disk returns */
 
 /* One event in memory. */
 struct ring_event {
     uint64_t seq, job;
-    /* The line that is sent to watchers. NULL if there was no memory for the line. Watchers then get a `gap`
-     * event instead. */
+    /* The line for watchers. NULL if there was no memory for it. Watchers then get a `gap` event. */
     char *line;
     size_t bytes;
     /* Set if the state could not store the event. The event is then sent to no watcher. */
@@ -32,8 +31,8 @@ struct ring_event {
 struct keeping {
     struct events *events;
     uint64_t seq;
-    /* Set when this event is on disk or was given up. The event becomes visible only when all earlier events
-     * are settled too. */
+    /* Set when this event is on disk or was given up. It becomes visible once all earlier events are
+     * settled too. */
     bool settled;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -47,8 +46,8 @@ struct events {
     uint64_t first, next;
     /* Events that are being written to disk, in the order of their numbers. */
     struct keeping *oldest, *newest;
-    /* Events below this number may be sent. The number is less than `first` if events fill the ring faster
-     * than the disk stores them. */
+    /* Events below this number may be sent. It is less than `first` if the ring fills faster than the disk
+     * can store. */
     uint64_t visible;
     /* End of the reserved numbers. Only numbers below this one may be given to events. */
     uint64_t reserved;
@@ -104,7 +103,7 @@ static void begin_line(struct strbuf *b, uint64_t seq, uint64_t job, const char 
     wire_end(b);
 }
 
-/* Reserves the next block of numbers half a block early, so that the reservation is on disk long before its
+/* Reserves the next block of numbers half a block early. The reservation is then on disk long before its
  * numbers are needed. */
 static void reserve_more(struct events *e)
 {
@@ -161,9 +160,8 @@ void events_add(struct events *e, uint64_t job, const char *event, const char *m
     advance(e);
 }
 
-/* Called when the unit of an event is on disk or was given up. Events become visible in the order of their
- * numbers. So this event has to wait while an earlier event is still being written, for example because the
- * disk is full. */
+/* Called when an event is on disk or was given up. Events become visible in order. So this event waits
+ * while an earlier one is still being written. */
 static void kept(void *ctx, int status)
 {
     struct keeping *k = ctx;

@@ -24,13 +24,12 @@ struct events;
 /* Creates the events and reserves event numbers in the state. Blocks. */
 int events_create(struct daemon *d, struct events **ret, struct err *err);
 
-/* Frees the events. `e` may be NULL. Only tests call this, because the daemon keeps its events until the
- * process exits. */
+/* Frees the events. `e` may be NULL. Only tests call this. */
 void events_destroy(struct events *e);
 
-/* Adds an event that is kept in memory only. An event with job 0 concerns all jobs and is sent to every
- * watcher. `members` is the JSON text of the event's own fields, such as "\"step\":3". It is "" or NULL if
- * there are none. If memory runs out, watchers get a `gap` event instead. */
+/* Adds an event that is kept in memory only. If `job` is 0, every watcher gets the event. `members` is the
+ * JSON text of the event's fields, such as "\"step\":3", or NULL. If memory runs out, watchers get a `gap`
+ * event instead. */
 void events_add(struct events *e, uint64_t job, const char *event, const char *members);
 
 /* Adds an event to the unit `u` and commits the unit. When the unit is on disk, the event becomes visible and

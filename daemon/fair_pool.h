@@ -46,8 +46,8 @@ struct fair_pool {
     uint64_t starts; /* number of tasks that were started */
 };
 
-/* Prepares a pool that runs at most `most` tasks at once. `most` should be less than the number of threads in
- * libuv's pool, so that reads and writes of the state always find a free thread. */
+/* Prepares a pool that runs at most `most` tasks at once. `most` should be less than the number of libuv's
+ * threads, so that the state always finds a free thread. */
 void fair_pool_init(struct fair_pool *p, uv_loop_t *loop, uint32_t most);
 
 /* Frees the memory of the pool. Called after the `done` callback of the last task. */

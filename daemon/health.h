@@ -19,8 +19,7 @@
 
 /* Number of errors in a row that make a device count as failed. */
 #define HEALTH_MOST_ERRORS 3
-/* Number of restart delays for which a failed device rests before it may be tried again. This is 10 min by
- * default. */
+/* How many restart delays a failed device rests before it may be tried again. This is 10 min by default. */
 #define HEALTH_RETRY_RESTS 600
 
 enum health_state { HEALTH_OK, HEALTH_SUSPECT, HEALTH_FAILED, HEALTH_STATE_COUNT };
@@ -44,7 +43,7 @@ enum health_state health_state(const struct health *h);
 /* Returns whether the device still rests after its last error. */
 bool health_rests(const struct health *h, uint64_t now_ms);
 
-/* Counts an error that the worker of this job reported. `rest_ms` is how long a device rests after its first
+/* Counts an error that the worker of this job reported. `rest_ms` is the rest after a device's first
  * error. */
 void health_error(struct health *h, uint64_t job, const char *reason, uint64_t now_ms, uint64_t wall_ms,
                   uint64_t rest_ms);
@@ -52,7 +51,8 @@ void health_error(struct health *h, uint64_t job, const char *reason, uint64_t n
 /* Clears the errors, because a job has completed on the device. */
 void health_success(struct health *h);
 
-/* Returns whether the device is failed and its rest is over, so that a successful probe may bring it back. */
+/* Returns whether a successful probe may bring the device back. It must have failed, and its rest must be
+ * over. */
 bool health_may_return(const struct health *h, uint64_t now_ms);
 
 /* Makes a failed device suspect again, after a successful probe. */

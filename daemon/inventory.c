@@ -84,8 +84,8 @@ void inventory_probe_command(const struct config *c, const char *only, const cha
     ret[n] = NULL;
 }
 
-/* Runs the probe and reads its result. Sets *ret_ran to true if the probe program could be run, even if the
- * probe failed. */
+/* Runs the probe and reads its result. *ret_ran tells whether the program could be run, even if the probe
+ * failed. */
 static int run_probe(const struct config *c, struct inventory *ret, bool *ret_ran, struct err *err)
 {
     const char *argv[INVENTORY_PROBE_WORDS];
@@ -183,8 +183,8 @@ void inventory_refresh(struct inventory *o, uint64_t devices, const struct topol
         if (k < now->n_devices)
             info->index = now->devices[k].index;
         if (k < now->n_devices && !was_asked(&before, devices, info->index))
-            /* Keep the old value, because the driver has renumbered the device and this probe did not cover
-             * the new number. */
+            /* Keep the old value. The driver has renumbered the device, and this probe did not cover the
+             * new number. */
             info->free_bytes = before.topology.devices[i].free_bytes;
         else
             set_bytes(o, i, k < now->n_devices ? topology_usable_bytes(now, k) : 0);

@@ -1,6 +1,5 @@
-/* Implements job_json.h. On disk a job consists of two JSON texts. The body is written once, and the status
- * at every change. Reading is strict, because an unknown key or a value of another type means that another
- * program wrote the text. */
+/* Implements job_json.h. On disk a job has two JSON texts. The body is written once, the status at every
+ * change. Reading is strict: an unknown key means that another program wrote the text. */
 #include "daemon/job_json.h"
 
 #include <errno.h>
@@ -15,8 +14,8 @@
 #include "base/wire.h"
 #include "daemon/launch.h"
 
-/* Optional members are added to the long form up to this length in bytes. The remaining bytes of the line are
- * for the request's id and the required members. */
+/* Optional members are added only up to this length in bytes. The rest of the line is for required
+ * members. */
 #define LONG_BYTES (WIRE_LINE_MAX - 2048)
 
 static void add_text(struct strbuf *b, const char *key, const char *s)
@@ -158,8 +157,7 @@ static void take_chars(struct json_obj *o, const char *key, char *ret, size_t si
         memcpy(ret, s, strlen(s) + 1);
 }
 
-/* Takes a member that must be null or of this type. Returns true if the member has this type, and false if it
- * is null or invalid. */
+/* Takes a member that must be null or of this type. Returns true only if it has this type. */
 static bool take_known(struct json_obj *o, const char *key, enum json_type type, const struct json **ret)
 {
     if (!json_take(o, key, JSON_REQUIRED, ret) || json_type(*ret) == JSON_NULL)
@@ -229,8 +227,8 @@ static void take_devices(struct json_obj *o, struct job_lease *l)
     }
 }
 
-/* Reads the hash of the worker's secret. A state written by tuttid 0.1.0 has the secret itself instead of the
- * hash. Its workers may still be running, so the secret must be accepted too. */
+/* Reads the hash of the worker's secret. tuttid 0.1.0 stored the secret itself. Its workers may still run,
+ * so the secret is accepted too. */
 static void take_secret(struct json_obj *o, struct job *j)
 {
     const char *hash = "", *plain;
@@ -341,8 +339,8 @@ int job_read(const struct state_job *disk, struct job **ret, struct err *err)
 
 /* ---- for clients ---- */
 
-/* Returns the reason why the job waits, for people. If all launches are paused, that is the reason, because
- * the pause holds up every job. */
+/* Returns the reason why the job waits, for people. A pause of all launches comes first, because it delays
+ * every job. */
 static const char *reason_of(const struct daemon *d, const struct job *j)
 {
     if (j->state == JOB_QUEUED && j->worker == NULL && launch_paused(&d->pause))
@@ -384,8 +382,8 @@ void job_short_json(const struct daemon *d, const struct job *j, struct strbuf *
     add_json(b, "error", ended ? j->error : NULL);
 }
 
-/* Returns a member of a JSON object as text, or NULL if the object has no such member. Marks `b` as failed
- * when memory runs out. */
+/* Returns a member of a JSON object as text, or NULL if it is absent. Marks `b` as failed when memory runs
+ * out. */
 static char *member(struct strbuf *b, const struct json *doc, const char *key)
 {
     const struct json *node = doc != NULL ? json_get(doc, key) : NULL;
@@ -408,8 +406,7 @@ static struct json *parse(struct strbuf *b, const char *text)
     return doc;
 }
 
-/* Adds a member if it fits into the line, and null otherwise. A spec can be almost as long as a line, and a
- * report can have any length. */
+/* Adds a member if it fits into the line, otherwise null. Specs and reports can be too long for a line. */
 static void add_fitting(struct strbuf *b, const char *key, const char *json)
 {
     add_json(b, key, json != NULL && b->n + strlen(json) < LONG_BYTES ? json : NULL);

@@ -58,8 +58,8 @@ void job_destroy(struct job *j)
     free(j);
 }
 
-/* The hash is FNV-1a over both texts with their terminating zeros. Two 32-bit CRCs with different seeds would
- * not make a good 64-bit hash. For texts of the same length, either both CRCs are equal or both differ. */
+/* FNV-1a over both texts with their terminating zeros. Two CRCs with different seeds would be no better
+ * than one, if the texts have equal lengths. */
 uint64_t job_spec_hash(const char *spec, const char *dir)
 {
     const char *const parts[] = {spec, dir};

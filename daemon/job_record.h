@@ -57,7 +57,7 @@ struct job_process {
     char boot[40];
 };
 
-/* The latest messages of the job's worker, as JSON texts. A field is NULL if that message never came. */
+/* The latest messages of the job's worker, as JSON. A field is NULL if the message never came. */
 struct job_said {
     char *planned, *progress, *curve, *evals, *report;
     /* A text for people that is set while the worker is planning. Otherwise NULL. */
@@ -67,19 +67,17 @@ struct job_said {
 struct jobs;
 struct worker; /* launch.h */
 
-/* Everything that the daemon knows about one job. The first part is written to the state once, when the job
- * is submitted. The status is written at every change. The last part is never written, because workers send
- * it again to a new daemon. */
+/* Everything that the daemon knows about one job. The first part is written once, at the submit. The
+ * status is written at every change. The last part is never written, because workers send it again. */
 struct job {
-    /* The table that has this job. NULL if the record was read from the state for one request. */
+    /* The table that has this job. NULL if the record was read for one request. */
     struct jobs *table;
     uint64_t id;
     char *key, *name, *user, *dir, *output; /* key may be NULL */
     uid_t uid;
-    /* Hash of spec and dir (job_spec_hash). It shows whether a submit with the same key is a repetition or a
-     * different job. */
+    /* Hash of spec and dir. It tells whether a submit with the same key asks for the same job. */
     uint64_t spec_hash;
-    /* Number of bytes that are charged to the user's quota for spec and body. 0 once the job has ended. */
+    /* Bytes of spec and body that are charged to the user's quota. 0 once the job has ended. */
     uint64_t charged_bytes;
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
@@ -111,22 +109,19 @@ struct job {
 
     /* memory only */
     bool on_disk; /* the submit is on disk and acknowledged */
-    /* Set if the state on disk still has the worker's secret and not its hash. tuttid 0.1.0 wrote such
-     * states. */
+    /* Set if the disk still has the worker's secret instead of its hash, as tuttid 0.1.0 wrote it. */
     bool secret_in_clear;
     /* Number of writes of this job to the state that are under way. */
     uint32_t saves;
-    /* After a failure, the job must not start again before this time. Loop clock. 0 if it may start at once.
-     */
+    /* The job must not start before this time of the loop's clock. 0 if it may start at once. */
     uint64_t not_before_ms;
-    /* Set if the job could not start even if every running job ended. The text names the withheld devices,
-     * for people. Otherwise NULL. */
+    /* Set if the job could not start even on an idle machine. The text names the withheld devices.
+     * Otherwise NULL. */
     char *stuck;
     struct job_said said;
     /* Set when the end of the job and the last messages of its worker are on disk. */
     bool archived;
-    /* The state that the job had before it ended. Clients see this state until the end of the job is on disk.
-     */
+    /* The state before the job ended. Clients see it until the end is on disk. */
     enum job_state before;
     struct worker *worker; /* NULL: no worker process */
 };
@@ -134,11 +129,10 @@ struct job {
 /* Returns whether the job is done, failed or cancelled. */
 bool job_ended(const struct job *j);
 
-/* Returns the state that clients may see. A job that has ended shows its previous state until its end is on
- * disk. */
+/* Returns the state that clients may see. An ended job shows its previous state until its end is on disk. */
 enum job_state job_visible_state(const struct job *j);
 
-/* Replaces *text by a copy of `to` and frees the old text. `to` may be NULL. Aborts the process when memory
+/* Replaces *text by a copy of `to`, which may be NULL. Frees the old text. Aborts the process when memory
  * runs out. */
 void job_set_text(char **text, const char *to);
 
@@ -148,7 +142,7 @@ void job_forget_said(struct job *j);
 /* Frees the record, which must not be in a table. `j` may be NULL. */
 void job_destroy(struct job *j);
 
-/* Returns a 64-bit hash of a spec's text and of the directory to which the paths in the spec are relative. */
+/* Returns a 64-bit hash of a spec's text and its directory. Paths in the spec are relative to `dir`. */
 uint64_t job_spec_hash(const char *spec, const char *dir);
 
 #endif

@@ -51,8 +51,8 @@ struct job *jobs_find(const struct jobs *jobs, uint64_t id)
     return i < jobs->live.n && jobs->live.at[i]->id == id ? jobs->live.at[i] : NULL;
 }
 
-/* Searches the newest jobs first, because a client that repeats a submit usually does so soon. The key of a
- * job that has ended can be found only in the state. */
+/* Searches the newest jobs first, because most repeated submits come soon. Ended jobs are found only in
+ * the state. */
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key)
 {
     for (size_t i = jobs->live.n; i-- > 0;) {
@@ -89,7 +89,7 @@ static void insert(struct jobs *jobs, struct job *j)
         jobs->next_id = j->id + 1;
 }
 
-/* Charges the bytes of a live job to its user's quota. The charge lasts from the job's submit to its end. */
+/* Charges the bytes of a live job to its user's quota. The charge ends when the job ends. */
 static void charge(struct jobs *jobs, struct job *j, uint64_t bytes)
 {
     j->charged_bytes = bytes;
@@ -295,8 +295,7 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    /* Only the save that contains the job's end archives the job. An earlier save may still have been under
-     * way when the job ended. */
+    /* Archive the job only after the save that contains its end. An earlier save may have been under way. */
     if (s->ended) {
         s->job->archived = true;
         job_forget_said(s->job);

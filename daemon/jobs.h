@@ -22,7 +22,7 @@
 
 struct jobs {
     struct daemon *daemon;
-    /* The live jobs in the order of their ids. Ended jobs that are about to leave the table are included. */
+    /* The live jobs in ascending order of ids. Includes ended jobs that are about to leave the table. */
     VEC(struct job *) live;
     uint64_t n_in[JOB_STATE_COUNT]; /* number of jobs in `live`, by state */
     uint64_t next_id;               /* id of the next submitted job */
@@ -30,8 +30,7 @@ struct jobs {
 
 struct jobs *jobs_create(struct daemon *d);
 
-/* Frees the table and its jobs. `jobs` may be NULL. Only tests call this, because the daemon keeps its table
- * until the process exits. */
+/* Frees the table and its jobs. `jobs` may be NULL. Only tests call this. */
 void jobs_destroy(struct jobs *jobs);
 
 /* Loads all jobs that have not ended from the state. Called once at start. Blocks. */
@@ -49,8 +48,8 @@ size_t jobs_after(const struct jobs *jobs, uint64_t id);
 /* Returns the number of jobs in the table that have this state. */
 uint64_t jobs_count(const struct jobs *jobs, enum job_state state);
 
-/* Returns the number of jobs in the table that have ended. *ret_ids is an array of their ids, which the
- * caller frees. */
+/* Returns the number of ended jobs in the table. *ret_ids is an array of their ids, which the caller
+ * frees. */
 size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids);
 
 /* The arguments of jobs_add. The caller keeps ownership of the texts, because jobs_add copies them. */
@@ -76,8 +75,7 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 
 #define JOB_KEY_CHARS 320 /* size of a buffer for jobs_state_key */
 
-/* Writes the key that this user's job has in the state to `ret`. It consists of the user's number, a colon,
- * and `key`. */
+/* Writes the job's key in the state to `ret`: the user's number, a colon, and `key`. */
 void jobs_state_key(uid_t uid, const char *key, char ret[JOB_KEY_CHARS]);
 
 /* Sets the job's state and reason in memory. The caller must save the job afterwards. */
@@ -86,19 +84,18 @@ void job_set_state(struct job *j, enum job_state state, const char *reason);
 /* Corrects the table's counters after the caller changed j->state itself. `before` is the old state. */
 void jobs_recount(const struct job *j, enum job_state before);
 
-/* Writes the job's status to the state. Adds an event unless `event` is NULL. `members` is the JSON text of
- * the event's own fields, such as "\"attempt\":1". Calls `done` (may be NULL) when everything is on disk.
- * Ends the daemon when memory runs out, because clients must never see a status that is not on disk. */
+/* Writes the job's status to the state, with an event unless `event` is NULL. `members` is the JSON text
+ * of the event's fields, such as "\"attempt\":1". `done` may be NULL and is called when all is on disk.
+ * Ends the daemon when memory runs out. */
 void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                void (*done)(void *ctx, int status), void *ctx);
 
-/* Does the same as jobs_save, for a change that the caller can undo. Returns -ENOMEM when memory runs out. In
- * that case nothing is written, and `done` is never called. */
+/* Works like jobs_save, for a change that the caller can undo. Returns -ENOMEM when memory runs out. Then
+ * nothing is written and `done` is never called. */
 int jobs_try_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                   void (*done)(void *ctx, int status), void *ctx);
 
-/* Removes the job from the table and frees it, if the job has ended and nothing refers to it any longer. Must
- * be called whenever a reason to keep the job in the table ends. */
+/* Frees an ended job if nothing refers to it any longer. Call it whenever a reason to keep the job ends. */
 void jobs_let_go(struct jobs *jobs, struct job *j);
 
 #endif

@@ -29,8 +29,8 @@ static int read_small(const char *path, char *buf, size_t size)
     return r;
 }
 
-/* Reads the start time of a process, which is field 22 of /proc/PID/stat. Field 2 is the program's name and
- * may contain spaces and parentheses. So the fields are counted from the last closing parenthesis. */
+/* Reads the start time of a process, field 22 of /proc/PID/stat. Field 2 may contain spaces and
+ * parentheses, so counting starts after the last closing parenthesis. */
 static int start_time(pid_t pid, uint64_t *ret)
 {
     char path[64], text[1024];
@@ -121,8 +121,8 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
     end_worker(p->data, how);
 }
 
-/* Called when the pidfd becomes readable because the process has ended. The exit code stays unknown, because
- * only the parent of a process can learn its exit code. */
+/* Called when an adopted worker has ended. Its exit code stays unknown, because only a parent can learn
+ * it. */
 static void on_adopted_exit(uv_poll_t *p, int status, int events)
 {
     (void)status;
@@ -132,8 +132,8 @@ static void on_adopted_exit(uv_poll_t *p, int status, int events)
 
 /* ---- starting ---- */
 
-/* The environment variables that a worker inherits. Variables that CUDA reads must have the same values as in
- * the probe, because they decide how the devices are numbered. */
+/* The environment variables that a worker inherits. CUDA's variables must be the same as in the probe,
+ * because they decide how devices are numbered. */
 static const char *const pass[] = {
     "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HOME", "LANG",          "LD_LIBRARY_PATH", "PATH", "TMPDIR",
     "TUTTI_CUDA_MODULE", "TUTTI_PROFILE",        "USER", "XDG_CACHE_HOME"};
@@ -141,8 +141,7 @@ static const char *const pass[] = {
 
 #define SECRET_VARIABLE "TUTTI_SECRET="
 
-/* Builds a clean environment. It has only those variables in `pass` that are set, and the variable with the
- * secret. */
+/* Builds a clean environment: the variables in `pass` that are set, and the secret. */
 static void make_env(char *secret_variable, char *ret[N_PASS + 2])
 {
     int n = 0;
@@ -245,8 +244,8 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     int pidfd = (int)syscall(SYS_pidfd_open, j->process.pid, 0);
     if (pidfd < 0)
         return false;
-    /* The identity is read after the pidfd was opened. If poll then shows that the process behind the pidfd
-     * is still alive, its pid was not reused, so the identity belongs to that process. */
+    /* The identity was read after the pidfd was opened. If the process is still alive now, its pid was not
+     * reused, and the identity is right. */
     struct pollfd ended = {.fd = pidfd, .events = POLLIN};
     if (launch_identify(j->process.pid, &now) < 0 || now.start != j->process.start ||
         strcmp(now.boot, j->process.boot) != 0 || poll(&ended, 1, 0) != 0) {
@@ -272,8 +271,7 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     return true;
 }
 
-/* A child that libuv has already reaped gets no signal, because another process may have the same pid by now.
- */
+/* A child that libuv has reaped gets no signal, because another process may have its pid by now. */
 void launch_signal(struct worker *w, int sig)
 {
     if (w->adopted)

@@ -30,13 +30,12 @@ enum worker_phase {
 
 /* Callbacks through which workers.c learns about the progress of a worker. */
 struct worker_ops {
-    /* Called when the first hello of the worker has come. This shows that the worker was started
-     * successfully. */
+    /* Called at the worker's first hello, which shows that the worker was started successfully. */
     void (*took_job)(struct worker *w);
     /* Called when the outcome of the worker has come. The job's new state is not set yet. */
     void (*took_outcome)(struct worker *w);
-    /* Called when the process is gone and its handle is closed. `how` says how the worker ended, such as "was
-     * killed by signal 9 (Killed)". The worker is freed when this callback returns. */
+    /* Called when the process is gone. `how` says how the worker ended, such as "was killed by signal 9
+     * (Killed)". The worker is freed when this callback returns. */
     void (*gone)(struct worker *w, const char *how);
 };
 

@@ -6,8 +6,8 @@
 
 #include "base/utf8.h"
 
-/* Largest number of doublings, so that the shift cannot overflow. This many doublings turn even the shortest
- * first delay into the longest delay. */
+/* Most doublings of the delay, so that the shift cannot overflow. This is enough to reach the longest
+ * delay. */
 #define MOST_DOUBLINGS 20
 
 bool launch_paused(const struct launch_pause *p)
@@ -31,7 +31,7 @@ static uint64_t delay_after(uint32_t failures, uint64_t delay_ms)
     uint32_t doublings = failures - 1 < MOST_DOUBLINGS ? failures - 1 : MOST_DOUBLINGS;
     if (delay_ms >= LAUNCH_PAUSE_MOST_MS)
         return LAUNCH_PAUSE_MOST_MS;
-    /* A delay of 0 is raised to 1, because the next try must happen in a later turn of the loop. */
+    /* At least 1 ms, because the next try must happen in a later turn of the loop. */
     delay_ms = (delay_ms > 0 ? delay_ms : 1) << doublings;
     return delay_ms < LAUNCH_PAUSE_MOST_MS ? delay_ms : LAUNCH_PAUSE_MOST_MS;
 }

@@ -34,12 +34,12 @@ struct launch_pause {
 /* Returns whether launches are paused. */
 bool launch_paused(const struct launch_pause *p);
 
-/* Returns whether a worker may be started now. During a pause this is true only if the next try is due and no
- * other try is under way. */
+/* Returns whether a worker may be started now. During a pause, only one try at a time is allowed, and only
+ * when it is due. */
 bool launch_pause_allows(const struct launch_pause *p, uint64_t now_ms);
 
-/* Records that the daemon begins to start a worker for this job. During a pause, this launch tests whether
- * workers can be started again. */
+/* Records that a worker is being started for this job. During a pause, this launch is the try that may end
+ * the pause. */
 void launch_pause_started(struct launch_pause *p, uint64_t job);
 
 /* Records that the daemon could not start a worker for this job. `job` is 0 if it could not start the probe
@@ -52,8 +52,7 @@ bool launch_pause_failed(struct launch_pause *p, uint64_t job, const char *reaso
 /* Records that this job's worker has taken its job. Returns true if this ended a pause. */
 bool launch_pause_worked(struct launch_pause *p, uint64_t job);
 
-/* Records that the launch has ended without showing whether workers can be started, for example because the
- * job was cancelled. */
+/* Records that the launch ended without a result, for example because the job was cancelled. */
 void launch_pause_dropped(struct launch_pause *p, uint64_t job);
 
 /* Adds the pause to `b` as JSON. The text is null, or an object with reason, failures and since_ms. */

@@ -1,5 +1,4 @@
-/* A lock file, which only one process can hold at a time. Loop thread only. The calls never wait for the
- * lock. */
+/* A lock file, which only one process can hold. The calls never wait. Loop thread only. */
 #ifndef DAEMON_LOCK_H
 #define DAEMON_LOCK_H
 
@@ -14,9 +13,9 @@ struct lock {
     ino_t inode; /* inode of the locked file */
 };
 
-/* Locks the file at `path` until the process ends. Creates the file if it is missing. Returns -EBUSY when
- * another process holds the lock. The message then says that another tuttid serves `what`. On success, *ret
- * is set and a lock that *ret held before is released. */
+/* Locks the file at `path` until the process ends. Creates the file if needed. Returns -EBUSY if another
+ * process has the lock. The message then says that another tuttid serves `what`. A lock that *ret held
+ * before is released. */
 int lock_take(const char *path, const char *what, struct lock *ret, struct err *err);
 
 /* Returns whether the file that was locked is still the file at `path`. */

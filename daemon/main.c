@@ -156,16 +156,15 @@ static void do_nothing(uv_work_t *work)
     (void)work;
 }
 
-/* Makes libuv create the threads of its pool now. Otherwise libuv would create them for its first work, when
- * the daemon may already have jobs. libuv aborts the process if it cannot create a thread. */
+/* Makes libuv create its pool threads now. If that fails, libuv aborts the process, which must not happen
+ * later, when jobs run. */
 static void start_pool(uv_loop_t *loop)
 {
     static uv_work_t work;
     uv_queue_work(loop, &work, do_nothing, NULL);
 }
 
-/* Removes the log file of a job that is being pruned. Called in the pool, and uses only the configuration,
- * which is constant. */
+/* Removes the log of a job that is being pruned. Called in the pool. Uses only the constant configuration. */
 static void remove_log(void *ctx, uint64_t id)
 {
     const struct daemon *d = ctx;
@@ -238,8 +237,7 @@ int main(int argc, char **argv)
     log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
     log_info("backend %s: %s", d->inventory.backend, d->inventory.reason);
     notify("READY=1");
-    /* The last turn of the loop may have started work in the pool. Run the loop until this work is done,
-     * because the state must be idle when it is closed. */
+    /* Wait for work that the last turn started in the pool. The state must be idle when it is closed. */
     do
         uv_run(d->loop, UV_RUN_DEFAULT);
     while (!state_idle(d->state));

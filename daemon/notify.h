@@ -1,5 +1,5 @@
-/* Sends messages to the service manager as sd_notify(3) does, without libsystemd. The functions never fail.
- * They do nothing if there is no service manager (NOTIFY_SOCKET is not set). Loop thread only. */
+/* Sends messages to the service manager, like sd_notify(3) but without libsystemd. The functions never
+ * fail. They do nothing if NOTIFY_SOCKET is not set. Loop thread only. */
 #ifndef DAEMON_NOTIFY_H
 #define DAEMON_NOTIFY_H
 

@@ -56,8 +56,8 @@ int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struc
     return 0;
 }
 
-/* Makes a lease of virtual devices if their number is not limited. Each job has its own devices, numbered
- * from 0, so the leases of other jobs do not matter. */
+/* Makes a lease of virtual devices when their number is unlimited. Each job has its own devices, numbered
+ * from 0. */
 static void lease_auto(const struct job_ask *ask, const struct queue_machine *m, struct job_lease *ret)
 {
     *ret = (struct job_lease){.n_devices = ask->devices_max, .device_bytes = ask->device_bytes};
@@ -73,9 +73,9 @@ static bool better(const struct queue_machine *m, uint32_t a, uint32_t b)
     return m->use[a] != m->use[b] ? m->use[a] < m->use[b] : bytes_of(m, a) > bytes_of(m, b);
 }
 
-/* Takes the best free device for the job and lowers *ret_bytes to the memory of that device if it has less.
- * The best device has the lowest enum queue_use, then the most memory, then the lowest number. Returns false
- * if no free device suits the job. */
+/* Takes the best free device for the job. The best one has the lowest enum queue_use, then the most
+ * memory, then the lowest number. Lowers *ret_bytes to the memory of that device. Returns false if no free
+ * device suits. */
 static bool take_best(const struct job_ask *ask, const struct queue_machine *m, enum queue_use worst,
                       bool taken[DEVICE_MAX], uint64_t *ret_bytes)
 {
@@ -105,7 +105,7 @@ static bool lease_free(const struct job_ask *ask, const struct queue_machine *m,
             ret->devices[ret->n_devices++] = i;
     /* All devices of a lease offer the same number of bytes, so the smallest device decides. */
     ret->device_bytes = ask->device_bytes > 0 ? ask->device_bytes : least;
-    /* By default, a job gets a share of the host memory in proportion to its number of devices. */
+    /* By default, the job's share of host memory is proportional to its number of devices. */
     ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes
                       : m->one_job        ? m->host_bytes
                                           : m->host_bytes / m->n_devices * ret->n_devices;

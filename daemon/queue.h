@@ -34,8 +34,8 @@ struct queue_machine {
     uint64_t host_bytes; /* bytes of host memory for all jobs */
     /* For each device, the id of the job that has it. 0 if the device is free. */
     const uint64_t *device_job;
-    /* Number of bytes on each device if the devices differ. 0 for a device that is not handed out. NULL if
-     * all devices have device_bytes. */
+    /* Bytes on each device, or 0 for a device that is not handed out. NULL if all devices have
+     * device_bytes. */
     const uint64_t *each_bytes;
     /* The daemon runs only one job at a time, and that job gets all host memory. */
     bool one_job;
@@ -45,21 +45,21 @@ struct queue_machine {
 /* Returns whether job `a` comes before job `b` in the queue. */
 bool queue_before(const struct job *a, const struct job *b);
 
-/* Returns the job to start now and sets *ret to its lease. Returns NULL when no job can start. A job whose
- * not_before_ms is later than now_ms does not hold up other jobs. */
+/* Returns the job to start now and sets *ret to its lease. Returns NULL if no job can start. A job that
+ * must wait until `not_before_ms` does not delay others. */
 struct job *queue_next(struct job *const *jobs, size_t n, const struct queue_machine *m, uint64_t now_ms,
                        struct job_lease *ret);
 
-/* Returns whether the job could not start even if every running job ended. The cause is that too many devices
- * are out of service, or that other programs use too much of their memory. */
+/* Returns whether the job could not start even on an idle machine. Too many devices are then out of
+ * service, or too little of their memory is free. */
 bool queue_stuck(const struct job_ask *ask, const struct queue_machine *m);
 
-/* Returns whether this device could not be given to the job even if it were free, because it is out of
+/* Returns whether the job could not get this device even if it were free. The device is then out of
  * service or too small. */
 bool queue_withheld(const struct job_ask *ask, const struct queue_machine *m, uint32_t device);
 
-/* Returns 0 if this machine is large enough for the job. Otherwise returns -ENOSPC, and the message says what
- * the machine lacks. */
+/* Returns 0 if this machine is large enough for the job. Otherwise returns -ENOSPC, and the message says
+ * what is missing. */
 int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struct err *err);
 
 #endif

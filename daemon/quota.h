@@ -22,20 +22,18 @@ struct quota;
 
 struct quota *quota_create(const struct quota_limits *limits);
 
-/* Frees the quota. `q` may be NULL. Only tests call this, because the daemon keeps its quota until the
- * process exits. */
+/* Frees the quota. `q` may be NULL. Only tests call this. */
 void quota_destroy(struct quota *q);
 
-/* Takes one of the user's tokens for a submit. Returns -EAGAIN if no token is left. The message names the
- * limit and says when to try again. `now_ms` is the time of a monotonic clock. */
+/* Takes one of the user's tokens for a submit. `now_ms` is a monotonic time. Returns -EAGAIN if no token
+ * is left. The message says when to try again. */
 int quota_take_submit(struct quota *q, uid_t uid, uint64_t now_ms, struct err *err);
 
-/* Checks whether `bytes` more bytes are within the user's limit. Returns -EAGAIN if they are not. The message
- * names the limit and the bytes in use, and says what to do. */
+/* Checks whether the user may use `bytes` more bytes. Returns -EAGAIN if not. The message names the limit
+ * and says what to do. */
 int quota_check_bytes(const struct quota *q, uid_t uid, uint64_t bytes, struct err *err);
 
-/* Charges `bytes` to the user. The limit is not checked here, because a restarted daemon must load all
- * existing jobs. */
+/* Charges `bytes` to the user. Checks no limit, because a restarted daemon must load all existing jobs. */
 void quota_charge(struct quota *q, uid_t uid, uint64_t bytes);
 
 /* Releases `bytes` that were charged to the user. */

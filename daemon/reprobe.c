@@ -56,8 +56,7 @@ static int take_result(struct reprobe *p, struct err *err)
     return r;
 }
 
-/* Logs the reason why a probe failed, unless the last probe failed for the same reason. `why` is "" if the
- * probe succeeded. */
+/* Logs why a probe failed, unless the last failure was the same. `why` is "" after a success. */
 static void tell_failure(struct daemon *d, const char *why)
 {
     uint32_t hash = crc32c(0, why, strlen(why));

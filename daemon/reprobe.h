@@ -10,9 +10,8 @@
 
 #include "daemon/daemon.h"
 
-/* Starts a probe of these devices. Bit i stands for device i of the inventory. Calls reprobed(d) when the
- * probe has ended, even if the probe failed. Returns -EBUSY while another probe is running. If this function
- * fails, `reprobed` is never called. */
+/* Starts a probe of these devices. Bit i stands for device i. Calls reprobed(d) when the probe ends, even
+ * if it failed. Returns -EBUSY while another probe runs. After an error `reprobed` is never called. */
 int reprobe_start(struct daemon *d, uint64_t devices, void (*reprobed)(struct daemon *d), struct err *err);
 
 /* Returns whether a probe is running. */

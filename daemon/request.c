@@ -1,5 +1,5 @@
-/* Implements request.h. Each line takes this path: request_receive makes a request, read_request parses the
- * line (on the loop thread or in the pool), accept_request runs the method, and the method answers. */
+/* Implements request.h. request_receive makes a request, read_request parses the line, and accept_request
+ * runs the method. Large lines are parsed in the pool. */
 #include "daemon/request.h"
 
 #include <assert.h>
@@ -31,8 +31,7 @@ static void large_dropped(struct fair_pool_task *t)
     request_free((struct request *)((char *)t - offsetof(struct request, task)));
 }
 
-/* Frees the request. The parsed tree of a large line is freed in the pool, because freeing it takes as long
- * as building it. */
+/* Frees the request. A large parsed tree is freed in the pool, because that takes long. */
 static void answered(struct request *rq)
 {
     struct server_client *c = rq->client;
@@ -164,8 +163,7 @@ static int read_line(struct request *rq)
     return rq->prepared != NULL ? 0 : rq->err.code;
 }
 
-/* Reads the request. May run on any thread, as long as no other thread uses the request. Frees the parsed
- * tree as soon as it is no longer needed. */
+/* Reads the request. Runs on any thread, if no other thread uses the request. Frees the parsed tree early. */
 static void read_request(struct request *rq)
 {
     rq->status = read_line(rq);
@@ -183,8 +181,8 @@ static void accept_request(struct request *rq)
         rq->verb->run(rq);
         return;
     }
-    /* A line that is not a valid request is always answered with an error. A valid request that cannot be
-     * served gets an answer only if it has an id. */
+    /* An invalid line always gets an error answer. A valid request that cannot be served gets one only if
+     * it has an id. */
     bool request = rq->code == WIRE_NO_METHOD || rq->code == WIRE_INVALID_PARAMS;
     if (wants_answer(rq) || !request)
         server_client_send_error(rq->client, rq->msg.id, rq->code, &rq->err);

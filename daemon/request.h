@@ -18,8 +18,7 @@
 #include "daemon/fair_pool.h"
 #include "daemon/server_client.h"
 
-/* Number of bytes in the longest line that is parsed on the loop thread. Longer lines are parsed in the pool.
- */
+/* The longest line that is parsed on the loop thread, in bytes. Longer lines are parsed in the pool. */
 #define REQUEST_LARGE_LINE 8192
 #define REQUEST_MOST_VERBS 32 /* methods of a server */
 /* Number of large lines that are parsed in the pool at once. The pool has four threads. */
@@ -77,12 +76,10 @@ void request_reader_init(struct request_reader *r, uv_loop_t *loop, const struct
 /* Frees the memory of the reader. Must not be called while a large line is in the pool. */
 void request_reader_finish(struct request_reader *r);
 
-/* Parses one line of the client as a request and runs its method. `line` needs to be valid only during the
- * call. */
+/* Parses one line as a request and runs its method. `line` must be valid only during the call. */
 void request_receive(struct request_reader *r, struct server_client *c, char *line, size_t bytes);
 
-/* Answers with `result`, which is a JSON text. Answers with an error instead if memory ran out while `result`
- * was built. */
+/* Answers with the JSON text `result`. Answers with an error if memory ran out while it was built. */
 void request_reply(struct request *rq, const struct strbuf *result);
 
 /* Answers with an error. */
@@ -95,12 +92,12 @@ void request_refuse(struct request *rq, const struct err *err);
  * memory itself. */
 void request_out_of_memory(struct request *rq);
 
-/* Checks that the request has no parameters. If it has any, answers with an error, frees the request, and
+/* Checks that the request has no parameters. Otherwise answers with an error, frees the request, and
  * returns false. */
 bool request_no_params(struct request *rq);
 
-/* Makes the request's client watch the events of one job, or of all jobs if `job` is 0. The first event to
- * send has number `next`. Answers with the number of the newest event. */
+/* Makes the client watch one job, or all jobs if `job` is 0. `next` is the number of the first event to
+ * send. Answers with the number of the newest event. */
 void request_watch(struct request *rq, uint64_t job, uint64_t next);
 
 #endif

@@ -10,8 +10,7 @@
 #include "daemon/jobs.h"
 #include "daemon/state.h"
 
-/* A job is read at most this many times. If the job ends during the first read, the second read finds the
- * ended job. */
+/* How often a job is read at most. If it ends during the first read, the second read finds it. */
 #define MOST_READS 3
 
 void request_no_job(struct request *rq, uint64_t id)
@@ -56,8 +55,7 @@ static void finish_finding(void *ctx, int status)
     struct job *j = jobs_find(f->rq->daemon->jobs, f->id);
     bool ended = f->found != NULL && job_ended(f->found);
     if (j == NULL && f->found != NULL && !ended && ++f->reads < MOST_READS) {
-        /* After the read, the job ended and left the table. Read it again, because the state now has its end.
-         */
+        /* The job ended after the read. Read it again, because the state now has its end. */
         job_destroy(f->found);
         f->found = NULL;
         find_on_disk(f);

@@ -1,14 +1,14 @@
-/* Finds the job that a request names, in the table of live jobs or in the state. Answers with an error if
- * there is no such job. Loop thread only. */
+/* Finds the job that a request names, in memory or in the state. Answers with an error if there is none.
+ * Loop thread only. */
 #ifndef DAEMON_REQUEST_FIND_H
 #define DAEMON_REQUEST_FIND_H
 
 #include "daemon/job_record.h"
 #include "daemon/request.h"
 
-/* Finds a live or ended job and calls `then` with it. The call comes at once for a live job, and later for a
- * job that must be read from the state. The job is valid only during the call. If no job has this id, the
- * request is answered with an error, and `then` is never called. */
+/* Finds a live or ended job and calls `then` with it. For a job that must be read from the state, the call
+ * comes later. The job is valid only during the call. If there is no such job, the request gets an error
+ * and `then` is never called. */
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j));
 
 /* Answers with the job in short form. */

@@ -1,5 +1,5 @@
-/* Implements server.h. The clients are in a ring in the order of their last activity. So the client that has
- * been idle longest is found at once when there are too many clients. */
+/* Implements server.h. A ring keeps the clients in the order of their last activity. So the client that
+ * was idle longest is found at once. */
 #include "daemon/server.h"
 
 #include <errno.h>
@@ -76,8 +76,8 @@ static void on_client_drained(struct connection *p)
         events_pump(c->daemon->events, c->watcher);
 }
 
-/* Called when the client sends no more requests. The client may still wait for answers, as in `echo '{...}' |
- * socat - UNIX-CONNECT:tutti.sock`. */
+/* Called when the client sends no more requests. It may still wait for answers, for example if it is
+ * `socat` with input from a pipe. */
 static void on_client_ended(struct connection *p)
 {
     struct server_client *c = connection_ctx(p);
@@ -117,8 +117,8 @@ static void greet(struct server_client *c)
     server_client_send(c, b.at, b.n);
 }
 
-/* Closes the client that has been idle longest, to make room for `newcomer`. Returns false if every other
- * client is watching or waiting for an answer. */
+/* Closes the client that was idle longest, to make room for `newcomer`. Returns false if all others are
+ * watching or waiting. */
 static bool evict_idle(struct server *s, const struct server_client *newcomer)
 {
     for (struct server_client *c = s->clients.next; c != &s->clients; c = c->next) {

@@ -12,9 +12,8 @@
 /* Listens on tutti.sock. */
 int server_open(struct daemon *d, struct server **ret, struct err *err);
 
-/* The next three functions are for tests, because the daemon keeps its server until the process exits.
- * server_close closes all connections, which takes effect while the loop runs. server_free then frees the
- * server. Both accept NULL. */
+/* The next three functions are for tests. server_close closes all connections while the loop runs.
+ * server_free then frees the server. Both accept NULL. */
 void server_close(struct server *s);
 void server_free(struct server *s);
 

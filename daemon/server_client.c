@@ -32,8 +32,7 @@ void server_client_send_out_of_memory(struct server_client *c, const char *id)
 
 /* ---- requests under way ---- */
 
-/* Stops reading lines while a large line is being parsed or too many requests are under way. Otherwise
- * continues reading. */
+/* Stops reading while a large line is parsed or too many requests are open. Otherwise continues. */
 static void update_reading(struct server_client *c)
 {
     if (c->connection != NULL)

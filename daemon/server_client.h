@@ -43,32 +43,31 @@ struct server_client {
 /* Sends bytes to the client. Does nothing once the connection is closed. */
 void server_client_send(struct server_client *c, const char *text, size_t bytes);
 
-/* Sends an error answer. `id` is the request's id, or NULL if the line had none. The answer is built on the
- * stack, so no memory is needed. */
+/* Sends an error answer. `id` is the request's id, or NULL if there is none. Needs no memory, because the
+ * answer is on the stack. */
 void server_client_send_error(struct server_client *c, const char *id, enum wire_code code,
                               const struct err *err);
 
 /* Tells the client that the daemon has run out of memory. The call itself needs no memory. */
 void server_client_send_out_of_memory(struct server_client *c, const char *id);
 
-/* Counts a request that has to be answered. Stops reading lines if the client has too many of them. Each call
- * must be followed by one call of server_client_let_go. */
+/* Counts a request that must be answered. Stops reading if there are too many. Each call needs one
+ * server_client_let_go. */
 void server_client_begin_request(struct server_client *c);
 
-/* Keeps the object alive during a call that may answer its last request. Each call must be followed by one
- * call of server_client_let_go. */
+/* Keeps the object alive while its last request may be answered. Each call needs one server_client_let_go. */
 void server_client_keep(struct server_client *c);
 
-/* Ends one server_client_begin_request or server_client_keep. Frees the object if the connection is closed
- * and no other request or call needs the object. */
+/* Ends one server_client_begin_request or server_client_keep. Frees the object if it is closed and no
+ * longer needed. */
 void server_client_let_go(struct server_client *c);
 
 /* Sets whether a large line of the client is being parsed. No further line is read while `large` is true. */
 void server_client_set_large(struct server_client *c, bool large);
 
-/* Makes the client watch the events of one job, or of all jobs if `job` is 0. The first event to send has
- * number `next`. Replaces an earlier watch of this client. Returns -ENOMEM when memory runs out. Events are
- * sent only after server_client_start_watching. */
+/* Makes the client watch one job, or all jobs if `job` is 0. `next` is the number of the first event to
+ * send. Replaces an earlier watch. Events are sent only after server_client_start_watching. Returns
+ * -ENOMEM when memory runs out. */
 int server_client_watch(struct server_client *c, uint64_t job, uint64_t next);
 
 /* Begins to send the events that server_client_watch asked for. */

@@ -31,15 +31,14 @@
 #define CHECK_MOST   5000 /* ms: longest time between two checks */
 #define CHECK_LEAST  20   /* ms: shortest time between two checks */
 
-/* One listening socket. The device, inode and ctime in `file` tell whether the file at the path is still the
- * file that was bound. */
+/* One listening socket. `file` tells whether the path still has the file that was bound. */
 struct door {
     const char *path;
     uv_connection_cb on_connection;
     void *data;
     uv_pipe_t *pipe;
-    /* The earlier socket, if its file was removed. It is closed when all processes that had connected to it
-     * have been accepted. */
+    /* The earlier socket, if its file was removed. It is closed once all its waiting connections are
+     * accepted. */
     uv_pipe_t *old;
     struct stat file;
 };
@@ -126,8 +125,8 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
 
 /* ---- checking ---- */
 
-/* Returns whether this process listens at the path. Connects to the path and asks the kernel which process
- * would accept the connection. */
+/* Returns whether this process listens at the path. Connects to it and asks the kernel which process would
+ * answer. */
 static bool we_answer(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -142,8 +141,8 @@ static bool we_answer(const char *path)
     return ours;
 }
 
-/* Returns whether this is the file that was bound. The kernel may reuse the number of a removed inode at
- * once, so a file with another ctime is examined more closely. */
+/* Returns whether this is the file that was bound. The kernel may reuse an inode number, so a different
+ * ctime needs a closer look. */
 static bool is_ours(struct door *door, const struct stat *st)
 {
     const struct stat *f = &door->file;
@@ -160,8 +159,7 @@ static bool is_ours(struct door *door, const struct stat *st)
 static int check_door(struct sockets *s, struct door *door, struct err *err)
 {
     struct stat st;
-    /* Every process that had connected to the earlier socket has been accepted by now, so that socket can be
-     * closed. */
+    /* All connections to the earlier socket are accepted by now, so close it. */
     if (door->old != NULL)
         uv_close((uv_handle_t *)door->old, on_pipe_closed);
     door->old = NULL;
