@@ -264,8 +264,8 @@ static void on_retry(uv_timer_t *timer)
     state_next_work(timer->data);
 }
 
-/* Gives up the optional units with the status `code`, because the disk is full or memory has run out. All
- * other units go back to the front of the queue and are tried again after a delay. */
+/* Gives up the optional units with the status `code`, because disk or memory is full. All other units are
+ * tried again after a delay. */
 static void refuse_optional(struct state *s, struct state_unit *units, int code)
 {
     struct unit_list keep;
@@ -390,7 +390,7 @@ static void close_reader(struct state *s)
     uv_mutex_unlock(&s->reader_lock);
 }
 
-/* The caller must make sure that the state is idle. Only one piece of the check may still run in the pool. */
+/* The state must be idle. Only one piece of the check may still run in the pool. */
 void state_close(struct state *s)
 {
     if (s == NULL)

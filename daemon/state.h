@@ -47,11 +47,10 @@ struct state_config {
     void *ctx;         /* passed to all callbacks */
     bool accept_older; /* start even if acknowledged transactions are missing */
     struct state_keep keep;
-    /* Returns the number of ended jobs that must not be pruned yet. *ret_ids is an array of their ids, which
-     * the state frees. Called on the loop thread. May be NULL. */
+    /* Returns the number of ended jobs that must not be pruned yet. *ret_ids is an array of their ids,
+     * which the state frees. Called on the loop thread. May be NULL. */
     size_t (*in_use)(void *ctx, uint64_t **ret_ids);
-    /* Called when a job is about to be pruned. Removes everything that belongs to the job outside the
-     * database, such as its log. Called in the pool. May be NULL. */
+    /* Removes a pruned job's data outside the database, such as its log. Called in the pool. May be NULL. */
     void (*pruning)(void *ctx, uint64_t id);
 };
 
@@ -74,33 +73,33 @@ struct state_event {
     const char *body;  /* the line that watchers get */
 };
 
-/* Opens the state. Creates it if the directory is empty. Blocks. Returns -EBADMSG when the state is damaged
- * or acknowledged transactions are missing. The message says where, and what to do. */
+/* Opens the state, or creates it in an empty directory. Blocks. Returns -EBADMSG if it is damaged or
+ * acknowledged transactions are missing. The message says what to do. */
 int state_open(const struct state_config *config, struct state **ret, struct err *err);
 
 /* Commits the waiting units, calls their callbacks, and closes the database. Blocks. `s` may be NULL. The
- * memory is freed in the next turn of the loop. */
+ * memory is freed in the loop's next turn. */
 void state_close(struct state *s);
 
-/* Calls `each` for every job that has not ended, in ascending order of ids. Stops if `each` fails. Called
- * once at start. Blocks. Checks the rows of these jobs, and in a small database all other rows too. A large
- * database is checked later in the pool, and `die` is called if damage is found. */
+/* Calls `each` for every live job in ascending order of ids. Stops if `each` fails. Called once at start.
+ * Blocks. Checks the rows of these jobs. Other rows are checked now if the database is small, or later in
+ * the pool. */
 int state_load(struct state *s, int (*each)(void *ctx, const struct state_job *job, struct err *err),
                void *ctx, struct err *err);
 
 /* Returns the highest job id that was ever acknowledged. Called only at start. */
 uint64_t state_last_id(const struct state *s);
 
-/* Reserves the next `ahead` event numbers. *ret_first is the first number that was never given out. Called
- * only at start. Blocks. */
+/* Reserves the next `ahead` event numbers. *ret_first is the first unused number. Called only at start.
+ * Blocks. */
 int state_reserve_seq(struct state *s, uint64_t ahead, uint64_t *ret_first, struct err *err);
 
-/* Begins a unit. If memory runs out while a text is copied into the unit, the unit has failed (state_failed).
- * A failed unit must be discarded and not committed. */
+/* Begins a unit, a group of changes. If memory runs out while it is filled, state_failed returns true. A
+ * failed unit must be discarded. */
 struct state_unit *state_begin(struct state *s);
 
-/* Adds a new job and its status to the unit. If another job has the same key, no change of the unit is
- * written, and the unit's callback gets -EEXIST. */
+/* Adds a new job and its status to the unit. If another job has the same key, nothing is written, and the
+ * unit's callback gets -EEXIST. */
 void state_put_job(struct state_unit *u, const struct state_job *job);
 
 /* Adds the status of a job to the unit. Only id, status, ended_ms, uid and bytes of `job` are used. */
@@ -121,9 +120,9 @@ bool state_failed(const struct state_unit *u);
 /* Frees a unit that is not committed. */
 void state_discard(struct state_unit *u);
 
-/* Commits a unit that has not failed. `done` (may be NULL) is called when the unit is on disk. The status is
- * 0, or -EEXIST if another job has the key of the unit's job. For an optional unit the status can also be
- * -ENOSPC (the disk is full) or -ENOMEM. */
+/* Commits a unit that has not failed. `done` may be NULL and is called when the unit is on disk. The
+ * status is 0, or -EEXIST if the job's key is taken. For an optional unit it can also be -ENOSPC or
+ * -ENOMEM. */
 void state_commit(struct state_unit *u, bool optional, void (*done)(void *ctx, int status), void *ctx);
 
 /* Returns true if no write, read or backup is waiting or under way. */
@@ -133,39 +132,39 @@ bool state_idle(const struct state *s);
 struct state_query {
     /* Id of the job to read. 0 if jobs are chosen by the other fields. */
     uint64_t id;
-    /* Key of the job to read. NULL if jobs are chosen by the other fields. The text is copied. */
+    /* Key of the job to read, which is copied. NULL if other fields choose the jobs. */
     const char *key;
-    /* Used if neither id nor key is set. Jobs with a greater id than this are read, in ascending order and
-     * without their specs. */
+    /* Used if neither id nor key is set. Jobs with a greater id are read in ascending order, without
+     * specs. */
     uint64_t after;
-    /* Used together with `after`. Jobs that ended before this time (wall clock) are left out. 0 to read all
+    /* Used together with `after`. Leaves out jobs that ended before this wall-clock time. 0 reads all
      * jobs. */
     uint64_t ended_after_ms;
     uint32_t limit; /* most jobs to read */
 };
 
-/* Reads jobs in the pool and calls `each` there for every job. The reading ends early if `each` returns a
- * value other than 0. A negative value becomes the status of `done`. `done` is always called, on the loop
- * thread. Its status is 0 even if no job was found. */
+/* Reads jobs and calls `each` for every job, both in the pool. Any value of `each` except 0 ends the
+ * reading. A negative value becomes the status of `done`. `done` is always called, on the loop thread.
+ * Finding no job is no error. */
 void state_read_jobs(struct state *s, const struct state_query *query,
                      int (*each)(void *ctx, const struct state_job *job), void (*done)(void *ctx, int status),
                      void *ctx);
 
-/* Reads one job and its spec. The read runs in the pool. `done` is always called, on the loop thread, and the
- * job is valid only during that call. The status is -ENOENT if no job has this id. */
+/* Reads one job and its spec in the pool. `done` is always called, on the loop thread. The job is valid
+ * only during that call. The status is -ENOENT if no job has this id. */
 void state_read_job(struct state *s, uint64_t id,
                     void (*done)(void *ctx, int status, const struct state_job *job), void *ctx);
 
-/* Reads at most `limit` events with first <= seq < end, in ascending order. `job` chooses the events of one
- * job, or of all jobs if it is 0. The read runs in the pool. `done` is always called, on the loop thread, and
- * the events are valid only during that call. */
+/* Reads at most `limit` events with first <= seq < end, in ascending order. If `job` is 0, reads the
+ * events of all jobs. Runs in the pool. `done` is always called, on the loop thread. The events are valid
+ * only during that call. */
 void state_read_events(struct state *s, uint64_t job, uint64_t first, uint64_t end, uint32_t limit,
                        void (*done)(void *ctx, int status, const struct state_event *events, size_t n),
                        void *ctx);
 
-/* Makes a consistent copy of the database in the pool, while commits go on. `done` is called on the loop
- * thread and owns `fd`, the descriptor of a file without a name. `fd` is -1 if the status is negative.
- * Returns -EBUSY if another copy is being made, and then `done` is never called. */
+/* Copies the database in the pool while commits go on. `done` is called on the loop thread. It owns `fd`,
+ * a file without a name, which is -1 if the status is negative. Returns -EBUSY if another copy is being
+ * made. `done` is then never called. */
 int state_backup(struct state *s, void (*done)(void *ctx, int status, int fd, uint64_t bytes), void *ctx);
 
 #endif

@@ -38,10 +38,9 @@
 #include "daemon/state_internal.h"
 
 #define SMALLEST_DATABASE 512
-/* Number of job ids that are skipped if there is no mark, because they may have been given out already. */
+/* How many job ids are skipped without a mark, because they may be in use already. */
 #define ID_JUMP 1000000u
-/* Number of event numbers that are skipped if there is no mark, because they may have been given out already.
- */
+/* How many event numbers are skipped without a mark, because they may be in use already. */
 #define SEQ_JUMP (UINT64_C(1) << 32)
 #define REMEDY                                                                                               \
     "Put back the newest copy of the whole state directory, or start tuttid with --accept-older-state to "   \
@@ -83,7 +82,7 @@ static int read_header(struct found *f, struct err *err)
     if (r < 0)
         return err_set_at(err, r, f->path, "cannot read the state: %s", strerror(-r));
     f->exists = st.st_size > 0;
-    /* Byte 18 of the header is 1 if the database does not use a log. A backup is such a database. */
+    /* Byte 18 of the header is 1 if the database uses no log, as in a backup. */
     f->other_log = h[18] == 1 && f->wal.bytes > 0;
     if (st.st_size > 0 && st.st_size < SMALLEST_DATABASE)
         return err_set_at(
@@ -109,8 +108,8 @@ static char *immutable_uri(const char *path)
     return uri;
 }
 
-/* Reads the transaction number of state.db without its log. The number may be unreadable because a fold was
- * interrupted. This is not damage, because the log then still has the pages. */
+/* Reads the transaction number of state.db without its log. It may be unreadable after an interrupted
+ * fold. That is no damage, because the log still has the pages. */
 static void inspect_base(struct found *f)
 {
     sqlite3 *db = NULL;
@@ -135,9 +134,8 @@ static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Reads the numbers of state.db with its log, as SQLite sees them. The exclusive lock makes SQLite keep its
- * index of the log in memory, so that no -shm file is created. SQLite must not fold the log into the database
- * when the connection closes. */
+/* Reads the numbers of state.db with its log, as SQLite sees them. The exclusive lock prevents a -shm
+ * file. Closing must not fold the log into the database. */
 static int inspect_whole(struct found *f, struct err *err)
 {
     sqlite3 *db = NULL;
@@ -300,8 +298,7 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
                 aside);
     *ret = f->mark;
     ret->folded = 0;
-    /* Without a mark, nobody knows which numbers were given out after this state was written. Skip many
-     * numbers, so that none is given out twice. */
+    /* Without a mark, nobody knows which numbers were given out. Skip many, so that none is used twice. */
     if (f->mark_status < 0) {
         ret->id = f->id + ID_JUMP;
         ret->seq = f->seq + SEQ_JUMP;

@@ -45,8 +45,7 @@ struct row_write {
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                   \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
 
-/* Selects the columns that row_take_job_brief expects. The spec is left out because it can be large, and so
- * is the checksum that covers the spec. */
+/* Selects the columns for row_take_job_brief. Leaves out the spec, which can be large, and its checksum. */
 #define BRIEF_COLUMNS                                                                                        \
     "SELECT j.id, j.key, j.body, NULL, NULL, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                      \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
@@ -58,28 +57,27 @@ extern const char *const row_put_sql[WRITE_COUNT];
 /* Writes one row with the prepared statement of its kind. Returns an SQLite code. */
 int row_put(sqlite3_stmt *q, const struct row_write *w);
 
-/* Returns the checksum of a row of table jobs, events or meta. Pass 0 or NULL for columns that the table does
- * not have. */
+/* Returns the checksum of a row of table jobs, events or meta. Pass 0 or NULL for columns that the table
+ * lacks. */
 uint32_t row_crc(uint64_t id, uint64_t job, const char *key, const char *body, const char *spec);
 
-/* Reads a job from the current row of `q`. The texts in *ret are valid until the next step of `q`. Returns
- * -EBADMSG if the row does not match its checksum. */
+/* Reads a job from the current row of `q`. Its texts are valid until the next step of `q`. Returns
+ * -EBADMSG if the checksum is wrong. */
 int row_take_job(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
 
-/* Reads a job without its spec from the current row of `q`. Only the checksum of the status is checked. The
- * texts in *ret are valid until the next step of `q`. Returns -EBADMSG if the status does not match its
- * checksum. */
+/* Reads a job without its spec from the current row of `q`. Its texts are valid until the next step of
+ * `q`. Returns -EBADMSG if the checksum of the status is wrong. No other checksum is checked. */
 int row_take_job_brief(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
 
-/* Reads an event from the current row of `q`. The text is valid until the next step of `q`. Returns -EBADMSG
- * if the row does not match its checksum. */
+/* Reads an event from the current row of `q`. Its text is valid until the next step of `q`. Returns
+ * -EBADMSG if the checksum is wrong. */
 int row_take_event(const char *path, sqlite3_stmt *q, struct state_event *ret, struct err *err);
 
 /* Reads a number from table meta. *ret is 0 if the table has no such row. Blocks. */
 int row_read_number(const char *path, sqlite3 *db, const char *name, uint64_t *ret, struct err *err);
 
-/* Reads the highest job id in the database, and the first event number that was never given out. `version` is
- * the version of the database's schema. Blocks. */
+/* Reads the highest job id and the first unused event number. `version` is the version of the schema.
+ * Blocks. */
 int row_read_last_numbers(const char *path, sqlite3 *db, int version, uint64_t *ret_id, uint64_t *ret_seq,
                           struct err *err);
 
@@ -88,17 +86,15 @@ int row_read_last_numbers(const char *path, sqlite3 *db, int version, uint64_t *
 /* Opens a connection to the database at `path`. */
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err);
 
-/* Returns whether an SQLite code means that SQLite ran out of memory. In that case SQLite has rolled the
- * transaction back, and nothing of it is on disk. */
+/* Returns whether an SQLite code means that memory ran out. SQLite has then rolled the transaction back. */
 bool db_no_memory(int code);
 
-/* Turns SQLite's last error into `err`. The message has the file's name. If the file is damaged, the message
- * also says what to do. `what` names the action that failed, such as "open the state". Returns -EBADMSG for
- * damage, otherwise -EIO. */
+/* Turns SQLite's last error into `err`. `what` names the action that failed, such as "open the state".
+ * Returns -EBADMSG for a damaged file, otherwise -EIO. */
 int db_fail(const char *path, sqlite3 *db, const char *what, struct err *err);
 
-/* Runs SQL statements and ignores their rows. `what` names the action for the error message, such as "open
- * the state". */
+/* Runs SQL statements and ignores their rows. `what` names the action for messages, such as "open the
+ * state". */
 int db_exec(const char *path, sqlite3 *db, const char *sql, const char *what, struct err *err);
 
 /* Reads the first column of the first row that `sql` returns. Sets `ret` to "" if there is no row. */
@@ -130,16 +126,15 @@ struct unit_list {
 
 /* Tells how far the check of the history has come. */
 struct check_at {
-    /* The table that is being checked. 0 is jobs with their status, and 1 is events. CHECK_TABLES means that
-     * the check is complete. */
+    /* The table that is being checked: 0 is jobs, 1 is events. CHECK_TABLES means that the check is
+     * complete. */
     int table;
     /* Id of the last row that was checked. */
     uint64_t after;
 };
 
-/* The open state. The writer is the connection `db`. Only one piece of work at a time uses it in the pool,
- * and the loop thread uses it when there is no such work. A field marked "writer" may be touched only by the
- * current user of `db`. */
+/* The open state. `db` is the writer. One piece of work in the pool uses it, or the loop thread when there
+ * is none. Only its current user may touch a field marked "writer". */
 struct state {
     struct state_config config;
     char *path, *wal_path, *mark_path;
@@ -185,9 +180,9 @@ struct state {
 
 /* ---- between the files ---- */
 
-/* Checks whether the directory still has everything that was acknowledged. *ret is the mark to continue from,
- * and *ret_fd is the descriptor of its file. Does not change the database unless config->accept_older is set.
- * In that case it copies all files aside and removes a log that does not belong to the database. Blocks. */
+/* Checks that the directory has everything that was acknowledged. *ret is the mark to continue from, and
+ * *ret_fd its file. Changes nothing unless config->accept_older is set. It then copies the files aside and
+ * removes a log that does not belong. Blocks. */
 int state_guard(const struct state_config *config, struct state_mark *ret, int *ret_fd, struct err *err);
 
 /* Reads the version of the schema, which is 0 for a new file. Fails if a newer tuttid wrote the database. */
@@ -199,20 +194,20 @@ int schema_make(const char *path, sqlite3 *db, struct err *err);
 /* Checks that the tables and indexes in the file have exactly the definitions of this version. */
 int schema_check(const char *path, sqlite3 *db, struct err *err);
 
-/* Migrates an older schema to SCHEMA_VERSION in one transaction. Keeps a copy of the old database in another
- * file in the same directory. */
+/* Migrates an older schema to SCHEMA_VERSION in one transaction. Keeps a copy of the old database in the
+ * same directory. */
 int schema_migrate(const char *path, sqlite3 *db, int version, struct err *err);
 
 /* Checks the next `rows` rows and moves *at past them. Returns -EBADMSG if a row is damaged. */
 int state_check_rows(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows, struct err *err);
 
-/* Runs one transaction on the writer and then writes the mark. `change` makes the changes and may raise the
- * numbers in `next`. If `change` is NULL, only the numbers are written. Blocks. Returns an SQLite code, as
- * `change` does. If the mark cannot be written, s->failure says why. */
+/* Runs one transaction on the writer and then writes the mark. `change` makes the changes and may raise
+ * numbers in `next`. It may be NULL. Blocks. Returns an SQLite code. If the mark cannot be written,
+ * s->failure says why. */
 int state_commit_changes(struct state *s, int (*change)(struct state *s, void *ctx, struct state_mark *next),
                          void *ctx);
 
-/* Starts a piece of work on the writer in the pool. `done` must clear s->busy and call state_next_work. */
+/* Starts work on the writer in the pool. `done` must clear s->busy and call state_next_work. */
 void state_start_work(struct state *s, void (*run)(uv_work_t *work),
                       void (*done)(uv_work_t *work, int status));
 
@@ -222,7 +217,7 @@ void state_next_work(struct state *s);
 /* Drops one reference to a closed state. The state is freed when its last reference is dropped. */
 void state_released(struct state *s);
 
-/* Folds the log into the database and records the fold in the mark. If empty_log is true, also truncates the
+/* Folds the log into the database and records this in the mark. If `empty_log` is true, also truncates the
  * log file. Runs on the writer and blocks. */
 void state_fold(struct state *s, bool empty_log);
 

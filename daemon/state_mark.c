@@ -1,5 +1,5 @@
-/* Implements the mark of state_mark.h. A slot contains a struct mark_slot in the byte order of this machine.
- * The file is not meant for other machines. A machine with another byte order would find a wrong checksum. */
+/* Implements state_mark.h. A slot is a struct mark_slot in this machine's byte order. On a machine with
+ * another byte order its checksum would be wrong. */
 #include "daemon/state_mark.h"
 
 #include <errno.h>

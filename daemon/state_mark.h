@@ -30,12 +30,11 @@ struct state_mark {
     uint64_t seq;
 };
 
-/* Reads the newer of the valid slots. Returns -ENOENT if there is no mark, and -EBADMSG if neither slot is
- * valid. */
+/* Reads the newer valid slot. Returns -ENOENT if there is no mark, and -EBADMSG if no slot is valid. */
 int state_mark_read(const char *path, struct state_mark *ret, struct err *err);
 
-/* Creates or replaces the mark, and syncs it to disk. Returns a descriptor for state_mark_write, or a
- * negative errno. */
+/* Creates or replaces the mark and syncs it. Returns a descriptor for state_mark_write, or a negative
+ * errno. */
 int state_mark_create(const char *path, const struct state_mark *m, struct err *err);
 
 /* Opens the mark. Returns a descriptor for state_mark_write, or a negative errno. */

@@ -16,8 +16,7 @@
 
 #include "daemon/state_internal.h"
 
-/* Size in bytes of the largest database that is checked completely at start. The check then takes well under
- * a second. */
+/* The largest database that is checked completely at start, in bytes. This takes well under a second. */
 #define SMALL_BYTES (8u << 20)
 
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err)
@@ -50,8 +49,7 @@ static bool is_large(const struct state *s)
     return stat(s->path, &st) == 0 && st.st_size > SMALL_BYTES;
 }
 
-/* Prepares the schema. Tables are created only in a new file, because creating them in an old file would hide
- * the loss of a table. */
+/* Prepares the schema. Only a new file gets tables. In an old file this would hide the loss of a table. */
 static int prepare_schema(struct state *s, struct err *err)
 {
     int version = 0, r = schema_version(s->path, s->db, &version, err);
@@ -77,8 +75,8 @@ static int prepare_statements(struct state *s, struct err *err)
     return 0;
 }
 
-/* Makes the next numbers greater than all numbers in the database and in the mark. Then folds the log, so
- * that state.db itself has the tables and everything that a crash left in the log. */
+/* Raises the next numbers above all numbers in the database and the mark. Then folds the log, so that
+ * state.db itself is complete. */
 static int continue_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;
@@ -118,8 +116,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = db_open(s->path, true, &s->db, err);
     if (r == 0) {
-        /* If the state is refused below, the files must stay as they are. So SQLite must not fold an existing
-         * log when the connection closes. */
+        /* If the state is refused below, the files must stay unchanged. So closing must not fold an
+         * existing log. */
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, (int)log, NULL);
         r = db_exec(s->path, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state",
                     err);
@@ -130,7 +128,7 @@ static int open_database(struct state *s, struct err *err)
         r = prepare_statements(s, err);
     if (r == 0) {
         /* SQLite must not fold the log by itself, because the mark must record every fold. state_upkeep.c
-         * folds the log instead. */
+         * does it. */
         sqlite3_wal_autocheckpoint(s->db, 0);
         sqlite3_wal_hook(s->db, on_wal, s);
         r = continue_numbers(s, err);
@@ -140,8 +138,7 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0) {
         char text[200];
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
-        /* Read once now, because the first read opens all files that later reads need. Later the process may
-         * have no file descriptors left. */
+        /* Read once now, so that all needed files are open. Later there may be no free file descriptors. */
         r = db_first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text,
                           err);
     }

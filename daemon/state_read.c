@@ -1,6 +1,5 @@
-/* Reads the state in the pool. Reads use their own connection, so that no read waits for a commit. Only one
- * read at a time is in the pool. The other reads wait on the loop thread, so that they do not occupy threads
- * that commits need. */
+/* Reads the state in the pool, on a connection of its own. So no read waits for a commit. Only one read at
+ * a time is in the pool, so that commits find free threads. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,8 +49,7 @@ static const char *sql_of(const struct state_read *r)
         return JOB_COLUMNS "WHERE j.id=?1";
     if (q->ended_after_ms == 0)
         return BRIEF_COLUMNS "WHERE j.id>?2 ORDER BY j.id LIMIT ?4";
-    /* The cost of this query depends on the number of jobs that it returns, and not on the number of jobs
-     * that ended earlier. */
+    /* The cost depends on the number of jobs that are returned, not on the length of the history. */
     return BRIEF_COLUMNS
         "WHERE j.id IN (SELECT id FROM status WHERE ended_ms=0 AND id>?2"
         " UNION ALL SELECT id FROM status WHERE ended_ms>=max(?3, 1) AND id>?2) ORDER BY j.id LIMIT ?4";
@@ -81,7 +79,7 @@ static int keep_job(void *ctx, const struct state_job *job)
 }
 
 /* Handles one row. Returns 0 to continue, a negative errno, or the positive value with which the callback
- * ended the reading. */
+ * stopped. */
 static int take_row(struct state_read *r, sqlite3_stmt *q)
 {
     struct state_job job;
@@ -114,8 +112,8 @@ static int read_rows(void *arg)
     return step == SQLITE_DONE ? 0 : db_no_memory(step) ? -ENOMEM : -EIO;
 }
 
-/* Reads rows and copies them for the loop thread. Users decide how large the rows are, so memory may run out.
- * The read then ends with -ENOMEM, and all copies are freed. */
+/* Reads rows and copies them for the loop thread. Users decide how large rows are, so memory may run out.
+ * The read then ends with -ENOMEM and frees all copies. */
 static int read_in_scope(struct state_read *r, sqlite3_stmt *q)
 {
     struct reading x = {r, q};

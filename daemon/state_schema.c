@@ -78,9 +78,8 @@ static int refuse_schema(const char *path, const char *type, const char *name, s
                       type, name);
 }
 
-/* SQLite stores the text that created a table and interprets the table by that text. A flipped bit in the
- * text can change the meaning of a column, and integrity_check does not notice it. So the texts are compared
- * with those of a new database. */
+/* SQLite interprets a table by the text that created it. integrity_check does not notice a flipped bit
+ * there. So the texts are compared with those of a new database. */
 int schema_check(const char *path, sqlite3 *db, struct err *err)
 {
     sqlite3 *fresh = NULL;
@@ -112,7 +111,7 @@ int schema_check(const char *path, sqlite3 *db, struct err *err)
 
 /* ---- version 1 to 2 ---- */
 
-/* Fills in the columns that version 2 added to a status, from the JSON texts of version 1. */
+/* Fills in the columns that version 2 added to a status. They come from the JSON texts of version 1. */
 static int take_v1_status(const char *path, sqlite3_stmt *q, struct row_write *ret, struct err *err)
 {
     const char *status = (const char *)sqlite3_column_text(q, 1),
@@ -174,8 +173,7 @@ static int move_v1_statuses(const char *path, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Moves `seq`, the only number in the table meta of version 1. Its checksum is in a separate row, `seq_crc`.
- */
+/* Moves `seq`, the only number in version 1's table meta. Its checksum is in the row `seq_crc`. */
 static int move_v1_numbers(const char *path, sqlite3 *db, struct err *err)
 {
     char value[200], crc[200];

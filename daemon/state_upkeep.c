@@ -31,7 +31,7 @@
 #define CHECK_ROWS 64
 /* Largest number of jobs that one batch of pruning removes. Commits wait until the batch is done. */
 #define PRUNE_JOBS 32
-/* When this many jobs have ended since the last pruning, pruning no longer waits for a quiet moment. */
+/* After this many ended jobs, pruning no longer waits for a quiet moment. */
 #define PRUNE_EVERY 256
 
 /* ---- folding; on the writer ---- */
@@ -44,8 +44,7 @@ static void fold_failed(struct state *s, int extended)
         snprintf(s->failure, sizeof s->failure, "cannot write %s: %s", s->path, sqlite3_errmsg(s->db));
 }
 
-/* If a reader holds up the fold or the disk is full, the log stays as it is. A later fold continues the work.
- */
+/* If a reader blocks the fold or the disk is full, the log stays. A later fold continues. */
 void state_fold(struct state *s, bool empty_log)
 {
     int pages = 0, folded = 0;
@@ -89,8 +88,7 @@ static void work_done(uv_work_t *work, int status)
 
 /* ---- pruning ---- */
 
-/* One batch of jobs to prune. It is created on the loop thread. Its jobs are chosen and removed in the pool.
- */
+/* One batch of jobs to prune. The loop thread creates it. The pool chooses and removes its jobs. */
 struct pruning {
     struct state *state;
     uint64_t now_ms;
@@ -123,9 +121,8 @@ static bool is_spared(const struct pruning *p, uint64_t id)
     return false;
 }
 
-/* Adds jobs to the batch. Each row of `sql` is the id and size of an ended job, in the order in which the
- * jobs ended. Stops when the batch is full, when it has `jobs` jobs, or when its jobs have at least `bytes`
- * bytes in total. */
+/* Adds jobs to the batch. Each row of `sql` has the id and size of an ended job, oldest end first. Stops
+ * when the batch is full or has `jobs` jobs or `bytes` bytes. */
 static int choose(struct pruning *p, const char *sql, uint64_t a, uint64_t jobs, uint64_t bytes)
 {
     sqlite3_stmt *q = NULL;
@@ -167,8 +164,7 @@ static int choose_by_number(struct pruning *p)
                   n - most, UINT64_MAX);
 }
 
-/* Finds one user whose ended jobs have more bytes than the limit, and chooses some of these jobs for pruning.
- */
+/* Finds a user whose ended jobs exceed the limit of bytes. Chooses some of these jobs for pruning. */
 static int choose_by_bytes(struct pruning *p)
 {
     static const char over[] =
@@ -229,8 +225,8 @@ static void prune_work(uv_work_t *work)
         r = rules[i](p);
     if (r == 0 && p->n == 0)
         return;
-    /* Remove the log and other files of a job before its rows. If the daemon is killed in between, the next
-     * pruning still finds the rows and continues. */
+    /* Remove the files of a job before its rows. After a kill in between, the next pruning still finds the
+     * rows. */
     for (size_t i = 0; s->config.pruning != NULL && i < p->n; i++)
         s->config.pruning(s->config.ctx, p->ids[i]);
     r = r == 0 ? state_commit_changes(s, remove_batch, p) : sqlite3_errcode(s->db);

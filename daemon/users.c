@@ -1,4 +1,4 @@
-/* Implements users.h. The names are in a list that has one entry for each user who ever submitted a job. */
+/* Implements users.h. A list has one name for each user who ever submitted a job. */
 #include "daemon/users.h"
 
 #include <pwd.h>

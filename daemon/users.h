@@ -18,24 +18,22 @@
 
 struct users;
 
-/* A request for a user's name. The caller embeds it in its own structure and keeps that structure valid until
- * `done` is called. */
+/* A request for a user's name. The caller keeps its memory valid until `done` is called. */
 struct users_ask {
     uid_t uid;
     void (*done)(struct users_ask *ask, const char *name); /* `name` is valid during the call */
     struct users_ask *next;                                /* users.c */
 };
 
-/* Creates an empty table of names. `look_up` is called in the pool and writes the name of the user `uid` to
- * `buf`. If `look_up` is NULL, getpwuid_r is used. Tests pass their own function. */
+/* Creates an empty table of names. `look_up` is called in the pool and writes the name of `uid` to `buf`.
+ * If it is NULL, getpwuid_r is used. */
 struct users *users_create(uv_loop_t *loop, void (*look_up)(uid_t uid, char *buf, size_t size));
 
-/* Frees the names. `u` may be NULL. No request may be under way. Only tests call this, because the daemon
- * keeps the names until the process exits. */
+/* Frees the names. `u` may be NULL. No request may be under way. Only tests call this. */
 void users_destroy(struct users *u);
 
-/* Asks for a user's name. `done` is called at once or later, always on the loop thread. Requests for the same
- * user are answered in order. */
+/* Asks for a user's name. `done` is called now or later, on the loop thread. Requests for one user are
+ * answered in order. */
 void users_ask(struct users *u, struct users_ask *ask);
 
 #endif

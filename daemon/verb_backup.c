@@ -16,13 +16,13 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-/* Number of bytes in one piece. It is a multiple of 3, and the base64 text of a piece fits into one line. */
+/* Bytes in one piece. A multiple of 3 whose base64 text fits into one line. */
 #define PIECE_BYTES 524286
 /* A copy is dropped if nobody fetches a piece of it for this time. */
 #define FORGET_MS 60000
 
-/* Describes the copy that clients fetch. The object is created for the first backup and lives as long as the
- * daemon. Loop thread only. */
+/* The copy that clients fetch. It is created for the first backup and lives as long as the daemon. Loop
+ * thread only. */
 struct backup_copy {
     uint64_t number; /* number of the newest copy */
     int fd;          /* -1: no copy */

@@ -30,15 +30,14 @@ static void cancel_on_disk(void *ctx, int status)
     free(c);
 }
 
-/* Answers when the end of the job is on disk. Units are committed in order, so it is enough to commit an
- * empty unit and wait for it. */
+/* Answers when the end of the job is on disk. Units are committed in order, so it waits for an empty unit. */
 static void reply_ended(struct cancelling *c)
 {
     state_commit(state_begin(c->rq->daemon->state), false, cancel_on_disk, c);
 }
 
-/* Changes the job to *to and saves it. If memory runs out, restores the job, answers the request with an
- * error, and returns false. */
+/* Changes the job to *to and saves it. If memory runs out, restores the job, answers with an error, and
+ * returns false. */
 static bool change(struct cancelling *c, struct job *j, const struct job *to, const char *event,
                    const char *members)
 {
@@ -71,7 +70,7 @@ static void cancel_queued(struct cancelling *c, struct job *j)
     to.state = JOB_CANCELLED;
     to.reason = "";
     if (change(c, j, &to, "ended", "\"state\":\"cancelled\",\"exit\":130,\"error\":null"))
-        /* The cancelled job may have held up other jobs in the queue, so start those that can start now. */
+        /* The cancelled job may have blocked the queue. Start the jobs that can start now. */
         workers_schedule(d);
 }
 
@@ -99,8 +98,8 @@ static void cancel(struct request *rq, struct job *j)
     *c = (struct cancelling){rq, j->id};
     if (job_ended(j))
         reply_ended(c);
-    /* If the worker is in phase WORKER_ENDED, it is about to exit. The job then has no work to stop and is
-     * treated as queued. */
+    /* A worker in phase WORKER_ENDED is about to exit. There is no work to stop, so the job is treated as
+     * queued. */
     else if (j->worker == NULL || j->worker->phase == WORKER_ENDED)
         cancel_queued(c, j);
     else

@@ -16,15 +16,15 @@
 #define LIST_MOST 1000 /* jobs in one answer */
 /* Largest number of times that one page is read. It is read again if one of its jobs ends during the read. */
 #define MOST_READS 100
-/* No more jobs are added above this length in bytes. The remaining bytes are enough for one more job, which
- * has no long texts, and for the rest of the answer. */
+/* No jobs are added above this length in bytes. One more job and the end of the answer still fit into the
+ * line. */
 #define LIST_BYTES (WIRE_LINE_MAX - 8192)
 
 /* A job read from the state. */
 struct listed {
     uint64_t id;
-    /* Offset and length of the job's text in `texts`. The length is 0 if the job was live, because the record
-     * in memory is newer. */
+    /* Offset and length of the job's text in `texts`. A live job has length 0, because memory has newer
+     * facts. */
     size_t at, bytes;
 };
 
@@ -107,7 +107,7 @@ static int take_listed(void *ctx, const struct state_job *disk)
     return 0;
 }
 
-/* Adds all jobs to the answer. Returns false if a job has ended since it was read. The page must then be read
+/* Adds all jobs to the answer. Returns false if a job ended since it was read. The page must then be read
  * again. */
 static bool add_all(struct list_page *l)
 {

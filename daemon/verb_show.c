@@ -1,5 +1,5 @@
-/* Method show: returns everything that is known about one job. For a live job, memory has the newest facts
- * and the state has the spec. An ended job is in the state only, and its answer is made in the pool. */
+/* Method show: returns everything that is known about one job. A live job's facts are in memory and its
+ * spec is in the state. An ended job is in the state only, and its answer is made in the pool. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -57,8 +57,8 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
 static void with_ended(void *ctx, int status)
 {
     struct showing *s = ctx;
-    /* -EAGAIN means that the submit is on disk but not acknowledged yet: to a client there is no such job.
-     * When memory ran out for the text, request_reply answers with that error. */
+    /* EAGAIN means that the submit is not acknowledged yet, so clients see no such job. If memory ran out
+     * for the text, request_reply says so. */
     bool found = status == 0 && (s->text.n > 0 || strbuf_status(&s->text) < 0);
     if (found)
         request_reply(s->rq, &s->text);

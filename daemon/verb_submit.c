@@ -41,7 +41,7 @@ struct submission {
     uint64_t id;
     /* The job that has the same key, as read from the state. NULL if there is none. */
     struct job *found;
-    /* Error code for the refusal of the submit. Used only if no other job has the same key. */
+    /* Why the submit is refused, as an error code. Used only if no other job has the same key. */
     int status;
     struct err refusal; /* the message for that refusal */
 };
@@ -93,7 +93,7 @@ static int fill(struct submission *s, const struct json *params, struct err *err
     if (strbuf_status(&s->text) < 0 || s->dir == NULL || (key != NULL && s->key == NULL))
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
     s->hash = job_spec_hash(s->text.at, dir);
-    /* A wrong spec is not refused here. If another job has the same key, the answer must be about the key. */
+    /* A wrong spec is not refused here. If the key is taken, the answer must be about the key. */
     const struct spec_options how = {.base_dir = dir};
     if (spec_read(spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
@@ -167,8 +167,8 @@ static void answer_found(void *ctx, int status)
     }
 }
 
-/* Refuses the submit, unless an ended job has the same key. A client that repeats a submit gets its job back,
- * even if a new submit with this spec would be refused now. */
+/* Refuses the submit, unless an ended job has the same key. A repeated submit gets its job back, even if
+ * its spec would be refused now. */
 static void refuse_unless_known(struct submission *s, int r, const struct err *err)
 {
     char key[JOB_KEY_CHARS];
@@ -203,22 +203,22 @@ static void submit_on_disk(void *ctx, int status)
     } else if (status == -ENOMEM) {
         refuse_submit(s, status, NULL);
     } else {
-        /* The disk is full, or another job has the key (-EEXIST). If there is such a job, refuse_full finds
-         * it and answers with it. */
+        /* The disk is full, or another job has the key (-EEXIST). refuse_full looks for such a job and
+         * answers with it. */
         refuse_full(s);
     }
 }
 
-/* Answers a submit whose key belongs to a live job. An empty unit was committed after the unit of that job.
- * So it is now known whether the job is on disk, and the specs can be compared. */
+/* Answers a submit whose key belongs to a live job. An empty unit, committed after that job's unit, is now
+ * on disk. So it is known whether the job was stored. */
 static void duplicate_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;
     const struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
     (void)status;
     if (j == NULL || !j->on_disk) {
-        /* The first submit was given up, or its job has ended meanwhile. In the second case refuse_full finds
-         * the job in the state. */
+        /* The first submit was given up, or its job has ended. refuse_full finds an ended job in the
+         * state. */
         refuse_full(s);
         return;
     }

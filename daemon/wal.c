@@ -20,8 +20,7 @@
 
 #define HEADER_BYTES 32 /* header of the log */
 #define FRAME_BYTES  24 /* header of a frame */
-/* First word of the log, without its lowest bit. If that bit is set in the log, checksums are computed from
- * big-endian words. */
+/* First word of the log without its lowest bit. If the bit is set, checksums use big-endian words. */
 #define MAGIC        0x377f0682u
 #define MOST_PAGE    65536u
 #define LEAST_PAGE   512u
@@ -51,8 +50,8 @@ static uint32_t little(const uint8_t *p)
     return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
 }
 
-/* Continues a checksum of SQLite's log with more words. The checksum is a pair of Fibonacci-weighted sums of
- * 32-bit words. `bytes` must be a multiple of 8. */
+/* Adds more words to a checksum of SQLite's log. The checksum is a pair of Fibonacci-weighted sums.
+ * `bytes` must be a multiple of 8. */
 static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes, bool big_endian)
 {
     for (size_t i = 0; i < bytes; i += 8) {
@@ -62,8 +61,8 @@ static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes
     return s;
 }
 
-/* Reads up to `bytes` bytes. Returns the number of bytes read, or a negative errno. The number is less than
- * `bytes` only at the end of the file. */
+/* Reads up to `bytes` bytes. Returns the number read, or a negative errno. Only the end of the file gives
+ * fewer bytes. */
 static ssize_t read_at(int fd, void *buf, size_t bytes, uint64_t offset)
 {
     size_t got = 0;
@@ -85,8 +84,8 @@ static bool is_page_size(uint32_t bytes)
     return bytes >= LEAST_PAGE && bytes <= MOST_PAGE && (bytes & (bytes - 1)) == 0;
 }
 
-/* Reads the header and returns whether it is valid. The page size and the salts of a damaged header are used
- * too, so that commits can still be found. */
+/* Reads the header and returns whether it is valid. Even a damaged header's values are used, so that
+ * commits can be found. */
 static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
 {
     struct wal_sum none = {0, 0};
@@ -101,8 +100,8 @@ static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
     return known && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* Returns whether the checksum of the frame in w->frame continues that of the frame before it. Keeps the
- * stored checksum of this frame, to check the next frame. */
+/* Returns whether the frame's checksum continues that of the frame before. Keeps it to check the next
+ * frame. */
 static bool take_frame(struct wal_walker *w)
 {
     const uint8_t *f = w->frame;
@@ -112,7 +111,7 @@ static bool take_frame(struct wal_walker *w)
     return big(f) != 0 && memcmp(f + 8, w->salts, sizeof w->salts) == 0 && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* Takes the salts from the first frame. Used if the header is damaged, because its salts may be wrong. */
+/* Takes the salts from the first frame. Used if the header is damaged. */
 static void salts_of_first_frame(struct wal_walker *w)
 {
     if (read_at(w->fd, w->frame, FRAME_BYTES, HEADER_BYTES) == FRAME_BYTES)

@@ -24,13 +24,12 @@ struct wal_walk {
     bool bad; /* an invalid frame or header was found */
     /* Offset of the first invalid frame. 0 if the header of the log is invalid. */
     uint64_t bad_offset;
-    /* Number of this log's commits that come after the first bad frame. SQLite will not read these commits.
-     */
+    /* Number of commits after the first bad frame. SQLite will not read them. */
     uint64_t commits_behind;
 };
 
-/* Inspects the log at `path`. A missing file counts as an empty log. Returns 0, or a negative errno if the
- * file cannot be read. */
+/* Inspects the log at `path`. A missing file counts as an empty log. Returns a negative errno if it cannot
+ * be read. */
 int wal_walk(const char *path, struct wal_walk *ret);
 
 /* Inspects the log that is open as `fd`. */

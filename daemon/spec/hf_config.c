@@ -20,8 +20,7 @@
 #include "base/utf8.h"
 #include "daemon/spec/spec.h"
 
-/* The activations and their names in a config. If an activation has several names, hf_config_write uses the
- * first one. */
+/* The activations and their names in a config. hf_config_write uses the first name of an activation. */
 static const struct {
     const char *name;
     enum act act;
@@ -59,7 +58,7 @@ static void key_path(const struct config_reader *c, const char *key, char *buf, 
     json_path_key(buf, size, c->path, key);
 }
 
-/* Writes a value to `buf` as JSON, cut to fit. Used in messages such as "found 3; ...". */
+/* Writes a value to `buf` as JSON, cut to fit. For messages such as "found 3; ...". */
 static void value_text(const struct json *node, char *buf, size_t size)
 {
     /* The value may be huge, so a failed allocation must not abort the process. */
@@ -80,13 +79,13 @@ static void refuse(struct config_reader *c, const char *key, const struct json *
     c->r = err_set_at(c->err, code, path, "found %s; %s", value, why);
 }
 
-/* Returns the value of `key`. Returns NULL if the key is absent or null, or if an earlier read failed. */
+/* Returns the value of `key`. Returns NULL if it is absent or null, or if an earlier read failed. */
 static const struct json *find(const struct config_reader *c, const char *key)
 {
     return c->r < 0 ? NULL : get_node(c->node, key);
 }
 
-/* Reads a whole number from 1 to `most` into *ret. If the key is absent, *ret does not change. */
+/* Reads a whole number from 1 to `most` into *ret. An absent key leaves *ret unchanged. */
 static void take_count(struct config_reader *c, const char *key, uint64_t most, uint32_t *ret)
 {
     const struct json *node = find(c, key);
@@ -106,8 +105,7 @@ static void take_count(struct config_reader *c, const char *key, uint64_t most, 
         *ret = (uint32_t)v;
 }
 
-/* Reads a size that has two names in GPT-2 configs, `key` and `other`. The config may have both if they are
- * equal. */
+/* Reads a size that has two names in GPT-2 configs. If both are given, they must be equal. */
 static void take_count_or(struct config_reader *c, const char *key, const char *other, uint64_t most,
                           uint32_t *ret)
 {
@@ -124,8 +122,8 @@ static void take_count_or(struct config_reader *c, const char *key, const char *
         *ret = a > 0 ? a : b;
 }
 
-/* Reads a number that is at least `lo` and less than `hi`. The number must still be in this range after
- * rounding to float32. If the key is absent, *ret does not change. */
+/* Reads a number that is at least `lo` and less than `hi`. It must be in this range even after rounding to
+ * float32. An absent key leaves *ret unchanged. */
 static void take_float(struct config_reader *c, const char *key, double lo, double hi, float *ret)
 {
     const struct json *node = find(c, key);
@@ -171,7 +169,8 @@ static const char *take_text(struct config_reader *c, const char *key)
 
 /* ------------------------------------------------------------------------------------------ refusals */
 
-/* Refuses the config if it has `key` and the value is not `want`. `why` is the end of the message. */
+/* Refuses the config if the value of `key` is not `want`. An absent key is fine. `why` is the end of the
+ * message. */
 static void need_bool(struct config_reader *c, const char *key, bool want, const char *why)
 {
     bool v = want;
@@ -190,8 +189,7 @@ static void need_size(struct config_reader *c, const char *key, uint32_t want, c
         refuse(c, key, json_get(c->node, key), -EOPNOTSUPP, why);
 }
 
-/* Refuses the config unless `key` is absent, null, or an empty object or array. `why` is the end of the
- * message. */
+/* Refuses the config unless `key` is absent, null or empty. `why` is the end of the message. */
 static void need_nothing(struct config_reader *c, const char *key, const char *why)
 {
     const struct json *node = find(c, key);
@@ -270,8 +268,8 @@ static void read_gpt2(struct config_reader *c, struct transformer *t)
 
 /* ------------------------------------------------------------------------------------------ llama */
 
-/* Returns true if the rotary angles are the plain ones. In this case rope_type is "default" (old configs call
- * it "type"), or both rope_type and "factor" are absent. Every other type changes the angles. */
+/* Returns true if the rotary angles are the plain ones. The key "rope_type" is then "default", or absent
+ * without a "factor". Old configs call this key "type". */
 static bool rope_is_plain(const struct json *rope)
 {
     const char *key = get_node(rope, "rope_type") ? "rope_type" : "type";
@@ -452,8 +450,8 @@ int hf_config_parse(const char *text, size_t bytes, const char *file, struct tra
 
 /* ------------------------------------------------------------------------------------------ writing */
 
-/* Adds a float with the smallest number of digits that read back as the same float. A whole number gets ".0",
- * because the transformers package distinguishes integers from floats. */
+/* Adds a float with as few digits as read back exactly. Whole numbers get ".0", because the transformers
+ * package tells integers from floats. */
 static void add_float(struct strbuf *b, const char *key, float v)
 {
     char text[40];

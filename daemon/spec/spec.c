@@ -102,8 +102,8 @@ static void set_defaults(struct spec *s)
     s->resources.devices_min = 1;
 }
 
-/* Returns true if `name` is allowed as a job's name. The name becomes part of the default output path and of
- * tables for people, so spaces, slashes and a leading dot are refused. */
+/* Returns true if `name` is allowed as a job's name. The name becomes part of a path and of tables. So
+ * spaces, slashes and a leading dot are refused. */
 static bool name_is_good(const char *name)
 {
     size_t n = strlen(name);
@@ -139,8 +139,8 @@ static void default_output(const struct spec_reader *r)
     r->s->output = path;
 }
 
-/* Reads the whole document. It takes all keys of the top level before it reads any section. So a misspelt
- * section name is reported before a mistake inside another section. */
+/* Reads the whole document. All keys of the top level come first. So a misspelt section name is reported
+ * before a mistake inside a section. */
 static int read_top(const struct spec_reader *r, const struct json *doc)
 {
     static const char *const schemas[] = {"job/v1", NULL};
@@ -203,8 +203,8 @@ static int check_eval(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Checks that the inputs of all layers in one step take at most 2^50 bytes. Other saved tensors take only a
- * small multiple of that, so all later sums stay below SPEC_MAX_BYTES. */
+/* Checks that the inputs of all layers take at most 2^50 bytes per step. This keeps all later sums below
+ * SPEC_MAX_BYTES. */
 static int check_activations(const struct spec *s, struct err *err)
 {
     uint64_t width = 0, bytes;
@@ -222,8 +222,8 @@ static int check_activations(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Applies the settings of one section to another section. The loss layer gets the label smoothing, and
- * transformers get their default of optimizer.no_decay. */
+/* Applies settings of one section to another. The loss layer gets the label smoothing. Transformers get
+ * their default of optimizer.no_decay. */
 static int apply_across_sections(struct spec *s, struct err *err)
 {
     uint64_t targets;
@@ -248,7 +248,7 @@ static int apply_across_sections(struct spec *s, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ entry points */
 
-/* Reads and checks a whole spec. All memory comes from `arena`. On failure the caller destroys the arena. */
+/* Reads and checks a whole spec in the memory of `arena`. On failure the caller destroys the arena. */
 static int read_spec(struct spec_reader *reader, struct arena *arena, const struct json *doc)
 {
     int r;
@@ -319,7 +319,7 @@ int spec_read(const struct json *doc, const struct spec_options *options, struct
     return r;
 }
 
-/* Reads from a file or a pipe until it ends or `buf` is full. Stores the number of bytes in *ret. */
+/* Reads a file or a pipe until it ends or `buf` is full. *ret is the number of bytes read. */
 static int read_all(int fd, char *buf, size_t size, size_t *ret)
 {
     size_t n = 0;
@@ -412,8 +412,7 @@ static int count_steps(const struct spec *s, uint64_t samples, uint64_t *ret, st
                               s->train.epochs);
         steps = total / batch + (total % batch != 0);
     }
-    /* With these limits, the position in the sample stream is exact in JSON, and the epoch number fits into
-     * 32 bits. */
+    /* These limits keep sample positions exact in JSON and the epoch number within 32 bits. */
     if (steps > SPEC_MAX_STEPS || steps * batch > SPEC_MAX_BYTES || steps * batch / samples >= UINT32_MAX)
         return err_set_at(err, -EINVAL, path,
                           "%" PRIu64 " steps of %" PRIu64

@@ -41,9 +41,8 @@ extern const char *const data_format_names[DATA_FORMAT_COUNT + 1];
 extern const char *const spec_schedule_names[SCHEDULE_COUNT + 1];
 extern const char *const spec_best_names[BEST_COUNT + 1]; /* "none", "val/accuracy", "val/loss" */
 
-/* How often something happens during training. {.epochs = 2} means after every second epoch.
- * {.steps = 100} means after every 100th step. If both fields are 0, it never happens. At least one of
- * the two fields is 0. */
+/* How often something happens during training. {.epochs = 2} means after every second epoch, and {.steps =
+ * 100} after every 100th step. At most one field is set. If both are 0, it never happens. */
 struct spec_every {
     uint64_t epochs, steps;
 };
@@ -61,9 +60,8 @@ struct spec_paths {
     uint32_t n; /* number of files; 0: no such split */
 };
 
-/* A job spec after reading. spec_load, spec_parse or spec_read creates it, spec_resolve completes it, and
- * spec_destroy frees it with everything it points to. The daemon keeps it only while it admits a job. A
- * worker keeps it for the whole run. */
+/* A job spec after reading. spec_resolve completes it, and spec_destroy frees it with everything it points
+ * to. The daemon keeps it only while it admits a job. A worker keeps it for the whole run. */
 struct spec {
     struct arena *arena; /* owns this struct and its data */
     const char *name;    /* "job" when the spec gives no name */
@@ -106,8 +104,7 @@ struct spec {
         bool transpose;
         /* tokens, bytes */
         struct spec_paths train_files, val_files;
-        /* The number of bytes per token, 2 or 4. 0 means the size in the file's header, or 2 if there is no
-         * header. */
+        /* Bytes per token, 2 or 4. 0 means the size in the file's header, or 2 without a header. */
         uint32_t token_bytes;
         bool has_ignore;
         /* Targets with this token id are left out of the loss. */
@@ -172,12 +169,12 @@ struct spec {
 
 struct json;
 
-/* Reads the Hugging Face folder `dir` and stores its architecture in *ret. *ret_crc is a checksum that
- * differs between folders with different weights. Returns 0, or a negative errno with a message in `err`. */
+/* Reads the architecture of the Hugging Face folder `dir` into *ret. *ret_crc is a checksum that tells
+ * folders with different weights apart. Returns 0, or a negative errno with a message. */
 typedef int spec_folder_fn(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* Options for reading a spec. The struct needs to be valid only during the call. A zeroed struct asks for a
- * strict reading that opens no file. */
+/* Options for reading a spec. They must be valid only during the call. A zeroed struct means a strict
+ * reading that opens no file. */
 struct spec_options {
     /* Relative paths in the spec start at this directory. If it is NULL, they stay relative. */
     const char *base_dir;
@@ -185,23 +182,23 @@ struct spec_options {
     /* True if a daemon has accepted this spec before. Keys that earlier versions ignored are then ignored
      * again instead of refused. */
     bool accepted;
-    /* Called for {"model": {"from": DIR}}. If it is NULL, the folder is not opened, and the spec has no
-     * layers but is otherwise valid. The daemon passes NULL, because the folder belongs to a user. */
+    /* Called for {"model": {"from": DIR}}. If NULL, the folder is not opened and the spec has no layers.
+     * The daemon passes NULL, because the folder belongs to a user. */
     spec_folder_fn *read_folder;
 };
 
-/* Reads the job file at `path`, or standard input if `path` is "-". On success the caller owns *ret. Returns
- * -EINVAL with the JSON path of the mistake, -EOPNOTSUPP for a value that is reserved for a later version,
- * -EFBIG for a file of more than 16 MiB, or the error of open(2) or read(2). */
+/* Reads the job file at `path`, or standard input if `path` is "-". The caller owns *ret. Returns -EINVAL
+ * for a mistake, -EOPNOTSUPP for a value reserved for later versions, and -EFBIG above 16 MiB. Other
+ * errors are those of open(2) and read(2). */
 int spec_load(const char *path, const struct spec_options *options, struct spec **ret, struct err *err);
 
-/* Reads a spec from the `bytes` bytes at `text`. Error messages call the document `name`. Returns the same
+/* Reads a spec from the `bytes` bytes at `text`. Messages call the document `name`. Returns the same
  * errors as spec_load, except those about files. */
 int spec_parse(const char *text, size_t bytes, const char *name, const struct spec_options *options,
                struct spec **ret, struct err *err);
 
-/* Reads a spec from a JSON document that is already parsed. Returns -ENOMEM when memory runs out, while
- * spec_parse would abort. The daemon therefore uses this function. */
+/* Reads a spec from a parsed JSON document. Returns -ENOMEM when memory runs out, while spec_parse aborts.
+ * So the daemon uses this function. */
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err);
 
 /* Frees the spec and everything it points to. `s` may be NULL. */
@@ -241,22 +238,21 @@ struct spec_sizes {
 int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
                  struct err *err);
 
-/* Finds the divisors of `batch` that are nearest to `want`. *ret_below is the largest divisor <= want, and
- * *ret_above is the smallest divisor >= want. Each is 0 if there is no such divisor. */
+/* Finds the divisors of `batch` that are nearest to `want`. *ret_below is at most `want`, and *ret_above
+ * is at least `want`. Each is 0 if there is no such divisor. */
 void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above);
 
-/* Returns the learning rate of `step`, which counts from 0. A linear warm-up comes first, then the schedule.
+/* Returns the learning rate of `step`, which counts from 0. A linear warm-up comes before the schedule.
  * Call spec_resolve first. */
 double spec_lr(const struct spec *s, uint64_t step);
 
-/* Returns true if the action that `every` describes is due after `steps_done` steps. An epoch ends with the
- * first step that reaches its last sample. Nothing is due after 0 steps. Call spec_resolve first. */
+/* Returns true if `every` is due after `steps_done` steps. An epoch ends with the step that reaches its
+ * last sample. Nothing is due after 0 steps. Call spec_resolve first. */
 bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done);
 
-/* Adds to `b` everything that determines the bits of a run, as one line of canonical JSON: model layers,
- * seed, data (format, options, counts, checksum, but no paths), batch sizes, optimizer and schedule. The
- * number of steps is included only if the schedule depends on it, so that a run with a constant schedule may
- * be prolonged. Call spec_resolve first. */
+/* Adds everything that determines the bits of a run to `b`. This is one line of canonical JSON without
+ * paths. The number of steps is included only if the schedule depends on it, so that other runs may be
+ * prolonged. Call spec_resolve first. */
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
 
 /* Adds one layer to `b` as a JSON object, in the form that spec_resolved_json uses. */
@@ -265,8 +261,8 @@ void spec_layer_json(const struct layer *l, struct strbuf *b);
 /* Returns a 64-bit hash of the text of spec_resolved_json. */
 uint64_t spec_hash(const struct spec *s);
 
-/* Reads the micro-batch and the number of replicas from a text that spec_resolved_json wrote. These are the
- * sizes that were chosen for "auto" when the job was first planned. */
+/* Reads the micro-batch and the number of replicas from a text of spec_resolved_json. These are the sizes
+ * that "auto" chose when the job was first planned. */
 int spec_resolved_sizes(const char *resolved_json, size_t bytes, struct spec_sizes *ret, struct err *err);
 
 #endif

@@ -80,8 +80,7 @@ static bool any_layer(const struct layer *layers, uint32_t n, bool (*is)(const s
     return false;
 }
 
-/* Returns the first key of `init` that the spec gives, not counting the seed. Returns NULL if there is no
- * such key. */
+/* Returns the first key of `init` that the spec gives, except the seed. Returns NULL if there is none. */
 static const char *given_key(const struct spec *s)
 {
     return s->init.std > 0             ? "init.std"

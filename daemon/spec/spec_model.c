@@ -23,14 +23,14 @@
 /* The limit for the bytes of all weights. It keeps W, dW and two moments together below SPEC_MAX_BYTES. */
 #define MAX_WEIGHT_BYTES (SPEC_MAX_BYTES / 8)
 
-/* A chain while it is read layer by layer. Each residual or block has its own chain_builder for the layers
- * inside it. */
+/* A chain of layers while it is read. Each residual or block has its own chain_builder for its inner
+ * layers. */
 struct chain_builder {
     const struct spec_reader *r;
     VEC(struct layer) layers;
     uint32_t width; /* elements per row after the last layer */
     uint32_t seq;   /* tokens per row; 1 without sequences */
-    /* The size of the vocabulary while rows are token ids. 0 after a layer has turned them into numbers. */
+    /* The vocabulary size while rows are token ids. 0 once a layer has turned them into numbers. */
     uint32_t vocab;
     uint64_t weight_bytes; /* weights of all layers so far */
     bool inside;           /* the layers are inside another layer */
@@ -67,8 +67,8 @@ static int check_place(const struct chain_builder *b, const char *path, const st
     return 0;
 }
 
-/* Stores the number of elements in a row whose tokens have `per_token` elements each. Returns -EINVAL if
- * there are too many elements. */
+/* Stores the number of elements in a row, with `per_token` elements per token. Returns -EINVAL if there
+ * are too many. */
 static int row_elements(const struct chain_builder *b, const char *path, uint32_t per_token, uint32_t *ret)
 {
     uint64_t n = (uint64_t)per_token * b->seq;
@@ -82,9 +82,8 @@ static int row_elements(const struct chain_builder *b, const char *path, uint32_
     return 0;
 }
 
-/* Adds a layer to the chain and sets its position and widths. `path` is the place of the layer in the spec,
- * for messages. For a dense layer or an embedding, the caller sets l.out to the number of elements per
- * token. */
+/* Adds a layer to the chain and sets its position and widths. `path` is its place in the spec, for
+ * messages. For a dense layer or an embedding, the caller sets l.out to the elements per token. */
 static int add_layer(struct chain_builder *b, const char *path, struct layer l)
 {
     struct layer_sizes size;
@@ -171,8 +170,8 @@ static int read_input(struct chain_builder *b, const struct json *node)
 
 static const char *const loss_names[] = {"mse", "softmax_xent", NULL};
 
-/* Adds the loss as the last layer, unless the chain already ends with a loss. The number of classes is the
- * width of the layer before it. `width_path` is the place in the spec that gives this width, for messages. */
+/* Adds the loss as the last layer, unless there is one. The width of the last layer is the number of
+ * classes. `width_path` is the place in the spec that gives this width. */
 static int add_loss(struct chain_builder *b, int loss, const char *width_path)
 {
     struct spec *s = b->r->s;
@@ -505,8 +504,8 @@ static uint32_t count_inner(const struct layer *l)
     return n;
 }
 
-/* Names the inner layers "0", "1" and so on. These names are prefixes of the parameter names, so that
- * parameters of different layers have different names in a checkpoint. */
+/* Names the inner layers "0", "1" and so on. Parameter names begin with these names, so that they differ
+ * in a checkpoint. */
 static void name_inner(struct arena *arena, struct layer *layers, size_t n)
 {
     char name[24];

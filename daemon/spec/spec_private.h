@@ -11,8 +11,7 @@
 #include "daemon/spec/spec.h"
 #include "daemon/spec/transformer.h"
 
-/* The state while one spec is read. It lives on the stack of spec_parse or spec_read. Every section function
- * gets a pointer to it. */
+/* The state while one spec is read. It lives on the stack. Every section function gets a pointer to it. */
 struct spec_reader {
     struct spec *s; /* the spec that is being filled in */
     const struct spec_options *options;
@@ -21,9 +20,9 @@ struct spec_reader {
 
 /* ---- taking values out of an object ---- */
 
-/* The functions below take the value of `key` out of `o`. On success they store the value in *ret and return
- * true. They return false and leave *ret alone if an optional key is absent or the value is wrong. `o`
- * records the first mistake, and json_obj_end returns it. */
+/* The functions below take the value of `key` out of `o`. They store it in *ret and return true. If an
+ * optional key is absent or the value is wrong, they return false and leave *ret alone. json_obj_end
+ * returns the first mistake. */
 
 /* Takes a whole number from `min` to `max`. */
 bool spec_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t min, uint64_t max,
@@ -39,8 +38,7 @@ bool spec_take_auto_u32(struct json_obj *o, const char *key, uint32_t min, uint3
  * leaves *ret alone. */
 bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret);
 
-/* The ranges of numbers that a key may allow. Most numbers of a spec are stored as float32, so the limits
- * also apply to the rounded value. */
+/* The ranges of numbers that a key may allow. The limits also apply after rounding to float32. */
 enum spec_range {
     SPEC_POSITIVE, /* above 0 */
     /* Above 0. The message also suggests null. The caller must handle null itself. */
@@ -50,25 +48,24 @@ enum spec_range {
     SPEC_RATIO,        /* 0 <= v <= 1 */
 };
 
-/* Checks that `v` is in `range`, both before and after rounding to float32. Returns 0, or -EINVAL with a
- * message at `path` that names the limits and the value. */
+/* Checks that `v` is in `range`, before and after rounding to float32. Returns -EINVAL with a message at
+ * `path` if it is not. */
 int spec_check_float(double v, enum spec_range range, const char *path, struct err *err);
 
 /* Takes a number in `range`. */
 bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, enum spec_range range,
                      double *ret);
 
-/* Takes a string that must be one of `names`, and stores its index in *ret. A string in `later` is refused as
- * not supported yet. Both arrays end with NULL. */
+/* Takes a string that must be one of `names` and stores its index. Strings in `later` are refused as not
+ * supported yet. Both arrays end with NULL. */
 bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
                       const char *const *later, int *ret);
 
-/* Refuses the object if it has `key`, because the schema reserves this key for a later version. `words` is
- * the end of the message. It says what this version does instead. */
+/* Refuses `key`, which is reserved for a later version. `words` is the end of the message and says what
+ * this version does instead. */
 void spec_refuse_key(struct json_obj *o, const char *key, const char *words);
 
-/* Takes the path of a file. A relative path is resolved against base_dir. The result is allocated in the
- * spec's arena. */
+/* Takes the path of a file. A relative path starts at base_dir. The result is in the spec's arena. */
 bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                     const char **ret);
 
@@ -78,8 +75,8 @@ bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char
 
 /* ---- initial values: spec_init.c ---- */
 
-/* Sets the initial standard deviations of a layer in a chain. This function takes the layer's own key "init"
- * out of `o`. For values that are not given there, it uses the section `init`. */
+/* Sets the initial standard deviations of a layer in a chain. Values come from the layer's own key "init",
+ * or else from the section `init`. */
 void spec_take_layer_init(const struct spec_reader *r, struct json_obj *o, struct layer *l);
 
 /* Sets the initial standard deviations of a layer from the section `init` alone. */
@@ -90,8 +87,8 @@ int spec_check_init(const struct spec *s, struct err *err);
 
 /* ---- sections ---- */
 
-/* Each function below reads the section `node` into its part of r->s. It returns 0, or a negative errno with
- * a message in r->err. */
+/* Each function below reads the section `node` into r->s. It returns 0, or a negative errno with a message
+ * in r->err. */
 
 /* spec_init.c */
 int spec_read_init(const struct spec_reader *r, const struct json *node);
@@ -102,8 +99,8 @@ int spec_read_model(const struct spec_reader *r, const struct json *node);
 /* In spec_transformer.c. Reads a model {"type": "gpt2", ...} or {"type": "llama", ...}. */
 int spec_read_transformer(const struct spec_reader *r, const struct json *node, enum transformer_arch arch);
 
-/* In spec_transformer.c. Reads a model {"from": DIR} or {"config": {...}}. DIR is a Hugging Face folder, and
- * the config is the content of a config.json. */
+/* Reads a model {"from": DIR} or {"config": {...}}. DIR is a Hugging Face folder. The config is the
+ * content of a config.json. Defined in spec_transformer.c. */
 int spec_read_hf(const struct spec_reader *r, const struct json *node);
 
 /* spec_data.c. The model must have been read. */

@@ -26,16 +26,16 @@ static const char *const layer_names[LAYER_COUNT] = {
 
 static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n);
 
-/* Returns true if the text leaves out a layer's init_std because it is the default, which is 0.02 for learned
- * positions. Earlier versions used 1 and left it out too. Leaving it out lets their runs resume. This is safe
- * because the values come from the checkpoint. */
+/* Returns true if a layer's init_std is the default, 0.02 for learned positions. The text then leaves it
+ * out. Earlier versions left out their default of 1, and their runs can still resume. Resumed values come
+ * from the checkpoint. */
 static bool is_implied_std(const struct layer *l)
 {
     return l->kind == LAYER_positions && l->init_std == LAYER_EMBEDDING_STD && l->proj_std <= 0;
 }
 
-/* Keys that a kind of layer always had are written every time, in their old order. Newer keys are written
- * only if they differ from their default. */
+/* Keys that a layer always had are written every time, in their old order. Newer keys are written only if
+ * they are not the default. */
 void spec_layer_json(const struct layer *l, struct strbuf *b)
 {
     bool dense = l->kind == LAYER_dense;

@@ -1,6 +1,6 @@
-/* Reads the sections train, optimizer, schedule, eval, checkpoint, resources, memory and queue. Each function
- * reads one JSON object into its part of struct spec. spec.c has already set the defaults, and it makes the
- * checks that involve several sections. The functions change only the structs of the caller.
+/* Reads the sections train, optimizer, schedule, eval, checkpoint, resources, memory and queue. Each
+ * function reads one section. spec.c has set the defaults before. It also makes the checks that involve
+ * several sections.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +14,7 @@ static const char *const nothing_later[] = {NULL};
 
 /* ------------------------------------------------------------------------------------------ train */
 
-/* A text for a message. It names the divisors nearest to a wanted number, such as "32 or 64", or only "8". */
+/* A text with the divisors nearest to a wanted number, such as "32 or 64". For messages. */
 struct nearest {
     char text[32];
 };
@@ -32,8 +32,7 @@ static struct nearest nearest(uint32_t of, uint32_t want)
     return ret;
 }
 
-/* Returns true if `size` divides `batch` or is 0, which means auto. Otherwise reports the mistake at
- * `key`. */
+/* Returns true if `size` divides `batch`, or is 0 for auto. Otherwise reports the mistake at `key`. */
 static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, uint32_t size)
 {
     if (size == 0 || batch % size == 0)
@@ -49,7 +48,7 @@ static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, u
     return false;
 }
 
-/* Reports a mistake unless replicas * micro divides the batch. A size of 0 means auto, which is always
+/* Reports a mistake unless replicas * micro divides the batch. A size of 0 means auto and is always
  * allowed. */
 static void check_batch_sizes(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas)
 {
@@ -342,8 +341,8 @@ int spec_read_memory(const struct spec_reader *r, const struct json *node)
 
 /* ------------------------------------------------------------------------------------------ queue */
 
-/* Reads a duration such as "2d", "1d12h" or "90m" and stores it in seconds. Returns false for other texts.
- * Also returns false for more than ten years, so that later sums do not overflow. */
+/* Reads a duration such as "2d", "1d12h" or "90m" and stores it in seconds. Returns false for other texts
+ * and for more than ten years. */
 static bool parse_duration(const char *text, uint64_t *ret_s)
 {
     static const char units[] = "smhd";
@@ -383,8 +382,8 @@ static void read_time_limit(struct json_obj *o, uint64_t *ret_s)
                   "\"90m\" or \"1d12h\"");
 }
 
-/* Refuses a key that earlier versions accepted but ignored. If a daemon has accepted this spec before, the
- * key is ignored again. */
+/* Refuses a key that earlier versions accepted but ignored. If a daemon accepted this spec before, the key
+ * is still ignored. */
 static void refuse_later(const struct spec_reader *r, struct json_obj *o, const char *key, const char *words)
 {
     const struct json *ignored;

@@ -1,6 +1,5 @@
-/* The spec_take_* functions. They extend json_take_* with the limits and the messages that a job file needs.
- * Every message says what was found and what to write instead. The functions change only the structs of the
- * caller.
+/* The spec_take_* functions. They add limits and messages to json_take_*. Every message says what was
+ * found and what to write instead.
  */
 #include <errno.h>
 #include <float.h>
@@ -81,8 +80,7 @@ bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret)
     return true;
 }
 
-/* The limits of each enum spec_range. They are given as words for messages, and as the smallest and the
- * largest float32 in the range. */
+/* The limits of each enum spec_range: as words for messages, and as the smallest and largest float32. */
 static const struct range {
     const char *words;
     double low, high;
@@ -185,8 +183,8 @@ void spec_refuse_key(struct json_obj *o, const char *key, const char *words)
         json_fail(o, key, -EOPNOTSUPP, "not supported yet; %s", words);
 }
 
-/* Resolves `path` against base_dir and returns the result, allocated in the spec's arena. If the path is
- * empty or too long, reports the mistake at `key` and returns NULL. */
+/* Resolves `path` against base_dir. The result is in the spec's arena. If the path is empty or too long,
+ * reports the mistake at `key` and returns NULL. */
 static const char *resolve_path(const struct spec_reader *r, struct json_obj *o, const char *key,
                                 const char *path)
 {

@@ -14,8 +14,8 @@
 #include "daemon/spec/hf_config.h"
 #include "daemon/spec/spec_private.h"
 
-/* The shapes for the names of the key "size". If kv_heads is 0, it equals heads. If hidden is 0, usual_hidden
- * gives the width. */
+/* The shapes for the names of the key "size". If kv_heads is 0, it equals heads. If hidden is 0,
+ * usual_hidden computes it. */
 static const struct named_size {
     const char *name;
     uint32_t layers, width, heads, kv_heads, hidden;
@@ -36,8 +36,8 @@ static const struct named_size {
 
 #define NAMES_MAX 8
 
-/* Takes the key "size" and sets the shape with that name. If the key is absent, `t` does not change. If the
- * name is unknown, reports the mistake in `o` and returns false. */
+/* Takes the key "size" and sets the shape with that name. An absent key leaves `t` unchanged. Returns
+ * false and reports the mistake if the name is unknown. */
 static bool take_named_size(struct json_obj *o, const struct named_size *sizes, struct transformer *t)
 {
     static const char *const nothing_later[] = {NULL};
@@ -57,8 +57,8 @@ static bool take_named_size(struct json_obj *o, const struct named_size *sizes, 
     return true;
 }
 
-/* Returns the usual hidden width of the mlp. For GPT-2 it is 4 times the width. Llama's mlp has three
- * matrices instead of two, so its hidden width is two thirds of that, rounded up to a multiple of 256. */
+/* Returns the usual hidden width of the mlp. For GPT-2 it is 4 times the width. For Llama it is two thirds
+ * of that, rounded up to a multiple of 256, because its mlp has three matrices. */
 static uint32_t usual_hidden(const struct transformer *t)
 {
     if (t->arch == ARCH_GPT2)
@@ -84,8 +84,7 @@ static void take_shape(struct json_obj *o, struct transformer *t)
     t->hidden = t->hidden ? t->hidden : usual_hidden(t);
 }
 
-/* Takes the keys of a model that are not sizes. `init_std` is the key init.std of the spec, or 0 if it is not
- * given. */
+/* Takes the keys of a model that are not sizes. `init_std` is init.std of the spec, or 0. */
 static void take_numbers(struct json_obj *o, float init_std, struct transformer *t)
 {
     double dropout = 0, eps = (double)t->eps, theta = (double)t->rope_theta, std = (double)t->init_std;
@@ -119,8 +118,8 @@ static void apply_init(const struct spec *s, struct transformer *t)
     t->embedding_std = s->init.embedding_std;
 }
 
-/* Checks the transformer and builds the chain for sequences of `context` tokens. A context of 0 means that
- * the spec does not give it. In this case the context is the number of positions. */
+/* Checks the transformer and builds its chain for `context` tokens. If `context` is 0, the number of
+ * positions is used. */
 static int build_chain(const struct spec_reader *r, struct transformer *t, const char *path, uint32_t context)
 {
     struct spec *s = r->s;

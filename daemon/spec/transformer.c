@@ -140,8 +140,8 @@ static struct layer make_head(const struct transformer_builder *b, float smoothi
     return l;
 }
 
-/* Returns the standard deviation of the initial projection weights. By default GPT-2 divides init_std by the
- * square root of the number of residual layers. Each block has two residual layers. */
+/* Returns the standard deviation of the initial projection weights. GPT-2's default is init_std divided by
+ * the square root of the number of residual layers, two per block. */
 static float proj_std(const struct transformer *t)
 {
     if (t->proj_std > 0)

@@ -27,8 +27,8 @@
 enum transformer_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_COUNT };
 extern const char *const transformer_arch_names[ARCH_COUNT + 1]; /* NULL-terminated */
 
-/* The architecture of a GPT-2 or Llama model. The spec reader creates it from the keys of a spec, and
- * hf_config.c creates it from a config.json. Both check it with transformer_check. */
+/* The architecture of a GPT-2 or Llama model. It comes from the keys of a spec or from a config.json.
+ * transformer_check checks it. */
 struct transformer {
     enum transformer_arch arch;
     uint32_t layers;   /* blocks in the chain */
@@ -37,8 +37,8 @@ struct transformer {
     uint32_t kv_heads; /* heads of keys and values */
     uint32_t hidden;   /* elements per token inside the mlp */
     uint32_t vocab;    /* tokens in the vocabulary */
-    /* For gpt2, the number of positions that have weights. For llama, the length of the longest intended
-     * sequence, which is not a limit. */
+    /* For gpt2, the number of positions with weights. For llama, the longest intended sequence, which is
+     * no limit. */
     uint32_t positions;
     enum act act;     /* activation in the mlp; gpt2 only */
     bool tied;        /* lm_head uses the weights of the embedding */
@@ -52,13 +52,13 @@ struct transformer {
     float embedding_std;
 };
 
-/* Checks that all sizes of `t` are in range and fit together. Returns 0, or -EINVAL with a message at `path`.
- * `path` is the place where the user described the model. */
+/* Checks that all sizes of `t` are in range and fit together. Returns -EINVAL if not. The message names
+ * `path`, where the user described the model. */
 int transformer_check(const struct transformer *t, const char *path, struct err *err);
 
-/* Builds the chain of `t` for sequences of `context` tokens. Stores it in *ret, allocated in `arena`. `t`
- * must have passed transformer_check, and a gpt2 model needs at least `context` positions. `smoothing` is the
- * label smoothing of the loss. */
+/* Builds the chain of `t` for sequences of `context` tokens. *ret is allocated in `arena`. `t` must have
+ * passed transformer_check, and gpt2 needs at least `context` positions. `smoothing` is the label
+ * smoothing of the loss. */
 void transformer_build(const struct transformer *t, uint32_t context, float smoothing, struct arena *arena,
                        struct model *ret);
 
