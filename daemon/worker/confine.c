@@ -32,7 +32,7 @@ static void raise_locked_memory(void)
     setrlimit(RLIMIT_MEMLOCK, &r);
 }
 
-/* Drops the bounding set. This needs CAP_SETPCAP and does nothing otherwise, which is harmless because
+/* Drops the bounding set of capabilities. Does nothing without CAP_SETPCAP. That is harmless, because
  * PR_SET_NO_NEW_PRIVS is set. */
 static void drop_bounding_set(void)
 {
@@ -57,9 +57,8 @@ int confine(struct err *err)
     int r = clear_capabilities();
     if (r < 0)
         return err_set(err, r, "cannot give up capabilities: %s", strerror(-r));
-    /* The daemon's own descriptors are closed at exec. This call closes the descriptors that the daemon
-     * inherited itself. Kernels before 5.9 do not have the call, and the worker keeps these descriptors,
-     * which does no harm. */
+    /* Close the descriptors that the daemon itself inherited. Its own close at exec. Kernels before 5.9
+     * lack this call, which does no harm. */
     close_range(STDERR_FILENO + 1, ~0u, 0);
     return 0;
 }

@@ -4,9 +4,8 @@
 
 #include "base/err.h"
 
-/* Drops all capabilities of this process and closes every descriptor above 2. Neither the process nor a
- * program that it starts can gain capabilities again. Call this before the first thread is created, because
- * each thread has its own capabilities. */
+/* Drops all capabilities of this process and closes every descriptor above 2. They cannot be gained again.
+ * Call this before the first thread is created, because each thread has its own capabilities. */
 int confine(struct err *err);
 
 #endif

@@ -22,8 +22,8 @@
 
 struct job_planning;
 
-/* Tells which job to prepare and where the job may run. The command line or the daemon's lease sets these
- * values. They override the spec, but none of them changes the results of the job. */
+/* Which job to prepare and where it may run. The command line or the daemon's lease sets these values.
+ * They override the spec, but never change the results. */
 struct job_options {
     const char *spec_path; /* the job file, or "-" for stdin */
     /* An accepted spec that is used in place of spec_path. NULL to read spec_path. */
@@ -42,8 +42,8 @@ struct job_options {
     int policy; /* enum policy_id; -1 means the spec's */
     int update; /* enum update_place; -1 means the spec's */
     enum plan_objective objective;
-    /* A profile, or "none". NULL means $TUTTI_PROFILE, or the cache of measured times if the variable is not
-     * set. */
+    /* A profile, or "none". NULL means $TUTTI_PROFILE, or the cache of measured times without that
+     * variable. */
     const char *profile;
     /* Number of threads that share one operation. 0 means one thread per core. */
     uint32_t threads;
@@ -60,8 +60,9 @@ struct job_options {
     /* Bytes that planning may use. 0 means the host memory that the data sets do not need. */
     uint64_t planning_bytes;
 
-    /* The planning thread calls `stop` regularly while it plans. If `stop` returns true, planning ends with
-     * -ECANCELED. The thread calls `planning` once, before it begins to plan. Both may be NULL. */
+    /* `stop` is called regularly during planning. If it returns true, planning ends with -ECANCELED.
+     * `planning` is called once before planning begins. The planning thread makes these calls. Both may be
+     * NULL. */
     bool (*stop)(void *ctx);
     void (*planning)(void *ctx, const struct job_planning *p);
     void *ctx;
@@ -87,15 +88,13 @@ struct job_comparison {
     struct err lru_err;
 };
 
-/* The devices that made a job fail, by the backend's numbers. The daemon does not give these devices to other
- * jobs. */
+/* The devices that made a job fail, by the backend's numbers. The daemon gives them to no other job. */
 struct job_blame {
     uint32_t n, index[DEVICE_MAX];
     char why[96]; /* the reason in the backend's words */
 };
 
-/* Source of the task durations that are used to choose a plan. The durations never change the results of a
- * job. */
+/* Where the task durations come from. They help to choose a plan, but never change the results. */
 enum job_profile {
     JOB_ANALYTIC, /* computed by formulas */
     JOB_FILE,     /* read from the profile that was given */
@@ -104,8 +103,8 @@ enum job_profile {
 };
 extern const char *const job_profile_names[JOB_PROFILE_COUNT]; /* "analytic", "file", "measured" */
 
-/* A job with everything that its plan and its training need. job_load_spec and job_prepare fill it in, the
- * verbs read it, and job_finish frees it. */
+/* A job with everything that planning and training need. job_load_spec and job_prepare fill it in.
+ * job_finish frees it. */
 struct prepared_job {
     struct spec *spec;
     /* The output directory. Points into the spec or the options. */
@@ -143,8 +142,8 @@ struct prepared_job {
     uint64_t least_bytes;
 };
 
-/* Reads and checks the spec, and clears all other members of *ret. Returns -EINVAL if the spec is not valid,
- * or another negative errno if it cannot be read. Call job_finish even after a failure. */
+/* Reads and checks the spec, and clears all other members of *ret. Returns -EINVAL if the spec is wrong,
+ * or another errno if it cannot be read. Call job_finish even after a failure. */
 int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct err *err);
 
 /* Opens the data, chooses the machine and the profile, and makes a verified plan. Writes no file. Planning
@@ -163,21 +162,19 @@ void job_finish(struct prepared_job *j);
 
 #define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
 
-/* Stores the sizes that micro_batch "auto" tries, in the order in which they are tried, and returns their
- * number. s->resolved.replicas must be set. Every size has at most GRAPH_MAX_TASKS tasks. All sizes except
- * the last have at most AUTO_MOST_TASKS tasks together (job_plan.c). The last size is the smallest, which
- * usually needs the least device memory. */
+/* Stores the sizes that micro_batch "auto" tries, in this order, and returns their number.
+ * s->resolved.replicas must be set. The numbers of tasks are limited by GRAPH_MAX_TASKS and
+ * AUTO_MOST_TASKS. The last size is the smallest and usually needs the least memory. */
 uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[JOB_MAX_DIVISORS]);
 
-/* Computes the least memory per device with which the prepared job can be planned. If this run is the first
- * to resolve micro_batch "auto", the result is the minimum over all sizes that "auto" could choose. */
+/* Computes the least memory per device with which the job can be planned. If "auto" may still choose the
+ * micro-batch, this is the minimum over all its sizes. */
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err);
 
 /* ---- parts of job_prepare ---- */
 
-/* Opens the data sets and chooses the backend, the devices and the machine. --time calls this function
- * instead of job_prepare. */
+/* Opens the data sets and chooses backend, devices and machine. --time calls this instead of job_prepare. */
 int job_open(const struct job_options *o, struct prepared_job *j, struct err *err);
 
 /* Chooses the backend, the devices and the machine (job_machine.c). The data sets must be open. */
@@ -186,16 +183,16 @@ int job_choose_machine(const struct job_options *o, struct prepared_job *j, stru
 /* Returns the number of processor cores that this process may use. The result is at least 1. */
 uint32_t job_allowed_cores(void);
 
-/* Adds the devices in `blame` to j->blame and appends them to the message in `err`. `blame` numbers the
- * devices by their positions in the job's machine. */
+/* Adds the devices in `blame` to j->blame and to the message in `err`. `blame` numbers devices by their
+ * positions in the job's machine. */
 void job_blame_devices(struct prepared_job *j, const struct device_blame *blame, struct err *err);
 
-/* Checks that this computer has the job's backend, and returns -ENODEV if it does not. The backend may be
- * missing if the machine comes from a topology file. */
+/* Checks that this computer has the job's backend. Returns -ENODEV if not, which can happen with a
+ * topology file. */
 int job_check_backend(const struct prepared_job *j, struct err *err);
 
-/* Sets the micro-batch size and the number of replicas in the spec (job_plan.c). A value that is 0 in `sizes`
- * stays unresolved. */
+/* Sets the micro-batch size and the number of replicas in the spec. A 0 in `sizes` stays unresolved.
+ * Defined in job_plan.c. */
 int job_resolve(struct prepared_job *j, struct spec_sizes sizes, struct err *err);
 
 /* Builds graph, eval_graph and plan (job_plan.c). If `micro_batch` is 0, also chooses the micro-batch
@@ -205,8 +202,8 @@ int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro
 /* Destroys graph and eval_graph. */
 void job_drop_graphs(struct prepared_job *j);
 
-/* Chooses the profile (job_profile.c). Sets the table, and the rates of those links that no option has set.
- * The machine must already be chosen. */
+/* Chooses the profile after the machine is chosen. Sets the table, and the rates of links that no option
+ * has set. Defined in job_profile.c. */
 int job_choose_profile(const struct job_options *o, struct prepared_job *j, struct err *err);
 
 /* Returns the task durations that were used to choose the plan. The caller destroys the returned profile. */
@@ -233,14 +230,13 @@ int job_plain_graph(const struct prepared_job *j, struct graph **ret, struct err
 
 /* ---- after training ---- */
 
-/* Fills in j->comparison. Takes about a second at most, because jobs with too many tasks are not planned
- * again. The update runs where the spec says. If the spec says "auto", the update runs on the device, or on
- * the host if the device is too small. */
+/* Fills in j->comparison. Takes at most about a second, because large jobs are not planned again. The
+ * update runs where the spec says. "auto" means the device, or the host if the device is too small. */
 void job_compare(const struct job_options *o, struct prepared_job *j);
 
 #define JOB_RESOLVED "resolved.json"
 
-/* Sets *ret_there to true if the output has a resolved.json. Returns -EEXIST if that file belongs to another
+/* Sets *ret_there to true if the output has a resolved.json. Returns -EEXIST if it belongs to another
  * spec, and -EBADMSG if it is damaged. */
 int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *ret_there, struct err *err);
 

@@ -96,8 +96,8 @@ void job_blame_devices(struct prepared_job *j, const struct device_blame *blame,
     strbuf_finish(&b);
 }
 
-/* Collects the devices that the job may get. These are the devices of the lease, or all devices if there is
- * no lease. Returns -ENODEV and fills in *blame if a leased device is missing. */
+/* Collects the devices of the lease, or all devices if there is no lease. Returns -ENODEV and fills in
+ * *blame if a leased device is missing. */
 static int find_candidates(const struct job_options *o, const struct topology *t, struct picks *ret,
                            struct job_blame *blame, struct err *err)
 {
@@ -121,8 +121,8 @@ static int find_candidates(const struct job_options *o, const struct topology *t
                : err_set(err, -ENODEV, "device %u, which the job was given, is not there", blame->index[0]);
 }
 
-/* Moves the `n` devices with the most free memory to the front and sorts them in the order of the topology.
- * If several devices have the same free memory, the first ones are taken. */
+/* Moves the `n` devices with the most free memory to the front. They keep the order of the topology. With
+ * equal memory, the first devices are taken. */
 static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -159,8 +159,8 @@ static void say_free(const struct topology *t, const struct picks *p, struct str
     }
 }
 
-/* Reports that a device has too little free memory. For a leased device the error is -EBUSY, because the
- * daemon believed that enough memory was free. The daemon looks again, and the job waits. */
+/* Reports that a device has too little free memory. For a leased device this is -EBUSY. The daemon then
+ * probes the device again, and the job waits. */
 static int refuse_memory(const struct wish *w, const struct topology *t, const struct picks *p, uint32_t n,
                          bool leased, struct err *err)
 {
@@ -249,8 +249,8 @@ static int choose_devices(const struct job_options *o, const struct discovery *d
     return r;
 }
 
-/* Returns the devices to probe as a bit set. Only leased devices are probed, because all other devices may
- * belong to other jobs. */
+/* Returns the devices to probe as a bit set. Only leased devices are probed, because others may belong to
+ * other jobs. */
 static uint64_t leased_devices(const struct job_options *o)
 {
     uint64_t asked = 0;

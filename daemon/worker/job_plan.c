@@ -37,8 +37,7 @@
 /* Below this number of tokens, GEMMs are so slow that moving fewer bytes does not pay off. */
 #define AUTO_FEW_TOKENS 512
 #define MAX_DIVISORS    JOB_MAX_DIVISORS
-/* job_compare skips jobs with more tasks per step than this, because planning them would take longer than
- * a second. */
+/* job_compare skips jobs with more tasks per step, because planning them takes longer than a second. */
 #define COMPARE_TASKS  (1u << 14)
 #define COMPARE_LAYERS (1u << 10) /* most layers that job_compare plans */
 
@@ -126,8 +125,8 @@ static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
     return n;
 }
 
-/* Returns the number of bytes of host memory that planning may use. This is what the data sets leave free,
- * but at least PLANNING_FREE_BYTES. */
+/* Returns the bytes of host memory that planning may use. This is what the data leave free, but at least
+ * PLANNING_FREE_BYTES. */
 static uint64_t left_for_planning(const struct prepared_job *j)
 {
     uint64_t has = j->machine.host_bytes, left = has > j->data_bytes ? has - j->data_bytes : 0;
@@ -153,7 +152,7 @@ static bool may_plan(const struct job_options *o, const struct prepared_job *j, 
     return measure_planning(o, j, rows, &p, NULL) == 0 && p.bytes <= left_for_planning(j);
 }
 
-/* Returns the smallest micro-batch size above `rows` that may be planned, or 0 if there is no such size. */
+/* Returns the smallest micro-batch size above `rows` that may be planned, or 0 if there is none. */
 static uint32_t larger_rows(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     uint32_t divisors[MAX_DIVISORS];
@@ -190,8 +189,8 @@ static int refuse_planning(const struct job_options *o, const struct prepared_jo
         advice, (unsigned long long)(p->bytes + j->data_bytes));
 }
 
-/* Returns -ENOSPC if planning with this size would need more than the job's host memory. Otherwise reserves
- * memory for the graphs and the plan, so that tensors do not take it during training. */
+/* Returns -ENOSPC if planning with this size would need too much host memory. Otherwise reserves memory
+ * for the graphs and the plan, so that tensors cannot take it. */
 static int admit_planning(const struct job_options *o, struct prepared_job *j, uint32_t rows, struct err *err)
 {
     struct job_planning p = {0};
@@ -235,8 +234,8 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
 
 /* ---- planning with one size ---- */
 
-/* Resolves the spec with this micro-batch size, builds the graphs and makes a plan. `most_work` and
- * `used_work` are passed on in struct plan_request. */
+/* Plans with this micro-batch size: resolves the spec, builds the graphs and makes a plan. `most_work` and
+ * `used_work` go to struct plan_request. */
 static int plan_with(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch,
                      uint64_t most_work, uint64_t *used_work, struct err *err)
 {
@@ -263,10 +262,9 @@ static uint64_t tasks_of(const struct spec *s, uint32_t rows)
     return 2ull * s->model.n_layers * (s->train.global_batch / rows);
 }
 
-/* Stores the sizes that "auto" may choose, the most promising size first, and returns their number. All sizes
- * are divisors of a replica's rows. First come the sizes from AUTO_LEAST_ROWS to AUTO_ROWS, largest first.
- * Larger sizes follow, smallest first. Smaller sizes come last, because they are slow, and only if their step
- * has at most AUTO_TASKS tasks. */
+/* Stores the sizes that "auto" may choose, the most promising first, and returns their number. First come
+ * AUTO_ROWS down to AUTO_LEAST_ROWS, then larger sizes. Smaller sizes come last, because they are slow,
+ * and only with at most AUTO_TASKS tasks. */
 static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t divisors[MAX_DIVISORS], n_ret = 0;
@@ -286,8 +284,8 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* Limits on the work of trying all sizes of "auto". They are counts and not times, because the chosen size
- * changes the bits of the result. The size must not depend on the speed of the computer. */
+/* Limits on the work of trying all sizes of "auto". They are counts and not times. The chosen size changes
+ * the bits of the result, so it must not depend on the computer's speed. */
 /* Number of tasks of all sizes together. The smallest size does not count. */
 #define AUTO_MOST_TASKS (1u << 18)
 /* Number of instructions to build. After this, every further size gets the least work possible. */
@@ -323,8 +321,8 @@ uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* Returns plan_request.most_work for the next size. This is 0, the default, until the earlier sizes have used
- * up AUTO_MOST_WORK. After that it is 1, which means as little work as possible. */
+/* Returns plan_request.most_work for the next size. It is 0, the default, until earlier sizes have used
+ * AUTO_MOST_WORK. Then it is 1, as little work as possible. */
 static uint64_t work_left(uint64_t used)
 {
     return used > AUTO_MOST_WORK ? 1 : 0;
@@ -361,8 +359,8 @@ static struct choice choice_of(const struct job_options *o, const struct prepare
     return (struct choice){rows, predict_ns(o, j), b.in + b.out};
 }
 
-/* Returns whether the smaller size `a` is better than `than`. It must be clearly faster, or equally fast
- * while it moves a third fewer bytes. */
+/* Returns whether the smaller size `a` is better than `than`. It must be clearly faster, or as fast with a
+ * third fewer bytes moved. */
 static bool is_better(const struct spec *s, const struct choice *a, const struct choice *than)
 {
     if (a->ns < than->ns - than->ns / AUTO_WORTH)
@@ -371,9 +369,9 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
            a->bytes < than->bytes / 3 * 2;
 }
 
-/* Chooses the micro-batch size. This is the first size that fits, or a later size that is better. Later sizes
- * whose GEMMs have fewer than AUTO_ROWS rows are not tried, because they are slow. If no size fits, returns
- * -ENOSPC and sets *ret to the size that needs the least memory. */
+/* Chooses the micro-batch size: the first that fits, or a better one after it. Later sizes with fewer than
+ * AUTO_ROWS rows per GEMM are too slow and not tried. If no size fits, returns -ENOSPC and the size that
+ * needs the least memory. */
 static int choose_rows(const struct job_options *o, struct prepared_job *j, uint32_t *ret, uint64_t *ret_work,
                        struct err *err)
 {
@@ -411,8 +409,8 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, uint
     return fit > 0 ? 0 : -ENOSPC;
 }
 
-/* Chooses the micro-batch size and plans with it. The choice ignores measured times. It changes the bits of
- * the result, and these must not depend on measurements. */
+/* Chooses the micro-batch size and plans with it. The choice ignores measured times, because it changes
+ * the bits of the result. */
 static int plan_auto(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     struct table *measured = j->table;
@@ -498,8 +496,8 @@ static int find_least_capacity(void *arg)
     uint64_t least = UINT64_MAX;
     if (!j->resolved_now)
         rows[0] = j->spec->resolved.micro_batch;
-    /* Try every size, because fewer rows do not always need less memory. For example, a whole batch at once
-     * needs no space for the next micro-batch. */
+    /* Try every size, because fewer rows do not always need less memory. A whole batch at once needs no
+     * space for the next micro-batch. */
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes;
         if (j->resolved_now && !may_plan(p->o, j, rows[i]))

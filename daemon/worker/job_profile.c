@@ -34,7 +34,7 @@ int job_read_profile(const char *path, struct table **ret, struct err *err)
         return err_set_at(err, r, path, "the profile cannot be read: %s", strerror(-r));
     r = table_parse(text, bytes, path, ret, err);
     free(text);
-    /* If the path of the error is a place inside the file, add the name of the file to the message. */
+    /* If err->path is a place inside the file, add the file's name to the message. */
     if (r < 0 && strncmp(err->path, path, strlen(path)) != 0) {
         struct err inside = *err;
         err_set_at(err, r, path, "%s%s%s", inside.path, inside.path[0] != '\0' ? ": " : "", inside.msg);
@@ -109,8 +109,8 @@ static uint64_t slower(uint64_t pace, uint64_t measured)
     return pace > 0 && pace < measured ? pace : measured;
 }
 
-/* Takes the rates of links between virtual devices from the profile. If an option limits the rate of a link,
- * the slower rate is used. Real devices and topology files have their own rates. */
+/* Takes the rates of links between virtual devices from the profile. An option can only make a link
+ * slower. Real devices and topology files have their own rates. */
 static void use_links(const struct job_options *o, struct prepared_job *j)
 {
     const struct table *t = j->table;
@@ -124,9 +124,8 @@ static void use_links(const struct job_options *o, struct prepared_job *j)
         j->machine.peer_bytes_per_s = slower(o->peer_bytes_per_s, t->peer_bytes_per_s);
 }
 
-/* Tells the simulator the number of cores. Virtual devices, updates on the host and all copies share the
- * cores of this computer. Each task, however, was measured while it had all cores for itself. Analytic times
- * are used without cores, so that the plans are the same on every computer. */
+/* Tells the simulator the number of cores. Virtual devices, host updates and copies share them, but each
+ * task was measured alone. Analytic times use no cores, so that plans are the same on every computer. */
 static void use_cores(struct prepared_job *j)
 {
     if (j->elsewhere || j->real_devices)

@@ -1,6 +1,5 @@
-/* tutti-worker: runs one verb, such as --run JOB.json, in the foreground. Splits the command line into
- * options, finds the verb, stores the values of all other options, and calls the verb. verbs.h describes the
- * tables of verbs and options.
+/* tutti-worker: runs one verb, such as --run JOB.json, in the foreground. It parses the command line,
+ * stores the options and calls the verb. verbs.h describes the tables of verbs and options.
  */
 #include <assert.h>
 #include <errno.h>
@@ -82,8 +81,7 @@ static int refuse_two_verbs(const struct worker_verb *a, const struct worker_ver
     return -EINVAL;
 }
 
-/* Finds the verb on the command line. Sets *ret to NULL if there is no verb. Returns -EINVAL if there are
- * several verbs. */
+/* Finds the verb on the command line. *ret is NULL if there is none. Returns -EINVAL if there are several. */
 static int find_verb(const struct args *a, const struct worker_verb **ret, struct err *err)
 {
     *ret = NULL;
@@ -119,8 +117,8 @@ static int store_options(const struct args *a, const struct worker_verb *v, stru
 
 /* ---- the program ---- */
 
-/* Opens the descriptors 0, 1 and 2 if they are closed. Otherwise a file of the job could get one of these
- * numbers, and messages would be written to that file. */
+/* Opens the descriptors 0, 1 and 2 if they are closed. Otherwise a file of the job could get such a
+ * number, and messages would go into it. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -131,8 +129,7 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* Looks for --json before the command line is split, because errors found while splitting must also be
- * reported as JSON. */
+/* Looks for --json before the command line is parsed, so that parse errors can be printed as JSON too. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -155,7 +152,7 @@ static int print_help(void)
     return print_buffer(&b);
 }
 
-/* Reports that no verb was given. Prints the whole help for people, or a short JSON message for programs. */
+/* Reports that no verb was given. People get the whole help, programs a short JSON message. */
 static int report_no_verb(const struct verb_options *o)
 {
     struct err err = {0};

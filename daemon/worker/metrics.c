@@ -34,8 +34,7 @@ struct metrics {
 
 /* ------------------------------------------------------------------------------------------ cutting back */
 
-/* Returns whether a line must be kept. The line must be complete, must be JSON, and must not be newer than
- * the checkpoint. */
+/* Returns whether a line must be kept. It must be complete JSON and not newer than the checkpoint. */
 static bool line_stays(const char *line, size_t n, uint64_t resume_step)
 {
     struct json *doc;
@@ -49,8 +48,8 @@ static bool line_stays(const char *line, size_t n, uint64_t resume_step)
     return r == 0 && step <= resume_step;
 }
 
-/* Copies the lines to keep from `from` to `to`. Stores the number of all other lines in *ret_dropped. If `to`
- * is NULL, only counts the lines. */
+/* Copies the lines to keep from `from` to `to`. *ret_dropped is the number of other lines. If `to` is
+ * NULL, only counts. */
 static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_dropped)
 {
     uint64_t dropped = 0;
@@ -173,8 +172,7 @@ int metrics_sync(struct metrics *m, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ lines */
 
-/* Appends the whole line or nothing. If the disk is full and only a part was written, this part is removed
- * again. */
+/* Appends the whole line or nothing. If only a part was written, removes that part again. */
 static int append(struct metrics *m, const struct strbuf *b, struct err *err)
 {
     struct stat st;

@@ -22,7 +22,7 @@ struct metrics;
 struct metrics_step {
     uint64_t step; /* number of steps done, including this */
     double loss, lr;
-    /* Norm of the gradient. NaN if it is not known. In this case the key is omitted from the line. */
+    /* Norm of the gradient. If it is NaN, the line has no such key. */
     double grad_norm;
     double samples_per_s;
     uint64_t in_bytes, out_bytes, peer_bytes; /* number of bytes that the step moved */
@@ -32,16 +32,14 @@ struct metrics_step {
     bool skipped;
 };
 
-/* Opens metrics.jsonl for appending. `resume_step` is 0 for a fresh run. If the file has lines after
- * `resume_step`, or an incomplete last line after a crash, a new file without these lines replaces it
- * first. */
+/* Opens metrics.jsonl for appending. `resume_step` is 0 for a fresh run. Lines after that step and an
+ * incomplete last line are removed first. */
 int metrics_open(const struct outdir *out, uint64_t resume_step, struct metrics **ret, struct err *err);
 /* Closes the file. `m` may be NULL. */
 void metrics_close(struct metrics *m);
 
-/* Appends the line of one step with a single write(2). If the line cannot be written completely, it is
- * removed again. Loss, lr and grad_norm are printed with %.17g, because they decide whether two runs are
- * equal. Figures that are not finite become null. */
+/* Appends the line of one step with a single write(2). A line that is cut short is removed again. Loss, lr
+ * and grad_norm are exact, so that runs can be compared. Figures that are not finite become null. */
 int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err);
 /* Appends the line of one evaluation. The perplexity is omitted if it is NaN. */
 int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity,

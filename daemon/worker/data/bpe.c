@@ -34,7 +34,7 @@ struct token {
 
 /* An entry in the table of merges. It says which two neighbouring tokens become one token. */
 struct merge {
-    /* The id of the left token in the upper 32 bits, and the id of the right token in the lower 32 bits. */
+    /* The id of the left token in the upper 32 bits, and of the right token in the lower 32. */
     uint64_t pair;
     /* Line number in merges.txt, starting at 1. 0 marks an empty slot of the table. */
     uint32_t rank;
@@ -64,8 +64,8 @@ bool bpe_is_there(const char *dir)
     return vocab && access(path, F_OK) == 0;
 }
 
-/* Reads a whole file into memory and adds a NUL. The caller frees the memory. Follows symbolic links, because
- * the cache of the Hugging Face hub consists of links. */
+/* Reads a whole file and adds a NUL. The caller frees the memory. Follows symbolic links, which the
+ * Hugging Face cache uses. */
 static int read_file(const char *path, char **ret, size_t *ret_bytes, struct err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
@@ -99,7 +99,7 @@ static bool stands_for_itself(uint32_t c)
     return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* Returns the byte that the character `c` stands for in a tokenizer file, or -1 if `c` stands for no byte. */
+/* Returns the byte that `c` stands for in a tokenizer file, or -1 if there is none. */
 static int byte_of(uint32_t c)
 {
     uint32_t next = 0x100;
@@ -111,16 +111,16 @@ static int byte_of(uint32_t c)
     return -1;
 }
 
-/* Decodes a UTF-8 character of `n` bytes. Returns 0 for characters of three or more bytes, because only
- * shorter characters stand for bytes. */
+/* Decodes a UTF-8 character of `n` bytes. Returns 0 for three or more bytes, because such characters stand
+ * for no byte. */
 static uint32_t decode_char(const char *s, size_t n)
 {
     const unsigned char *p = (const unsigned char *)s;
     return n == 1 ? p[0] : n == 2 ? (uint32_t)(p[0] & 0x1f) << 6 | (p[1] & 0x3f) : 0;
 }
 
-/* Converts a text of the tokenizer files, in place, to the bytes that it stands for. Returns the number of
- * bytes, or -1 if a character stands for no byte. After -1, `text` is partly overwritten. */
+/* Converts a text of the tokenizer files to the bytes that it stands for, in place. Returns the number of
+ * bytes. Returns -1 if a character stands for no byte, and then `text` is partly overwritten. */
 static ptrdiff_t to_bytes(char *text, size_t n)
 {
     size_t to = 0;
@@ -137,7 +137,7 @@ static ptrdiff_t to_bytes(char *text, size_t n)
 
 /* ---- tables ---- */
 
-/* Returns the number of slots of a hash table for `n` entries. It is a power of two, and at least half of the
+/* Returns the number of slots of a hash table for `n` entries. It is a power of two. At least half of the
  * slots stay empty. */
 static size_t slots_for(size_t n)
 {
@@ -161,8 +161,8 @@ static uint64_t hash_pair(uint64_t pair)
     return pair ^ pair >> 29;
 }
 
-/* Returns the slot of the token with these bytes. If there is no such token, returns the empty slot in which
- * it would be stored. */
+/* Returns the slot of the token with these bytes. If there is none, returns the empty slot where it
+ * belongs. */
 static int32_t *slot_of(const struct bpe *b, const char *p, size_t n)
 {
     size_t at = hash_bytes(p, n) & (b->n_slots - 1);
@@ -196,8 +196,8 @@ const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes)
 
 /* ---- vocab.json ---- */
 
-/* Adds one member of vocab.json, {"token": id}. A token with a character that stands for no byte is a special
- * token. Its text is stored unchanged. */
+/* Adds one member of vocab.json, {"token": id}. A token with a character that stands for no byte is
+ * special. Its text is stored unchanged. */
 static int add_token(struct bpe *b, const struct json *member, const char *path, struct err *err)
 {
     const char *key = json_key(member);
@@ -255,8 +255,8 @@ static int fail_line(const char *path, uint32_t line, struct err *err)
                       "line %" PRIu32 " is not two tokens of " VOCAB " that together make a third one", line);
 }
 
-/* Adds one line of merges.txt, "left right". The bytes of the two tokens together must be a third token.
- * `number` is the line number for error messages. */
+/* Adds one line of merges.txt, "left right". Both tokens together must be a third token. `number` is the
+ * line number for messages. */
 static int add_merge(struct bpe *b, char *line, uint32_t rank, uint32_t number, const char *path,
                      struct err *err)
 {
@@ -370,7 +370,7 @@ static enum char_class class_of(char c)
     return u >= 0x80 || (u >= 'a' && u <= 'z') || (u >= 'A' && u <= 'Z') ? LETTER : OTHER;
 }
 
-/* Returns the length of the contraction ('s 't 're 've 'm 'll 'd) at the start of the text, or 0 if there is
+/* Returns the length of a contraction such as 's or 'll at the start of the text. Returns 0 if there is
  * none. */
 static size_t contraction(const char *s, size_t n)
 {
@@ -381,8 +381,7 @@ static size_t contraction(const char *s, size_t n)
     return 0;
 }
 
-/* Counts the characters of class `class` at the start of the text. Stops at the first character of another
- * class. */
+/* Counts the characters of class `class` at the start of the text. */
 static size_t run_of(const char *s, size_t n, enum char_class class)
 {
     size_t i = 0;
@@ -391,8 +390,8 @@ static size_t run_of(const char *s, size_t n, enum char_class class)
     return i;
 }
 
-/* Returns the number of bytes in the first word of a text. A run of spaces is a word of its own, but its last
- * space belongs to the next word. */
+/* Returns the number of bytes in the first word of a text. Several spaces are a word of their own, but the
+ * last one belongs to the next word. */
 static size_t word_bytes(const char *s, size_t n)
 {
     size_t length = contraction(s, n), skip = n > 1 && s[0] == ' ' && class_of(s[1]) != SPACE;
@@ -404,8 +403,7 @@ static size_t word_bytes(const char *s, size_t n)
     return length < n && length > 1 ? length - 1 : length;
 }
 
-/* Finds the pair of neighbouring ids that must be merged first. Returns the merge with the lowest rank, or
- * NULL if no merge applies. */
+/* Finds the merge to apply first. Returns the merge with the lowest rank, or NULL if none applies. */
 static const struct merge *find_first_merge(const struct bpe *b, const int32_t *ids, size_t n)
 {
     const struct merge *best = NULL;
@@ -417,8 +415,7 @@ static const struct merge *find_first_merge(const struct bpe *b, const int32_t *
     return best;
 }
 
-/* Applies the merge `m` to every matching pair of ids, from left to right. Returns the number of ids that
- * remain. */
+/* Applies the merge `m` to every matching pair, from left to right. Returns the number of ids that remain. */
 static size_t join(const struct merge *m, int32_t *ids, size_t n)
 {
     size_t to = 0;

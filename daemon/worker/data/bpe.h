@@ -32,23 +32,22 @@ struct bpe_ids {
 /* Returns whether the folder has both vocab.json and merges.txt. */
 bool bpe_is_there(const char *dir);
 
-/* Opens the tokenizer in `dir` for a model whose token ids are below `vocab`. Returns -EINVAL if the files
- * are not a GPT-2 tokenizer, or if a token id is too large for the model. */
+/* Opens the tokenizer in `dir`. All token ids must be below `vocab`. Returns -EINVAL if an id is too large
+ * or the files are no GPT-2 tokenizer. */
 int bpe_open(const char *dir, uint32_t vocab, struct bpe **ret, struct err *err);
 
 /* Frees the tokenizer. `b` may be NULL. */
 void bpe_close(struct bpe *b);
 
-/* Appends the token ids of `text` to `ret`. Returns -EINVAL if the text has a byte for which the vocabulary
- * has no token. */
+/* Appends the token ids of `text` to `ret`. Returns -EINVAL if the vocabulary has no token for a byte. */
 int bpe_encode(const struct bpe *b, const char *text, size_t bytes, struct bpe_ids *ret, struct err *err);
 
-/* Returns the bytes of the token `id`, or NULL if no token has this id. A token may be only a part of a UTF-8
+/* Returns the bytes of the token `id`, or NULL if there is none. A token may be a part of a UTF-8
  * character. */
 const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes);
 
-/* Returns the id of the token with exactly these bytes, for example "<|endoftext|>". Returns -1 if no token
- * has these bytes. */
+/* Returns the id of the token with exactly these bytes, such as "<|endoftext|>". Returns -1 if there is
+ * none. */
 int64_t bpe_find(const struct bpe *b, const char *text, size_t bytes);
 
 #endif

@@ -47,9 +47,8 @@ struct dataset {
     float noise;             /* for synthetic data */
 };
 
-/* Opens one split of the data of `s`. Call spec_has_val before you open DATA_VAL. All checks happen here: the
- * sizes of the files, the number of samples, the labels, and the number of features. The error message names
- * the file, the mistake and what to do. Returns -ENOMEM when the data do not fit into memory. */
+/* Opens and checks one split of the data of `s`. Call spec_has_val before you open DATA_VAL. The error
+ * message names the file, the mistake and what to do. Returns -ENOMEM if the data do not fit into memory. */
 int dataset_open(const struct spec *s, enum data_split split, struct dataset **ret, struct err *err);
 
 /* Closes the dataset and frees its memory. `d` may be NULL. */
@@ -68,12 +67,11 @@ void dataset_close(struct dataset *d);
 int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
                  void *target, uint64_t *ret_targets, struct err *err);
 
-/* Tells the kernel that these samples will be needed soon, so that it starts to read the files. Does not wait
- * for the read. */
+/* Tells the kernel that these samples will be needed soon. Does not wait until they are read. */
 void dataset_prefetch(const struct dataset *d, const uint64_t *indices, uint32_t n);
 
-/* Returns the index of the training sample at `position` of the endless stream. The position determines the
- * epoch. With shuffling, every epoch has its own permutation of the samples. Call spec_resolve first. */
+/* Returns the index of the training sample at `position` of the endless stream. With shuffling, every
+ * epoch has its own order. Call spec_resolve first. */
 uint64_t data_index(const struct spec *s, uint64_t position);
 
 #endif

@@ -115,7 +115,7 @@ static int refill(struct source *s)
     return n > 0;
 }
 
-/* Called at the end of a gzip member. Returns 1 if another member begins, 0 at the end of the file, or a
+/* Called at the end of a gzip member. Returns 1 if another member follows, 0 at the end of the file, or a
  * negative errno. */
 static int next_member(struct source *s)
 {
@@ -170,8 +170,7 @@ static int inflate_some(struct source *s, void *p, size_t bytes, size_t *ret)
     return 0;
 }
 
-/* Reads `bytes` bytes of content into `p`, or fewer if the content ends. Stores the number of bytes read in
- * *ret. */
+/* Reads `bytes` bytes of content into `p`, or fewer at its end. *ret is the number of bytes read. */
 static int source_read(struct source *s, void *p, uint64_t bytes, uint64_t *ret)
 {
     uint64_t total = 0;
@@ -284,8 +283,8 @@ static int fail_short(const struct source *s, const struct idx *x, uint64_t foun
                       s->key, dims, x->bytes + 4 + 4 * (uint64_t)x->rank, more, found);
 }
 
-/* Checks that the file can be large enough for the elements that its header announces. Runs before any memory
- * is allocated for these elements. */
+/* Checks that the file can have as many elements as its header says. Called before memory is allocated for
+ * them. */
 static int check_size(const struct source *s, const struct idx *x)
 {
     uint64_t most = s->file_bytes;

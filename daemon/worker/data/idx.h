@@ -1,4 +1,4 @@
-/* Loads IDX files, the format of MNIST, into memory. The elements must be unsigned bytes in up to four
+/* Loads IDX files, the format of MNIST, into memory. The elements are unsigned bytes in up to four
  * dimensions. A file may be gzipped. Only data.c and the tests include this header. */
 #ifndef DAEMON_WORKER_DATA_IDX_H
 #define DAEMON_WORKER_DATA_IDX_H
@@ -19,10 +19,9 @@ struct idx {
     uint8_t *data;
 };
 
-/* Loads the file at `path` into *ret. Error messages name the file by `key`, its key in the spec, such as
- * "data.train.images". Returns -EBADMSG if the file is not an IDX file, is cut short or is too long. Returns
- * -EOPNOTSUPP if the elements are not unsigned bytes. Other errors are -ENOMEM and those of open(2) and
- * read(2). */
+/* Loads the file at `path` into *ret. Messages call it `key`, its key in the spec, such as
+ * "data.train.images". Returns -EBADMSG if it is no IDX file or has a wrong size. Returns -EOPNOTSUPP if
+ * the elements are not unsigned bytes. Other errors come from open(2), read(2) and allocation. */
 int idx_load(const char *path, const char *key, struct idx *ret, struct err *err);
 
 /* Frees the content. Also accepts a struct of zeros. */

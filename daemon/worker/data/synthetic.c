@@ -16,12 +16,11 @@
 
 #include "base/rng.h"
 
-/* Numbers of the random streams for tokens. STREAM_TOKENS is for the training split, and STREAM_TOKENS + 1 is
- * for the validation split. */
+/* The random streams for tokens. STREAM_TOKENS is for training, and STREAM_TOKENS + 1 for validation. */
 enum { STREAM_NEXT = 5, STREAM_TOKENS = 6 };
 
-/* Returns the third counter word of Philox for the labels of this split. No other random numbers use this
- * word, so the labels are independent of them. */
+/* Returns the third counter word of Philox for the labels of this split. Only labels use it, so they are
+ * independent of other random numbers. */
 static uint32_t stream_label(const struct dataset *d)
 {
     return rng_word2(RNG_DATA, 1 + 2 * (uint32_t)d->split);
@@ -53,8 +52,8 @@ void synthetic_row(const struct dataset *d, uint64_t index, float *x)
     }
 }
 
-/* Converts uniform bits, a number u in [0, 1), to the token vocab * u^4. This way, half of all tokens are in
- * the first sixteenth of the vocabulary. */
+/* Turns random bits, a number u in [0, 1), into the token vocab * u^4. Half of all tokens are then in the
+ * first sixteenth of the vocabulary. */
 static uint32_t draw_token(const struct dataset *d, uint32_t bits)
 {
     uint64_t square = (uint64_t)bits * bits >> 32;

@@ -1,6 +1,5 @@
-/* Implements token_set.h: reads samples from the token files of a split. The file of a sample is found by
- * binary search, so every sample can be read equally fast. Shuffling and resuming only compute sample
- * indices.
+/* Implements token_set.h: reads samples from the token files of a split. Binary search finds the file of a
+ * sample, so all samples can be read equally fast.
  */
 #include "daemon/worker/data/token_set.h"
 
@@ -75,7 +74,7 @@ void token_set_advise(const struct token_set *t, uint64_t index)
 
 /* ------------------------------------------------------------------------------------------ opening */
 
-/* Opens the next file of the set. Adds the number of its samples and its checksum to those of the set. */
+/* Opens the next file of the set. Updates the set's number of samples and checksum. */
 static int add_token_file(struct token_set *t, const char *path, const char *key, uint32_t width,
                           struct err *err)
 {
@@ -98,8 +97,7 @@ static int add_token_file(struct token_set *t, const char *path, const char *key
     return 0;
 }
 
-/* Reads the first and the last sample of every file. This finds most files with tokens outside the vocabulary
- * before training starts. */
+/* Reads the first and the last sample of every file. This finds most wrong tokens before training starts. */
 static int check_ends(const struct token_set *t, struct err *err)
 {
     int32_t *row = malloc(2 * (size_t)t->seq * sizeof *row);

@@ -25,23 +25,21 @@ struct token_set {
     int64_t ignore;
 };
 
-/* Opens the files of a split. `split` is the name of the split, "train" or "val". Every file is checked and
- * must have at least one sample. The first and the last sample of each file are read. This finds most files
- * with tokens outside the vocabulary. */
+/* Opens and checks the files of a split. `split` is "train" or "val". Every file must have at least one
+ * sample. The first and last samples are read, to find tokens outside the vocabulary early. */
 int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split,
                    struct token_set **ret, struct err *err);
 
 /* Closes all files of the set and frees its memory. `t` may be NULL. */
 void token_set_close(struct token_set *t);
 
-/* Reads sample `index`: seq token ids into `ids`, and seq targets into `targets`. Targets that do not count
- * are set to -1, and the number of the other targets is stored in *ret_targets. Returns -ERANGE for an id
- * outside the vocabulary, or -ESTALE if the file has become shorter. The message names the file. */
+/* Reads sample `index` into `ids` and `targets`, `seq` numbers each. Targets that do not count are -1.
+ * *ret_targets is the number of the others. Returns -ERANGE for an id outside the vocabulary, and -ESTALE
+ * if the file became shorter. */
 int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets,
                    uint64_t *ret_targets, struct err *err);
 
-/* Tells the kernel that sample `index` will be read soon, so that it starts to read the file. Does not wait
- * for the read. */
+/* Tells the kernel that sample `index` will be read soon. Does not wait until it is read. */
 void token_set_advise(const struct token_set *t, uint64_t index);
 
 #endif

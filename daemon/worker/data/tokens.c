@@ -32,7 +32,7 @@
 
 #include "base/crc32c.h"
 
-/* The known headers of llm.c files. Each has a magic number, a version, and the number of bytes per token. */
+/* The known headers of llm.c files: magic number, version, and bytes per token. */
 static const struct layout {
     uint32_t magic, version, width;
 } layouts[] = {{20240520, 1, 2}, {20240801, 7, 4}};
@@ -68,8 +68,8 @@ static int open_token_file(struct token_file *f, struct err *err)
     return 0;
 }
 
-/* Reads `bytes` bytes at offset `at`. These bytes existed when the file was opened, so a short read is an
- * error. Returns -ESTALE if the file has become shorter, otherwise -EIO. */
+/* Reads `bytes` bytes at offset `at`. The file had these bytes when it was opened. Returns -ESTALE if it
+ * became shorter, otherwise -EIO. */
 static int read_at(const struct token_file *f, void *p, size_t bytes, uint64_t at, struct err *err)
 {
     for (size_t got = 0; got < bytes;) {
@@ -119,8 +119,8 @@ static int refuse_gzip(const struct token_file *f, const uint8_t *head, size_t n
     return 0;
 }
 
-/* Checks the first `n` bytes of a file. Refuses NumPy files and big-endian llm.c files, with advice on how to
- * convert them. */
+/* Refuses NumPy files and big-endian llm.c files by their first `n` bytes. The message says how to convert
+ * them. */
 static int refuse_others(const struct token_file *f, const uint8_t *head, size_t n, struct err *err)
 {
     if (n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0)
@@ -170,8 +170,7 @@ static int read_llmc_header(struct token_file *f, const struct layout *l, const 
     return 0;
 }
 
-/* Returns whether the first `n` bytes look like 4-byte tokens below 2^16, because every second 2-byte number
- * is 0. */
+/* Returns whether the first `n` bytes look like small 4-byte tokens. Every second 2-byte number is then 0. */
 static bool looks_like_uint32(const uint8_t *head, size_t n)
 {
     uint32_t low = 0, high = 0;

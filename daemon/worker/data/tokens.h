@@ -22,8 +22,7 @@ struct token_file {
     char key[64];
     uint64_t count; /* number of tokens, at least 1 */
     uint32_t width; /* Number of bytes per token: 1, 2 or 4. */
-    /* CRC-32C of size, count, width and content. If the file is large, only a part of the content is included
-     * (tokens.c). */
+    /* CRC-32C of size, count, width and content. For a large file, only a part of the content is read. */
     uint32_t crc;
     uint64_t bytes;      /* size of the file */
     const uint8_t *map;  /* the mapped file */
@@ -45,15 +44,15 @@ int tokens_open(const char *path, const char *key, uint32_t width, struct token_
 /* Unmaps and closes the file. Also accepts a struct of zeros. */
 void tokens_close(struct token_file *f);
 
-/* Returns -ESTALE if the file has become shorter since it was opened. Call this function before you read
- * tokens, because reading beyond the end of a mapped file would kill the process. */
+/* Returns -ESTALE if the file became shorter since it was opened. Call this before you read tokens,
+ * because reading beyond the end of a mapped file kills the process. */
 int tokens_check(const struct token_file *f, struct err *err);
 
 /* Tells the kernel that `n` tokens, starting at token `from`, will be read soon. Does not wait for the
  * read. */
 void tokens_advise(const struct token_file *f, uint64_t from, uint64_t n);
 
-/* Returns token `i`, which must be below f->count. The address of the token does not have to be aligned. */
+/* Returns token `i`, which must be below f->count. Its address may be unaligned. */
 static inline uint32_t tokens_at(const struct token_file *f, uint64_t i)
 {
     const uint8_t *p = f->data + i * f->width;

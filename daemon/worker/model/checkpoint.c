@@ -31,8 +31,7 @@ struct tensor_list {
     size_t n;
 };
 
-/* Adds a tensor for the parameter `p` of a layer. The data of the tensor start at `block` + block_offset +
- * p->offset. */
+/* Adds a tensor for the parameter `p` of a layer. Its data start at `block` + block_offset + p->offset. */
 static void add_param(struct arena *arena, struct tensor_list *list, const struct layer *l,
                       const struct layer_param *p, const char *suffix, void *block, uint64_t block_offset)
 {
@@ -179,8 +178,8 @@ static int write_tmp_dir(const struct outdir *out, int parent, const char *tmp,
     return r;
 }
 
-/* Checks whether step-N already exists. Returns 1 if it is a sound checkpoint of this spec. Returns 0 if
- * step-N is missing or damaged, so that it must be written. Returns -EEXIST if it belongs to another spec. */
+/* Checks whether step-N already exists. Returns 1 if it is a sound checkpoint of this spec, and 0 if it
+ * must be written. Returns -EEXIST if it belongs to another spec. */
 static int check_existing(const struct outdir *out, int parent, const struct checkpoint_data *data,
                           struct err *err)
 {
@@ -328,8 +327,8 @@ static int open_all(struct checkpoint *c, int dirfd, const char *dir, uint64_t s
     return r;
 }
 
-/* Adds advice to the error message about a damaged checkpoint. The advice says which directory to remove, and
- * at which step the job will resume after that. */
+/* Adds advice to the message about a damaged checkpoint: which directory to remove, and at which step the
+ * job then resumes. */
 static void advise(const struct outdir *out, uint64_t step, const char *dir, struct err *err)
 {
     uint64_t *steps = NULL, older = 0;

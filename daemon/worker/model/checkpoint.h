@@ -21,17 +21,17 @@
 #include "daemon/spec/spec.h"
 #include "daemon/worker/model/safetensors.h"
 
-/* The tensors of a model by name. Weights are called "layers.3.weight", for example. Optimizer state is
- * called "layers.3.weight.exp_avg" and "...exp_avg_sq" for AdamW, or "...momentum_buffer" for SGD. The data
- * pointers lead into memory of the caller. */
+/* The tensors of a model by name. Weights have names like "layers.3.weight". Optimizer state adds
+ * ".exp_avg" and ".exp_avg_sq" for AdamW, or ".momentum_buffer" for SGD. The data pointers lead into the
+ * caller's memory. */
 struct checkpoint_tensors {
     struct st_tensor *model, *optimizer;
     size_t n_model, n_optimizer;
     struct arena *arena;
 };
 
-/* Returns the address of a layer's optimizer state if `optimizer_state` is true, otherwise the address of its
- * weights. Only called for layers that have weights. */
+/* Returns the address of a layer's weights, or of its optimizer state. Called only for layers with
+ * weights. */
 typedef void *(*checkpoint_block_fn)(void *ctx, uint32_t layer, bool optimizer_state);
 
 /* Makes the list of all tensors of a model. Calls `block` with `ctx` to find the memory of each layer. */
@@ -77,12 +77,12 @@ int checkpoint_clean(const struct outdir *out, struct err *err);
  * Returns -EEXIST if step-N belongs to another spec. */
 int checkpoint_save(const struct outdir *out, const struct checkpoint_data *data, struct err *err);
 
-/* Reads the resolved spec and its hash from the newest checkpoint with a sound state.json. The caller frees
- * *ret_text. Returns -ENOENT if there is no such checkpoint. */
+/* Reads the resolved spec and its hash from the newest sound checkpoint. The caller frees *ret_text.
+ * Returns -ENOENT if there is none. */
 int checkpoint_resolved(const struct outdir *out, char **ret_text, uint64_t *ret_hash);
 
-/* Finds the newest step with a checkpoint directory and stores it in *ret_step. The checkpoint may be
- * damaged. Returns -ENOENT if there is no checkpoint. */
+/* Finds the newest step with a checkpoint directory, which may be damaged. Returns -ENOENT if there is
+ * none. */
 int checkpoint_latest(const struct outdir *out, uint64_t *ret_step, struct err *err);
 
 /* An open checkpoint, from checkpoint_open to checkpoint_close. */
@@ -97,8 +97,8 @@ struct checkpoint_info {
     const char *numerics;
     double loss; /* NaN if it was not finite */
     uint64_t skipped_steps;
-    /* The saved parts of the group state. All other parts are 0. Older checkpoints have no group state. For
-     * these, t is the number of steps that were not skipped. */
+    /* The saved parts of the group state. All other parts are 0. In older checkpoints, `t` is the number
+     * of steps that were not skipped. */
     struct group_state group;
     struct checkpoint_eval eval;
     /* The value of the job's key checkpoint.best at the time of the checkpoint. Older checkpoints have
@@ -106,32 +106,30 @@ struct checkpoint_info {
     enum spec_best best;
 };
 
-/* Returns whether evaluation `a` is better than `b` by the metric `best`. With BEST_NONE, higher accuracy is
- * better, and equal accuracies are compared by lower loss. Any number is better than NaN. Returns false if
- * `a` and `b` are equal. */
+/* Returns whether evaluation `a` is better than `b` by the metric `best`. With BEST_NONE, higher accuracy
+ * wins, then lower loss. Any number is better than NaN. Equal evaluations give false. */
 bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b,
                           enum spec_best best);
 
-/* Opens the checkpoint of `step` and verifies every byte. Returns -EBADMSG if the checkpoint is damaged. The
- * error message names the file, the expected value, the value found, and what to do. */
+/* Opens the checkpoint of `step` and verifies every byte. Returns -EBADMSG if it is damaged. The message
+ * names the file and says what to do. */
 int checkpoint_open(const struct outdir *out, uint64_t step, struct checkpoint **ret, struct err *err);
 
 /* Returns the content of state.json. It is valid until checkpoint_close. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 
-/* Reads all tensors of the checkpoint into the memory that `t` points to. Returns -EINVAL if the names or
- * shapes in `t` differ from those of the checkpoint. */
+/* Reads all tensors into the memory that `t` points to. Returns -EINVAL if names or shapes differ from the
+ * checkpoint. */
 int checkpoint_read(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err);
 
 /* Closes the checkpoint and frees its memory. `c` may be NULL. */
 void checkpoint_close(struct checkpoint *c);
 
-/* Removes all checkpoints except the newest `keep` (at least 1) and the best one by the metric `best`.
- * Checkpoints with a damaged state.json are neither removed nor counted. Each checkpoint is renamed before
- * its files are deleted, so a crash leaves no incomplete checkpoint. */
+/* Removes all checkpoints except the newest `keep` and the best one. `keep` is at least 1. Checkpoints
+ * with a damaged state.json are neither removed nor counted. A crash leaves no incomplete checkpoint. */
 int checkpoint_prune(const struct outdir *out, uint32_t keep, enum spec_best best, struct err *err);
 
-/* Writes only the weights, to the file `file` in the output directory. `file` is a plain name such as
+/* Writes only the weights, to `file` in the output directory. `file` is a plain name such as
  * "model.safetensors". A reader never sees an incomplete file. */
 int checkpoint_export_weights(const struct outdir *out, const char *file, const struct checkpoint_data *data,
                               struct err *err);

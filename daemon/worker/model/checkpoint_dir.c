@@ -229,8 +229,7 @@ struct prune_candidate {
     struct checkpoint_eval eval;
 };
 
-/* Reads state.json of a candidate. If the file is damaged, the candidate is marked as not sound, and the
- * function still succeeds. */
+/* Reads state.json of a candidate. If it is damaged, marks the candidate as not sound and still succeeds. */
 static int load_candidate(int fd, const struct outdir *out, struct prune_candidate *c)
 {
     struct checkpoint_state s;
@@ -259,8 +258,7 @@ bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoi
     return is_above(-a->loss, -b->loss);
 }
 
-/* Marks the checkpoints that must stay. These are the newest `keep` sound checkpoints, the best one, and all
- * damaged ones. */
+/* Marks the checkpoints that must stay: the newest `keep` sound ones, the best one, and all damaged ones. */
 static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum spec_best best)
 {
     struct prune_candidate *winner = NULL;
@@ -273,8 +271,7 @@ static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum s
             keep--;
         }
     }
-    /* If two evaluations are equal, the older checkpoint is the best one. A tie therefore does not replace
-     * the best checkpoint. */
+    /* If two evaluations are equal, the older checkpoint stays the best one. */
     for (size_t i = 0; best != BEST_NONE && i < n; i++)
         if (c[i].sound && c[i].eval.valid &&
             (!winner || checkpoint_is_better(&c[i].eval, &winner->eval, best)))
@@ -283,8 +280,8 @@ static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum s
         winner->keep = true;
 }
 
-/* Removes all candidates that are not kept. Renames all of them, syncs the directory once, and deletes their
- * files after that. */
+/* Removes all candidates that are not kept. Renames them, syncs the directory once, then deletes their
+ * files. */
 static int remove_candidates(int fd, const struct prune_candidate *c, size_t n)
 {
     char name[STEP_NAME_BYTES], gone[STEP_NAME_BYTES];

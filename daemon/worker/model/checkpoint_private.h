@@ -29,13 +29,13 @@ struct checkpoint_state {
     struct arena *arena; /* holds the strings of info */
 };
 
-/* Appends the text of state.json to `b`. `files` has the sizes and checksums of the other files of the
- * checkpoint. */
+/* Appends the text of state.json to `b`. `files` has the sizes and checksums of the checkpoint's other
+ * files. */
 void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
                             const struct file_sum files[FILE_COUNT]);
 
-/* Reads state.json from the open checkpoint directory `dirfd`, whose name is `dir`. Verifies the checksum
- * inside the file. Returns -EBADMSG if the file is damaged or missing. */
+/* Reads state.json from the open checkpoint directory `dirfd`. `dir` is its name. Returns -EBADMSG if the
+ * file is missing, damaged or has a wrong checksum. */
 int checkpoint_state_load(int dirfd, const char *dir, struct checkpoint_state *ret, struct err *err);
 
 /* Frees the strings. Also accepts a struct of zeros. */
@@ -48,8 +48,8 @@ void checkpoint_state_finish(struct checkpoint_state *s);
 /* Writes the name of a checkpoint directory, such as "step-12", to `buf`, and appends `suffix`. */
 void step_name(char buf[STEP_NAME_BYTES], uint64_t step, const char *suffix);
 
-/* Lists the steps that have a checkpoint directory, in ascending order. The caller frees *ret. Returns
- * -ENOENT if the directory `checkpoints` does not exist. */
+/* Lists the steps with a checkpoint directory, in ascending order. The caller frees *ret. Returns -ENOENT
+ * without a directory `checkpoints`. */
 int list_steps(const struct outdir *out, uint64_t **ret, size_t *ret_n, struct err *err);
 
 /* Opens the directory `checkpoints`. Creates the directory if it does not exist. Returns a file descriptor or

@@ -120,8 +120,7 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* Verifies the checksum that the document has of itself. The checksum in `text` is overwritten with zeros,
- * because it was computed with zeros in its place. */
+/* Verifies the document's checksum of itself. Overwrites it with zeros, because it was computed that way. */
 static int check_self(char *text, size_t bytes, const char *file, struct err *err)
 {
     char *tail = text + bytes - TAIL_BYTES, *crc = tail + sizeof tail_before - 1;
@@ -216,9 +215,8 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
     }
 }
 
-/* Reads the group state. `node` is NULL if the job has no group state, or if the checkpoint is too old to
- * have one. In both cases t is set to the number of steps that were not skipped, because each of these steps
- * was an update. */
+/* Reads the group state. `node` is NULL if the job or an old checkpoint has none. Then t is the number of
+ * steps that were not skipped, because each of them was an update. */
 static int read_groups(const struct json *node, struct checkpoint_state *s, struct err *err)
 {
     const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* its group state has all parts */

@@ -93,7 +93,7 @@ static void *block_of(void *ctx, uint32_t layer, bool optimizer_state)
     return d->w[layer];
 }
 
-/* Returns a layer inside a residual of a block. `i` is 0 for the norm, and 1 for the attention or the mlp. */
+/* Returns a layer inside a residual of a block. `i` is 0 for the norm, 1 for the attention or mlp. */
 static const struct layer *inside(const struct model *m, uint32_t block, uint32_t residual, uint32_t i)
 {
     return &m->layers[block].inner[residual].inner[i];
@@ -112,8 +112,8 @@ static uint64_t scratch_bytes(const struct decoder *d)
     return mlp.scratch_fwd;
 }
 
-/* Takes an array of `floats` floats from the block `base` and returns its address. Moves *at behind the
- * array. If `base` is NULL, only *at moves, so that the caller can compute the size of the block. */
+/* Takes `floats` floats from the block `base` and returns their address. Moves *at behind them. If `base`
+ * is NULL, only *at moves, to compute the size of the block. */
 static float *take(char *base, uint64_t *at, uint64_t floats)
 {
     float *p = base == NULL ? NULL : (float *)(void *)(base + *at);
@@ -121,8 +121,8 @@ static float *take(char *base, uint64_t *at, uint64_t floats)
     return p;
 }
 
-/* Sets the addresses of all arrays in d->work, and returns the number of bytes that they need. d->work may be
- * NULL while the size is computed. */
+/* Sets the addresses of all arrays in d->work. Returns the bytes that they need. d->work may be NULL to
+ * compute only the size. */
 static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
 {
     uint64_t at = 0, rows = (uint64_t)d->capacity * d->t.width, text = (uint64_t)d->capacity * d->qkv;
@@ -139,8 +139,7 @@ static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
     return at;
 }
 
-/* Allocates the working memory. A row of a layer is a whole text, so the limit on the size of a row also
- * limits the length of the text. */
+/* Allocates the working memory. A layer's row is a whole text, so the limit on rows also limits the text. */
 static int alloc_work(struct decoder *d, struct err *err)
 {
     uint64_t cached;
@@ -270,8 +269,7 @@ static int run_layer(const struct push *p, const struct layer *l, const float *w
     return layer_type(l)->fwd(l, &io, &p->sink);
 }
 
-/* Returns the parameter `name` of a layer, or NULL if the layer has no such parameter. The weights of the
- * layer are at `w`. */
+/* Returns the parameter `name` of a layer, or NULL if there is none. `w` points to the layer's weights. */
 static const float *find_param(const struct layer *l, const float *w, const char *name)
 {
     struct layer_param params[8];
@@ -284,7 +282,7 @@ static const float *find_param(const struct layer *l, const float *w, const char
     return NULL;
 }
 
-/* Stores the queries, keys and values of all tokens in *ret. Applies rotary positions first if the model uses
+/* Stores the queries, keys and values of all tokens in *ret. Applies rotary positions if the model has
  * them. */
 static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret)
 {

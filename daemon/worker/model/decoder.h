@@ -19,8 +19,8 @@
 
 struct decoder;
 
-/* Makes a decoder for texts of up to `tokens` tokens. The limit is lower if a gpt2 model has fewer positions.
- * Returns -ENOMEM if the weights or the text are too large for this machine. */
+/* Makes a decoder for texts of up to `tokens` tokens. A gpt2 model with fewer positions lowers the limit.
+ * Returns -ENOMEM if the weights or the text are too large. */
 int decoder_create(const struct transformer *t, uint32_t tokens, uint32_t threads, struct decoder **ret,
                    struct err *err);
 
@@ -36,13 +36,12 @@ uint32_t decoder_length(const struct decoder *d);
 /* Returns the maximum number of tokens in a text. */
 uint32_t decoder_capacity(const struct decoder *d);
 
-/* Appends `n` tokens to the text and computes the logits of the next token. `n` must be at least 1, and the
- * text must not exceed decoder_capacity. Every id must be below the vocabulary size. Returns -EDOM if the
- * logits are not finite. */
+/* Appends `n` tokens, at least 1, and computes the logits of the next token. The text must not exceed
+ * decoder_capacity. Every id must be below the vocabulary size. Returns -EDOM if the logits are not
+ * finite. */
 int decoder_push(struct decoder *d, const int32_t *ids, uint32_t n, struct err *err);
 
-/* Returns the logits of the next token: one number for each token of the vocabulary. The logits are valid
- * until the next push. */
+/* Returns the logits of the next token, one number per token of the vocabulary. Valid until the next push. */
 const float *decoder_logits(const struct decoder *d);
 
 /* Begins an empty text. */

@@ -145,7 +145,7 @@ static int add_file(struct hf *f, const char *name, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ shards */
 
-/* Checks that every tensor of the index is in the file that the index names, and that the sizes add up to
+/* Checks that every tensor of the index is in the named file. The sizes must add up to
  * metadata.total_size. */
 static int check_listed(const struct hf *f, const struct hf_index *x, const char *path, struct err *err)
 {
@@ -243,8 +243,7 @@ static int open_weights(struct hf *f, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ tensors */
 
-/* Finds a tensor by its name in all files. At most one file has the tensor, because the index lists every
- * tensor once. */
+/* Finds a tensor by its name in all files. At most one file has it, because the index lists it once. */
 static struct file_tensor find(const struct hf *f, const char *name)
 {
     for (size_t i = 0; i < f->n_files; i++) {
@@ -291,8 +290,8 @@ static int check_tensor(const struct hf *f, const struct file_tensor *p, uint32_
     return fail_at(f, p, -EINVAL, what, err);
 }
 
-/* Finds the tensor of a link in the files and checks its shape. Folders may store the tensor with or without
- * the prefix in its name. */
+/* Finds the tensor of a link in the files and checks its shape. Its name may be with or without the
+ * prefix. */
 static int find_link(const struct hf *f, const struct hf_link *l, struct file_tensor *ret, struct err *err)
 {
     struct file_tensor p = find(f, l->name),
@@ -318,8 +317,7 @@ static int find_link(const struct hf *f, const struct hf_link *l, struct file_te
     return check_tensor(f, &p, l->rank, l->shape, err);
 }
 
-/* Finds the output matrix of a tied model. Some folders store this matrix although it equals the
- * embedding. */
+/* Finds the output matrix of a tied model, which some folders store although it equals the embedding. */
 static int find_tied_head(struct hf *f, struct err *err)
 {
     const uint64_t shape[2] = {f->t.vocab, f->t.width};
@@ -457,8 +455,8 @@ static int load_link(const struct hf_link *l, const struct file_tensor *p, const
     return safetensors_read_floats(p->file->st, p->entry, 0, l->shape[0] * l->shape[1], to, err);
 }
 
-/* Checks that the stored output matrix of a tied model equals the embedding. If the two differ, it is unclear
- * which matrix to use, so the folder is refused. */
+/* Checks that the stored output matrix of a tied model equals the embedding. If they differ, the folder is
+ * refused, because either one could be meant. */
 static int check_tied_head(const struct hf *f, const float *embedding, struct err *err)
 {
     uint64_t count = (uint64_t)f->t.vocab * f->t.width, most = FS_BLOCK_BYTES / sizeof(float);
@@ -496,8 +494,7 @@ int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struc
 #define PRINT_BLOCKS 64u   /* Number of blocks in a file's fingerprint. */
 #define PRINT_BYTES  4096u /* number of bytes in each block */
 
-/* Adds the size of a file to the checksum, and after that blocks of its content that are spread evenly over
- * the file. */
+/* Adds the size of a file and evenly spread blocks of its content to the checksum. */
 static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
 {
     unsigned char block[PRINT_BYTES];
@@ -517,8 +514,8 @@ static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
     return 0;
 }
 
-/* Computes a checksum to tell folders with different weights apart. It covers the sizes of the files and some
- * blocks that are spread over their content. */
+/* Computes a checksum that tells folders with different weights apart. It covers the file sizes and some
+ * blocks of the content. */
 static int fingerprint(const struct hf *f, uint32_t *ret, struct err *err)
 {
     uint32_t crc = 0;

@@ -27,9 +27,9 @@
 /* An open Hugging Face folder. */
 struct hf;
 
-/* Opens and checks the folder `dir`. Follows symbolic links, because the cache of the Hugging Face hub
- * consists of links. Returns -ENOENT if the folder or one of its files is missing, and -EBADMSG if a file is
- * damaged. Returns -EINVAL or -EOPNOTSUPP if the model cannot be read. The error message says why. */
+/* Opens and checks the folder `dir`. Follows symbolic links, which the Hugging Face cache uses. Returns
+ * -ENOENT if a file is missing, and -EBADMSG if one is damaged. Returns -EINVAL or -EOPNOTSUPP if the
+ * model cannot be read. */
 int hf_open(const char *dir, struct hf **ret, struct err *err);
 
 /* Closes the folder and frees its memory. `f` may be NULL. */
@@ -38,13 +38,12 @@ void hf_close(struct hf *f);
 /* Returns the architecture of the model. The pointer is valid until hf_close. */
 const struct transformer *hf_transformer(const struct hf *f);
 
-/* Opens the folder `dir`, reads the architecture and the fingerprint of the model, and closes the folder. The
- * parser of job specs calls this function (struct spec_options in daemon/spec/spec.h). */
+/* Reads the architecture and the fingerprint of the model in `dir`. The parser of job specs calls it
+ * through struct spec_options. */
 int hf_read_folder(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* Loads all weights into `tensors`, which must be exactly the tensors of the model, in any order. F16 and
- * BF16 weights are converted to F32 without loss. After a failure, some of the tensors may have been
- * overwritten. */
+/* Loads all weights into `tensors`, which must be exactly those of the model, in any order. F16 and BF16
+ * become F32 without loss. After a failure, some tensors may be overwritten. */
 int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struct err *err);
 
 #define HF_SHARD_BYTES 5000000000ull /* the default of the transformers package */

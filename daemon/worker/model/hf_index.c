@@ -1,6 +1,6 @@
-/* Implements hf_index.h: parses the index of a folder with several weight files. The parser is strict. The
- * index must be a map from tensor names to file names. File names with a slash are refused, because they
- * could lead out of the folder. */
+/* Implements hf_index.h: parses the index of a folder with several weight files. The index must be a map
+ * from tensor names to file names. File names with a slash are refused, because they could lead out of the
+ * folder. */
 #include "daemon/worker/model/hf_index.h"
 
 #include <errno.h>

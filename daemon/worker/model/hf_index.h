@@ -1,6 +1,6 @@
-/* Reads model.safetensors.index.json. This index says which file of a Hugging Face folder has which tensor.
- * Order of calls: hf_index_parse, any number of lookups, hf_index_finish. Any thread may read a parsed index.
- * Only hf*.c and the tests include this header.
+/* Reads model.safetensors.index.json, which says which file has which tensor. Order of calls:
+ * hf_index_parse, any lookups, hf_index_finish. Any thread may read a parsed index. Only hf*.c and the
+ * tests include this header.
  */
 #ifndef DAEMON_WORKER_MODEL_HF_INDEX_H
 #define DAEMON_WORKER_MODEL_HF_INDEX_H
@@ -29,8 +29,8 @@ struct hf_index {
     struct json *doc; /* the document that the names point into */
 };
 
-/* Parses the text of an index into *ret. Error messages name the index by `file`. File names with a directory
- * are refused, so that the index cannot point outside its folder. Call hf_index_finish only after success. */
+/* Parses the text of an index into *ret. Messages call it `file`. File names must not leave the folder.
+ * Call hf_index_finish only after success. */
 int hf_index_parse(const char *text, size_t bytes, const char *file, struct hf_index *ret, struct err *err);
 
 /* Frees the index. Also accepts a struct of zeros. */

@@ -71,8 +71,7 @@ static const struct name_row head = {HF_HEAD, "weight", VOCAB, WIDTH};
 
 /* The names of an architecture. */
 static const struct scheme {
-    /* The name of a block's tensor begins with the prefix, the block name and the block's number, for example
-     * "transformer.h.3.". */
+    /* A block's tensor name begins with prefix, block name and number, such as "transformer.h.3.". */
     const char *prefix, *block_name;
     const struct name_row *before; /* layers before the blocks, one row each */
     size_t n_before;
@@ -123,7 +122,7 @@ static uint64_t size_of(const struct transformer *t, enum dim d)
 }
 
 /* Adds the link of a table row for layer `layer` of the chain. The tensor's name is prefix + inner +
- * row->tensor. `inner` names the block, such as "h.3.", or is empty. */
+ * row->tensor. `inner` is "" or names the block, such as "h.3.". */
 static void add_link(struct hf_names *names, const struct transformer *t, uint32_t layer, const char *prefix,
                      const char *inner, const struct name_row *row)
 {
@@ -148,8 +147,7 @@ static void add_link(struct hf_names *names, const struct transformer *t, uint32
     names->n++;
 }
 
-/* Sets hf_link.rows, the number of rows in the whole parameter, for every link. All links of a parameter must
- * exist before this call. */
+/* Sets hf_link.rows, the number of rows in the whole parameter. All links must exist before this call. */
 static void add_up_rows(struct hf_names *names)
 {
     for (size_t i = names->n; i-- > 0;) {
@@ -194,8 +192,8 @@ uint64_t hf_link_columns(const struct hf_link *l)
 
 /* ------------------------------------------------------------------------------------------ constants */
 
-/* Skips a block name such as "h.3." at the start of a tensor's name and returns the rest. Returns the whole
- * name if it does not start with a block of the model. */
+/* Skips a block name such as "h.3." at the start of a tensor's name. Returns the whole name if there is
+ * none. */
 static const char *skip_block(const struct transformer *t, const char *block, const char *name)
 {
     size_t n = strlen(block);

@@ -16,8 +16,8 @@
 #include "daemon/spec/transformer.h"
 #include "daemon/worker/model/safetensors.h"
 
-/* Connects one tensor with one parameter. The tensor has either the whole parameter or some of its rows. For
- * example, the q_proj, k_proj and v_proj of Llama are rows of the same parameter, "attn.qkv.weight". */
+/* Connects one tensor with one parameter, or with some rows of it. For example, Llama's q_proj, k_proj and
+ * v_proj are rows of one parameter, "attn.qkv.weight". */
 struct hf_link {
     const char *name; /* name of the tensor, such as "transformer.wte.weight" */
     /* The tensor's name without its prefix. Folders of models without a head use this name. */
@@ -50,18 +50,16 @@ void hf_names_finish(struct hf_names *names);
 
 #define HF_HEAD "lm_head.weight" /* tensor of the output matrix */
 
-/* Returns the number of elements in one row of the link's parameter. A parameter of rank 1 has rows of 1
- * element. */
+/* Returns the number of elements in a row of the link's parameter. With rank 1, a row has 1 element. */
 uint64_t hf_link_columns(const struct hf_link *l);
 
-/* Returns whether a tensor is a constant, such as a mask or the rotary frequencies. Old folders contain these
- * constants, but the model does not need them. */
+/* Returns whether a tensor is a constant, such as a mask. Old folders have constants that the model does
+ * not need. */
 bool hf_is_constant(const struct transformer *t, const char *name);
 
-/* Finds the parameter of every link. On success, (*ret)[i] is the element of `params` for link i, and the
- * caller frees *ret. `params` must have exactly the names and shapes of the model's parameters, in any order.
- * Error messages name their source by `from`. Returns -EINVAL if a parameter is missing, unknown, or has
- * another shape. */
+/* Finds the parameter of every link. (*ret)[i] is the element of `params` for link i. The caller frees
+ * *ret. `params` may be in any order. Returns -EINVAL if a parameter is missing, unknown or of another
+ * shape. Messages name the source by `from`. */
 int hf_names_bind(const struct hf_names *names, const struct st_tensor *params, size_t n, const char *from,
                   const struct st_tensor ***ret, struct err *err);
 

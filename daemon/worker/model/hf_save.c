@@ -77,8 +77,8 @@ static void fill_tensors(struct hf_export *x, const struct hf_names *names,
     x->n = names->n;
 }
 
-/* Assigns the tensors to shards, in order. A new shard begins when the next tensor would make the current
- * shard larger than `most` bytes. */
+/* Assigns the tensors to shards, in order. A new shard begins when the current one would exceed `most`
+ * bytes. */
 static void assign_shards(struct hf_export *x, uint64_t most)
 {
     uint64_t bytes = 0;
@@ -187,7 +187,7 @@ static int write_shard(const struct hf_export *x, size_t shard, int fd, const ch
     return r == 0 && e < 0 ? fs_fail(err, e, NULL, path, "sync") : r;
 }
 
-/* Writes all files to the temporary folder `fd`. Error messages use `dir`, the final name of the folder. */
+/* Writes all files to the temporary folder `fd`. Messages use `dir`, its final name. */
 static int write_files(const struct hf_export *x, int fd, const char *dir, uint64_t *bytes, struct err *err)
 {
     int r = write_config(x, fd, dir, err);
@@ -236,8 +236,8 @@ static bool has_our_mark(int fd, const char *name)
     return ours;
 }
 
-/* Counts the entries of the folder and stores the number in *ret_n. Stores the name of an entry that is not
- * part of an export by this program in `other`, or "" if there is no such entry. Closes fd. */
+/* Counts the entries of the folder in *ret_n. `other` gets the name of an entry that this program did not
+ * export, or "". Closes `fd`. */
 static int list_folder(int fd, char *other, size_t size, size_t *ret_n)
 {
     DIR *dir = fdopendir(fd);
@@ -269,8 +269,8 @@ static int fail_exists(const struct export_target *to, const char *why, struct e
     return err_set_at(err, -EEXIST, to->dir, "exists already%s; choose another folder", why);
 }
 
-/* Checks that the folder may be written. It must not exist, must be empty, or must be an earlier export that
- * may be replaced. */
+/* Checks that the folder may be written. It must be absent, empty, or an earlier export that may be
+ * replaced. */
 static int check_target(struct export_target *to, bool replace, struct err *err)
 {
     int fd = fs_open_dir(to->parent, to->name), r;
@@ -335,7 +335,7 @@ static int write_tmp_folder(const struct hf_export *x, const struct export_targe
     return r;
 }
 
-/* Exchanges the old and the new folder on a file system that cannot do this in one step. For a moment, no
+/* Exchanges the old and the new folder in several steps, if the file system needs that. For a moment, no
  * folder has the final name. */
 static int exchange_slowly(const struct export_target *to)
 {
@@ -354,7 +354,7 @@ static int exchange_slowly(const struct export_target *to)
     return r;
 }
 
-/* Gives the new folder its final name. If there was an old folder, it has the temporary name afterwards. */
+/* Gives the new folder its final name. An old folder gets the temporary name. */
 static int exchange(const struct export_target *to)
 {
     if (renameat2(to->parent, to->tmp, to->parent, to->name, RENAME_EXCHANGE) == 0)
@@ -362,8 +362,8 @@ static int exchange(const struct export_target *to)
     return errno == EINVAL || errno == ENOSYS ? exchange_slowly(to) : -errno;
 }
 
-/* Renames the temporary folder to its final name. If no earlier export is replaced, the final name must be
- * free or an empty folder, because rename fails otherwise. */
+/* Renames the temporary folder to its final name. Fails if a folder with files is there that may not be
+ * replaced. */
 static int publish_folder(const struct export_target *to, struct err *err)
 {
     int r = to->old ? exchange(to) : renameat(to->parent, to->tmp, to->parent, to->name) < 0 ? -errno : 0;
@@ -375,8 +375,8 @@ static int publish_folder(const struct export_target *to, struct err *err)
     return r < 0 ? fs_fail(err, r, NULL, to->dir, "make") : 0;
 }
 
-/* Refuses a model that the transformers package cannot load. In that package, GPT-2 must have the same number
- * of heads for keys and values as for queries. */
+/* Refuses a model that the transformers package cannot load. There, GPT-2 needs as many heads for keys and
+ * values as for queries. */
 static int check_expressible(const struct transformer *t, const char *dir, struct err *err)
 {
     if (t->arch == ARCH_GPT2 && t->kv_heads != t->heads)
