@@ -155,8 +155,8 @@ static int take_hello(const struct json *params, struct hello *ret, struct err *
     return json_obj_end(&o);
 }
 
-/* Returns whether `secret` is the secret of the job's worker. The comparison always takes the same time, so
- * that its duration does not reveal at which character the hashes differ. */
+/* Returns whether `secret` is the secret of the job's worker. The comparison takes constant time, so that
+ * it reveals nothing. */
 static bool is_secret(const struct job *j, const char *secret)
 {
     char hash[SHA256_HEX_CHARS + 1];
@@ -167,8 +167,7 @@ static bool is_secret(const struct job *j, const char *secret)
     return differs == 0;
 }
 
-/* Returns the worker that sent this hello. Returns NULL if this daemon has no such worker or the secret is
- * wrong. */
+/* Returns the worker that sent this hello. Returns NULL if it is unknown or its secret is wrong. */
 static struct worker *known(struct worker_connection *c, const struct hello *h)
 {
     const struct job *j = jobs_find(c->daemon->jobs, h->job);
@@ -229,9 +228,8 @@ static void take_json(char **to, const struct json *params, const char *key)
     *to = json_print(node);
 }
 
-/* Publishes a worker's message as an event. Leaves out members that have the name of one of the event's own
- * members. Also leaves out members that do not fit, because a worker may send longer lines than clients can
- * receive. */
+/* Publishes a worker's message as an event. Members with a name that the event itself uses are left out.
+ * So are members that are too long for clients. */
 static void publish(struct worker *w, const char *event, const struct json *params)
 {
     static const char *const own[] = {"event", "job", "seq", "time_ms"};
@@ -376,8 +374,8 @@ static void take_stopped(struct worker *w, struct answer *a)
         attempt_failed(w->daemon, w->job, "was stopped, but not by the daemon", outcome_on_disk, a);
 }
 
-/* Returns the worker's error as a JSON object, or NULL if the message has no error. The daemon builds the
- * object itself, so that its form and length do not depend on the worker. */
+/* Returns the worker's error as a JSON object, or NULL if there is none. The daemon builds the object, so
+ * that its form and length are certain. */
 static char *take_error(const struct json *params)
 {
     const struct json *e = json_get(params, "error");

@@ -33,8 +33,7 @@
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS 200
-/* If more than this many milliseconds have passed since the last tick, the daemon itself did not run for a
- * while. */
+/* If the last tick was longer ago than this, in milliseconds, the daemon itself was stopped or starved. */
 #define MOST_LATE_MS 1000
 /* Time in which a worker must exit after its outcome was answered. */
 #define EXIT_WITHIN_MS 10000
@@ -92,8 +91,8 @@ static void took_outcome(struct worker *w)
 
 /* ---- starting ---- */
 
-/* Writes a secret of 128 random bits in hexadecimal. A plain SHA-256 of the secret can be stored safely,
- * because nobody can guess that many bits. */
+/* Writes a secret of 128 random bits in hexadecimal. Nobody can guess it, so its plain SHA-256 can be
+ * stored safely. */
 static void draw_secret(char ret[LAUNCH_SECRET_CHARS + 1])
 {
     uint8_t bytes[LAUNCH_SECRET_CHARS / 2];
@@ -115,8 +114,8 @@ static void tell_pause(struct daemon *d)
     strbuf_finish(&b);
 }
 
-/* Makes the job fail instead of waiting for an administrator. Used by the private daemon of one `tutti run`,
- * because its user sees the error at once. */
+/* Makes the job fail instead of waiting for an administrator. For the private daemon of one `tutti run`,
+ * whose user sees the error at once. */
 static void give_up_starting(struct daemon *d, struct job *j)
 {
     struct strbuf b = {0};
@@ -127,9 +126,8 @@ static void give_up_starting(struct daemon *d, struct job *j)
     strbuf_finish(&b);
 }
 
-/* Pauses all launches, because no worker can be started. The job `j` is not to blame and stays in the queue
- * as if it had not been tried. `j` is NULL if the probe of the devices could not be started. `what` describes
- * the problem, for people. */
+/* Pauses all launches, because no worker can be started. The job `j` is not to blame and stays in the
+ * queue. It is NULL if the probe could not be started. `what` describes the problem. */
 static void cannot_start(struct daemon *d, struct job *j, const char *what)
 {
     struct strbuf reason = {0};
@@ -193,8 +191,8 @@ static void gone(struct worker *w, const char *how)
 
 static const struct worker_ops worker_ops = {took_job, took_outcome, gone};
 
-/* Returns whether a failure to open the log file concerns only this job. That is the case if a directory, a
- * link or another special file has the name of the log. */
+/* Returns whether a failure to open the log concerns only this job. Then a directory, link or special file
+ * has the log's name. */
 static bool is_own_failure(int code)
 {
     return code == -EISDIR || code == -ELOOP || code == -ENXIO;
@@ -379,8 +377,8 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
     }
 }
 
-/* Restarts the timeouts of all workers. Used when the daemon itself did not run for a while, because it was
- * stopped by a signal or starved of CPU time. The workers may have sent messages that are still unread. */
+/* Restarts the timeouts of all workers. Used after the daemon itself did not run for a while, because
+ * their messages may be unread. */
 static void forgive_silence(struct daemon *d, uint64_t now)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -406,8 +404,8 @@ static void on_tick(uv_timer_t *t)
 
 /* ---- start and end ---- */
 
-/* Adopts the workers that an earlier daemon left running. If a worker has died meanwhile, most likely in a
- * reboot, that does not count as a failure of its job. */
+/* Adopts the workers that an earlier daemon left running. A worker that died meanwhile, most likely in a
+ * reboot, does not count as a failure. */
 static void adopt(struct daemon *d)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++) {

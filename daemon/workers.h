@@ -17,14 +17,14 @@ int workers_open(struct daemon *d, struct workers **ret, struct err *err);
 /* Starts all jobs that can start now. Called after each change that may allow a job to start. */
 void workers_schedule(struct daemon *d);
 
-/* Stops the worker of a cancelled job. Sends SIGKILL if `now` is set. Otherwise lets the worker write a
- * checkpoint first. The job must have a worker, and job->cancel must be set. */
+/* Stops the worker of a cancelled job. If `now` is set, kills it. Otherwise it writes a checkpoint first.
+ * The job must have a worker, and job->cancel must be set. */
 void workers_cancel(struct daemon *d, struct job *j, bool now);
 
 /* Asks every worker to write a checkpoint and stop. Called when the daemon shuts down. */
 void workers_stop_all(struct daemon *d);
 
-/* Ends the loop if the daemon is stopping, nothing waits for the disk, and there is no worker to wait for. */
+/* Ends the loop if the daemon is stopping and no worker or disk write is left to wait for. */
 void workers_maybe_finished(struct daemon *d);
 
 #endif

@@ -17,8 +17,8 @@
 
 /* ---- the tables ---- */
 
-/* Reads the name of a policy and refuses "all". Only --plan and --plan-profile accept "all", and these two
- * verbs have their own --policy row. */
+/* Reads the name of a policy, but refuses "all". --plan and --plan-profile accept "all" with their own
+ * --policy. */
 static int parse_policy(const char *text, struct verb_options *o, struct err *err)
 {
     static const struct worker_option policy = {"policy", "NAME", .kind = OPTION_NAME,

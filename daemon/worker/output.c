@@ -88,8 +88,8 @@ static int check_directory(const char *path, struct err *err)
 
 /* ---- an output that must be created ---- */
 
-/* Shortens a path to its parent. "a/b" becomes "a", "/a" becomes "/", and "a" becomes ".". Returns false if
- * the path has no parent. */
+/* Shortens a path to its parent. "a/b" becomes "a", "/a" becomes "/", and "a" becomes ".". Returns false
+ * if there is none. */
 static bool cut_to_parent(char *path)
 {
     size_t n = strlen(path);
@@ -118,8 +118,7 @@ static int fail_link(const char *path, const char *link, struct err *err)
                       strcmp(path, link) == 0 ? "" : link, strcmp(path, link) == 0 ? "" : " ", target);
 }
 
-/* Finds the nearest existing ancestor of `path`. Checks that it is a directory in which new directories can
- * be created. */
+/* Finds the nearest existing parent of `path`. Checks that new directories can be created in it. */
 static int check_parents(const char *path, struct err *err)
 {
     char above[PATH_MAX];

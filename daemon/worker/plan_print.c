@@ -1,5 +1,4 @@
-/* Implements plan_print.h: prints one plan as a page or a JSON object, and several plans as a table or a JSON
- * array. */
+/* Implements plan_print.h: prints one plan as a page or JSON object, and several as a table or array. */
 #include "daemon/worker/plan_print.h"
 
 #include <errno.h>
@@ -63,8 +62,7 @@ static int write_files(const struct verb_options *o, const struct printed_plan *
 
 /* ---- one plan ---- */
 
-/* Appends the plan as a JSON object. Removes the closing brace that plan_summary_json wrote, so that more
- * members can follow. */
+/* Appends the plan as a JSON object, without the closing brace, so that more members can follow. */
 static void add_json(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     plan_summary_json(p->plan, p->sim, p->plan_s, b);
@@ -102,8 +100,8 @@ static bool is_auto(const struct printed_plan *p)
     return p->plan != NULL && strcmp(p->policy, p->plan->policy) != 0;
 }
 
-/* Appends one element of the JSON array. "policy" is the policy that was asked for, so every policy occurs
- * only once. "chosen" is the policy that `auto` selected. */
+/* Appends one element of the JSON array. "policy" is the policy that was asked for. "chosen" is the policy
+ * that `auto` selected. */
 static void add_json_entry(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     if (p->plan == NULL) {
@@ -148,8 +146,8 @@ static void add_time_cell(struct strbuf *b, uint64_t ns)
     strbuf_addf(b, " %9s", text);
 }
 
-/* Appends the column "bound". This is the number of bytes of state and stash that move, divided by the least
- * possible number. */
+/* Appends the column "bound": the bytes of state and stash that move, divided by the least possible
+ * number. */
 static void add_bound(struct strbuf *b, const struct plan_figures *f)
 {
     double times = f->bound_bytes > 0 ? (double)f->moved_bytes / (double)f->bound_bytes : 0;
@@ -161,8 +159,7 @@ static void add_bound(struct strbuf *b, const struct plan_figures *f)
         strbuf_addf(b, " %5.*fx", times < 99.995 ? 2 : 1, times);
 }
 
-/* Appends the reason why there is no plan, short enough for one line of the table. --json and --policy NAME
- * print the full message. */
+/* Appends why there is no plan, in one short line. --json and --policy NAME print the full message. */
 static void add_reason(struct strbuf *b, const struct printed_plan *p)
 {
     if (p->least_bytes == 0) {
@@ -174,8 +171,7 @@ static void add_reason(struct strbuf *b, const struct printed_plan *p)
     strbuf_add(b, " of each device\n");
 }
 
-/* Appends the form and the micro-batch size of the first layer. "4.." means that some layers have other sizes
- * than 4. */
+/* Appends the form and the first layer's micro-batch size. "4.." means that other layers have other sizes. */
 static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
 {
     bool differ = false;

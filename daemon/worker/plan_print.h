@@ -1,6 +1,5 @@
-/* Prints plans as text for people or as JSON for programs. Prints either one plan in full, or the plans of
- * several policies side by side. --plan and --plan-profile share this code, so their output has the same
- * form. */
+/* Prints plans as text for people or as JSON for programs. Prints one plan in full, or the plans of
+ * several policies side by side. --plan and --plan-profile share this code. */
 #ifndef DAEMON_WORKER_PLAN_PRINT_H
 #define DAEMON_WORKER_PLAN_PRINT_H
 
@@ -12,9 +11,9 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/predict/why.h"
 
-/* A plan with everything that is printed about it, or the reason why there is no plan. The verb fills in all
- * members except `sim` and a part of `why`, which plan_print_simulate sets. plan_print_finish frees the plan
- * and the simulation. */
+/* A plan with everything that is printed about it, or why there is none. The verb fills it in, except for
+ * `sim` and a part of `why`. plan_print_simulate sets these. plan_print_finish frees the plan and the
+ * simulation. */
 struct printed_plan {
     /* The policy that was asked for. With "auto", the plan has another policy. */
     const char *policy;
@@ -27,7 +26,7 @@ struct printed_plan {
     double plan_s; /* seconds that planning and verifying took */
     int code;      /* 0, or the negative errno of planning */
     struct err err;
-    /* The number of bytes per device that would be enough. 0 if device memory is not the problem. */
+    /* Bytes per device that would be enough. 0 if device memory is not the problem. */
     uint64_t least_bytes;
 };
 
@@ -37,14 +36,14 @@ void plan_print_simulate(struct printed_plan *p, const struct profile *times, co
 /* Destroys the plan and its simulation. Also accepts a struct of zeros. */
 void plan_print_finish(struct printed_plan *p);
 
-/* Writes the files of --out, --trace and --svg if these options were given, and prints the plan after that.
- * Returns the exit code. `head` is text to print above the page. `times` says where the durations come from,
- * as in plan_summary. `members` has more members for the JSON object, each with a comma before it. */
+/* Prints one plan and writes the files of --out, --trace and --svg. Returns the exit code. `head` is text
+ * above the page. `times` says where the durations come from. `members` has more JSON members, each with a
+ * comma before it. */
 int plan_print_one(const struct verb_options *o, const struct printed_plan *p, const char *head,
                    const char *times, const char *members);
 
-/* Prints `n` plans as a table or as a JSON array. In the array, a plan that does not fit has an "error".
- * Returns the exit code, which is EXIT_MISFIT if no plan fits. */
+/* Prints `n` plans as a table or a JSON array. In the array, a plan that does not fit has an "error".
+ * Returns the exit code, EXIT_MISFIT if no plan fits. */
 int plan_print_all(const struct verb_options *o, const struct printed_plan *list, uint32_t n,
                    const char *head, const char *members);
 

@@ -1,5 +1,4 @@
-/* Implements report.h: prints errors, the result of a check, progress and the final report, as text or as
- * JSON. */
+/* Implements report.h: prints errors, checks, progress and the final report, as text or JSON. */
 #include "daemon/worker/report.h"
 
 #include <errno.h>
@@ -103,8 +102,8 @@ static uint64_t state_bytes(const struct prepared_job *j)
     return n;
 }
 
-/* Returns the memory that training needs if nothing ever moves. It consists of the state, all inputs, and
- * everything that the forward passes write. */
+/* Returns the memory that training needs if nothing ever moves: the state, all inputs, and all results of
+ * forward passes. */
 static uint64_t everything_bytes(const struct prepared_job *j)
 {
     uint64_t n = state_bytes(j);
@@ -114,8 +113,8 @@ static uint64_t everything_bytes(const struct prepared_job *j)
     return n;
 }
 
-/* Appends the absolute form of the path as a JSON string. Removes a leading "./", so that "runs/x" and
- * "./runs/x" give the same result. */
+/* Appends the absolute path as a JSON string. A leading "./" is removed, so that "runs/x" and "./runs/x"
+ * are equal. */
 static void add_absolute(struct strbuf *b, const char *path)
 {
     char full[2 * PATH_MAX] = "";
@@ -394,8 +393,7 @@ static void add_bytes_row(struct strbuf *b, const char *name, const struct plan_
     strbuf_add_bytes(b, bytes->peer);
 }
 
-/* Appends the number of bytes that a step moves, the least possible number, and the number for demand
- * paging. */
+/* Appends the bytes that a step moves, the least possible number, and the number for demand paging. */
 static void add_bytes(struct strbuf *b, const char *policy, const struct plan_bytes *moved,
                       const struct job_comparison *c)
 {

@@ -1,5 +1,5 @@
-/* The output of tutti-worker: errors, the result of a check, progress, and the final report of a run.
- * Everything can be printed as text for people or as JSON for programs. */
+/* The output of tutti-worker: errors, checks, progress, and the final report. Everything can be text for
+ * people or JSON for programs. */
 #ifndef WORKER_REPORT_H
 #define WORKER_REPORT_H
 
@@ -8,9 +8,9 @@
 #include "daemon/worker/train.h"
 #include "daemon/worker/verbs.h"
 
-/* Prints an error as text on stderr, or as a JSON object on stdout if o->json is set. Returns the exit code.
- * `early` is true if nothing has run yet, so that the spec or its files must be the cause. `least_bytes` is
- * printed if a job does not fit, unless it is 0. */
+/* Prints an error on stderr, or as JSON on stdout if o->json is set. Returns the exit code. `early` is
+ * true if nothing has run yet, so that the spec or its files are the cause. `least_bytes` is 0 or the
+ * memory that would be enough. */
 int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
                  bool early);
 
@@ -25,12 +25,12 @@ int report_exit_code(int code, bool early);
  * least_bytes is not 0. */
 void report_error_members(int code, const struct err *err, uint64_t least_bytes, struct strbuf *b);
 
-/* Prints the result of --check on stdout. `least_bytes` is the least memory per device that would be enough,
- * or 0 if it is not known. Returns EXIT_DONE, or EXIT_FAILED if stdout cannot be written. */
+/* Prints the result of --check on stdout. `least_bytes` is the least memory per device, or 0 if unknown.
+ * Returns EXIT_DONE, or EXIT_FAILED if stdout cannot be written. */
 int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json);
 
-/* Progress on stderr. A terminal gets one line that is overwritten again and again. A file or a pipe gets a
- * new line every few seconds. */
+/* Progress on stderr. A terminal gets one line that is overwritten. A file or pipe gets a line every few
+ * seconds. */
 struct progress {
     uint64_t every_ns; /* shortest time between lines about steps */
     /* Time and number of the first reported step. 0 if no step was reported yet. */
@@ -48,8 +48,7 @@ void progress_end(void);
 void report_text(const struct prepared_job *j, const struct train_report *r, struct strbuf *b);
 /* Appends the final report of a run as a JSON object with a newline. This is the content of result.json. */
 void report_json(const struct prepared_job *j, const struct train_report *r, struct strbuf *b);
-/* Appends a JSON object without a newline that describes the plan to the daemon's clients. It has the
- * parameters, resolved sizes, bytes, predicted time, and the output directory. */
+/* Appends a JSON object that describes the plan for the daemon's clients, without a newline. */
 void report_planned(const struct prepared_job *j, struct strbuf *b);
 
 /* Appends ,"backend":"cpu","backend_reason":"..." to a JSON object. */
@@ -58,8 +57,7 @@ void report_backend_members(const struct prepared_job *j, struct strbuf *b);
 /* Appends ,"profile":"analytic","profile_reason":"..." to a JSON object. */
 void report_profile_members(const struct prepared_job *j, struct strbuf *b);
 
-/* Writes `b` to stdout and frees it. Returns EXIT_DONE. If stdout cannot be written, prints a message and
- * returns EXIT_FAILED. */
+/* Writes `b` to stdout and frees it. Returns EXIT_DONE, or EXIT_FAILED with a message. */
 int print_buffer(struct strbuf *b);
 
 #endif

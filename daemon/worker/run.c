@@ -40,8 +40,8 @@ static const int stop_signals[] = {SIGHUP, SIGINT, SIGTERM};
 
 static void on_signal(int sig);
 
-/* Installs or removes the handlers of the stop signals. A signal that was ignored when the program started
- * stays ignored. This is the case under nohup, for example. */
+/* Installs or removes the handlers of the stop signals. Signals that were ignored at the start stay
+ * ignored, as nohup needs. */
 static void handle_signals(bool on)
 {
     for (size_t i = 0; i < sizeof stop_signals / sizeof stop_signals[0]; i++) {
@@ -51,8 +51,7 @@ static void handle_signals(bool on)
     }
 }
 
-/* The first signal asks for a checkpoint. A second signal ends the process at once, even if it is of another
- * kind. */
+/* The first signal asks for a checkpoint. A second one, even of another kind, ends the process at once. */
 static void on_signal(int sig)
 {
     caught = sig;
@@ -62,7 +61,7 @@ static void on_signal(int sig)
 
 /* ---- the output directory ---- */
 
-/* Writes resolved.json in the first run of a job. In later runs, checks that the spec resolves to the same
+/* Writes resolved.json in a job's first run. Later runs check that the spec still resolves to the same
  * values. */
 static int settle_resolved(const struct outdir *out, const struct spec *s, struct err *err)
 {
@@ -80,8 +79,8 @@ static int settle_resolved(const struct outdir *out, const struct spec *s, struc
 
 /* ---- result.json ---- */
 
-/* Returns the text of result.json if it says that the job was done after `steps` steps, otherwise NULL. The
- * caller frees the text. */
+/* Returns the text of result.json if the job was done after `steps` steps, otherwise NULL. The caller
+ * frees it. */
 static char *read_done(const struct outdir *out, uint64_t steps)
 {
     char *text = NULL;
@@ -100,8 +99,7 @@ static char *read_done(const struct outdir *out, uint64_t steps)
     return NULL;
 }
 
-/* Writes result.json. If no step was left to do, keeps the result of the run that did the last step. Both
- * runs have the same spec, because resolved.json was compared. */
+/* Writes result.json. If no step was left to do, keeps the result of the run that did the last step. */
 static int write_result(const struct outdir *out, struct run_result *res)
 {
     const struct train_report *rep = &res->report;
@@ -118,9 +116,8 @@ static int write_result(const struct outdir *out, struct run_result *res)
     return r;
 }
 
-/* Writes the failure to result.json. If that file says that the job is done, it is kept, because a later
- * failure does not undo a finished job. Errors of this write are ignored. The failure itself is reported
- * anyway, and the disk may be full. */
+/* Writes the failure to result.json. The result of a finished job is kept, because a later failure does
+ * not undo it. Errors here are ignored, because the failure itself is reported anyway. */
 static void write_failure(const struct outdir *out, const struct run_result *res)
 {
     char *done = read_done(out, res->job.spec->resolved.total_steps);
@@ -208,8 +205,7 @@ static bool is_stopped(void *ctx)
     return train_stop_requested();
 }
 
-/* Ends a run that was stopped before training began. The job counts as stopped at the step that it had
- * reached before. */
+/* Ends a run that was stopped before training. The job stays at the step that it had reached before. */
 static void end_untrained(struct run_result *res)
 {
     res->code = 0;

@@ -47,8 +47,8 @@ static bool is_whole(const struct prepared_job *j, uint64_t first, uint32_t step
     return true;
 }
 
-/* Chooses the longest possible window between the steps `from` and `total`. If several windows have this
- * length, takes the earliest. */
+/* Chooses the longest possible window between the steps `from` and `total`. Takes the earliest of equal
+ * ones. */
 static void choose_window(struct run_trace *t, const struct prepared_job *j, uint64_t from, uint64_t total)
 {
     uint64_t most = least(t->max_steps, RUN_TRACE_INSTRS / j->plan->programs[PROGRAM_CYCLE].n_instrs);
@@ -141,8 +141,7 @@ int run_trace_write(const struct run_trace *t, const struct prepared_job *j, con
     int r;
 
     if (!t->complete) {
-        /* An earlier run may have been killed while it wrote the trace. Remove the temporary file that it
-         * left behind. */
+        /* Remove a temporary file that a killed run may have left. */
         fs_remove_tree(out->fd, RUN_TRACE_FILE ".tmp");
         return 0;
     }

@@ -35,17 +35,15 @@ struct run_trace {
     bool complete; /* every step of the window was measured */
 };
 
-/* Chooses a window of at most max_steps steps and RUN_TRACE_INSTRS instructions (run_trace.c), and tells
- * the executor to measure it. `step` is the number of steps done when the run starts. If the job has no
- * step left, nothing is measured. */
+/* Chooses a window of at most max_steps steps and RUN_TRACE_INSTRS instructions. Tells the executor to
+ * measure it. `step` is the number of steps done so far. If no step is left, nothing is measured. */
 void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct exec *e, uint64_t step);
 
 /* Records whether the executor has measured the whole window. */
 void run_trace_end(struct run_trace *t, const struct exec *e);
 
-/* Returns the share of time in which the compute streams waited. For each device, this is the time between
- * tasks, from the start of the first task to the end of the last task in the window. Returns NaN if the
- * window is not complete. */
+/* Returns the share of time in which the compute streams waited between tasks. Counts from the first
+ * task's start to the last task's end, for each device. Returns NaN if the window is not complete. */
 double run_trace_stall(const struct run_trace *t, const struct plan *plan);
 
 /* Writes trace.json. If the window is not complete, keeps the trace of an earlier run. */

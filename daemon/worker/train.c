@@ -96,8 +96,8 @@ static void count(const struct trainer *t, struct device_counters *sum)
     }
 }
 
-/* Returns the share of time in which the devices waited. Returns NaN if the devices do not count this time,
- * or if they have not computed yet. */
+/* Returns the share of time in which the devices waited. Returns NaN if they do not count it or have not
+ * computed yet. */
 static double stall_share(const struct device_counters *c)
 {
     uint64_t both = c->compute_busy_ns + c->compute_wait_ns;
@@ -111,8 +111,8 @@ static double stall_s(const struct trainer *t, const struct device_counters *c)
     return (double)(c->compute_wait_ns - t->last_wait_ns) * 1e-9 / t->plan->n_devices;
 }
 
-/* Compares the counters of the devices with the plan. The streams must be drained. If the counters differ,
- * the execution does not follow the plan, and the run must not continue. */
+/* Compares the counters of the devices with the plan. The streams must be drained. If they differ,
+ * execution does not follow the plan, and the run must end. */
 static int check_counters(struct trainer *t, struct err *err)
 {
     struct device_counters c;
@@ -136,8 +136,8 @@ static int run_program(struct trainer *t, enum program_kind k, const struct step
     return check_counters(t, err);
 }
 
-/* Fills the input slots of a step with the samples in t->indices. Stores the number of targets that count in
- * *ret_targets. */
+/* Fills the input slots of a step with the samples in t->indices. *ret_targets is the number of targets
+ * that count. */
 static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, uint64_t step,
                       uint64_t *ret_targets, struct err *err)
 {
@@ -158,8 +158,7 @@ static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid
     return 0;
 }
 
-/* Reports that no target of a batch counts. The loss is the mean over all targets that count, so it is not
- * defined in this case. */
+/* Reports that no target of a batch counts. The loss is a mean over such targets, so it is undefined. */
 static int fail_no_targets(const char *of, struct err *err)
 {
     return err_set_at(err, -EINVAL, "data.ignore",
@@ -211,8 +210,7 @@ static int fill_step(struct trainer *t, uint64_t *ret_targets, struct err *err)
     return fail_no_targets(step, err);
 }
 
-/* Asks the kernel to read the samples of the next step while the current step computes. Does nothing after
- * the last step. */
+/* Asks the kernel to read the next step's samples ahead. Does nothing after the last step. */
 static void prefetch_step(struct trainer *t)
 {
     if (t->job->train->n_files == 0 || t->step >= t->spec->resolved.total_steps)
@@ -262,8 +260,8 @@ static const struct step_decision *decision_of(const struct trainer *t, uint64_t
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, step);
 }
 
-/* Returns the host copy of the decision group's state, or NULL if the job has no decision group. The copy is
- * up to date while the streams are drained. */
+/* Returns the host copy of the decision group's state, or NULL if there is none. It is up to date while
+ * the streams are drained. */
 static struct group_state *group_of(const struct trainer *t)
 {
     tensor_id id = store_find(t->store, TENSOR_GROUP, PLAN_NONE, PLAN_NONE);
@@ -283,9 +281,8 @@ static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_
         snprintf(buf, size, ", first in layer %u (%s)", layer, t->job->graph->layers[layer].type);
 }
 
-/* Finds the layer in which a step without a decision diverged. The step has updated the weights, so the
- * weights of some layers are not finite. The divergence began in the last of these layers, because the
- * backward pass starts at the last layer. */
+/* Finds the layer in which a step without a decision diverged. Some layers' weights are no longer finite.
+ * The last of them was first, because the backward pass starts at the end. */
 static uint32_t find_ruined(struct trainer *t)
 {
     exec_run(t->exec, PROGRAM_FLUSH, NULL);
@@ -396,8 +393,7 @@ static int eval_batch(struct trainer *t, uint64_t first, struct step_result *sum
     return r;
 }
 
-/* Restarts the clock of a step. The time of an evaluation or a checkpoint must not count for the next
- * step. */
+/* Restarts the clock of a step, so that an evaluation or a checkpoint does not count. */
 static void restart_clock(struct trainer *t)
 {
     struct device_counters c;
@@ -412,8 +408,8 @@ static double perplexity(const struct trainer *t, double loss)
     return t->spec->tokens ? exp(loss) : NAN;
 }
 
-/* Evaluates the model on the validation data. Runs the exit program, all evaluation batches, and the entry
- * program. All results of earlier steps must have been read. */
+/* Evaluates the model on the validation data: the exit program, all batches, the entry program. All
+ * earlier results must have been read. */
 static int evaluate(struct trainer *t, struct err *err)
 {
     uint64_t n = t->job->val->n_samples, targets = 0;
@@ -445,8 +441,8 @@ static int evaluate(struct trainer *t, struct err *err)
 
 /* ---- checkpoints ---- */
 
-/* Checks that the weights and the optimizer state are finite, before a new checkpoint replaces a good one.
- * The loss may be finite even if the state is not. */
+/* Checks that weights and optimizer state are finite before a checkpoint replaces a good one. A finite
+ * loss does not prove it. */
 static int check_state(struct trainer *t, struct err *err)
 {
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
@@ -481,8 +477,7 @@ static struct checkpoint_data checkpoint_of(const struct trainer *t)
     };
 }
 
-/* Writes a checkpoint. All results must have been read, so that the loss of the last step is known to be
- * finite. */
+/* Writes a checkpoint. All results must have been read, so that the last loss is known to be finite. */
 static int checkpoint(struct trainer *t, struct err *err)
 {
     int r = run_program(t, PROGRAM_FLUSH, NULL, err);
@@ -672,8 +667,7 @@ static int finish_training(struct trainer *t, struct err *err)
     t->report->weights_hash = hash_weights(t);
     if (t->report->stopped)
         return 0;
-    /* Remove old checkpoints again, because an earlier run may have been killed after its last checkpoint,
-     * before it removed them. */
+    /* Remove old checkpoints again. An earlier run may have been killed before it removed them. */
     r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
     if (r < 0)
         return r;
@@ -744,8 +738,7 @@ static void fill_report(struct trainer *t, uint64_t start_ns)
     rep->counted_peer = c.peer_bytes;
 }
 
-/* Records a failure: the number of steps done, and the devices at fault. Only an open device set knows which
- * devices are at fault. */
+/* Records a failure: the steps done and the devices at fault. The device set must be open for that. */
 static void fail(struct trainer *t, struct err *err)
 {
     struct device_blame blame;

@@ -13,8 +13,8 @@
 #include "daemon/worker/job.h"
 #include "daemon/worker/run_trace.h"
 
-/* How a run of the training loop went. After a failure, only steps_done is valid. It counts the steps whose
- * result is known. */
+/* How a run of the training loop went. After a failure, only steps_done is valid. It counts steps with a
+ * known result. */
 struct train_report {
     uint64_t steps_done, total_steps;
     /* Number of steps that were done when this run started. */
@@ -46,8 +46,7 @@ struct train_report {
     bool numerics_changed;
 };
 
-/* An event of the training loop, for display. The comment of a member names the events for which the member
- * is valid. */
+/* An event of the training loop, for display. Each member's comment names the events that set it. */
 struct train_progress {
     enum { PROGRESS_RESUME, PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
     uint64_t step, total_steps;     /* steps done, and the job's total */
@@ -69,18 +68,16 @@ struct train_options {
     uint64_t link_bytes_per_s;
     /* Rate of copies between virtual devices. 0 means as fast as possible. */
     uint64_t peer_bytes_per_s;
-    /* Called when the job was resumed, after every evaluation and checkpoint, and after every step whose
-     * result is known. May be NULL. */
+    /* Called after a resume, an evaluation, a checkpoint, and every step with a known result. May be NULL. */
     void (*progress)(void *ctx, const struct train_progress *p);
     void *ctx;
     /* Measures some steps. The caller writes the file. NULL to measure nothing. */
     struct run_trace *trace;
 };
 
-/* Trains the prepared job until its last step, or until it is asked to stop. Starts at the newest checkpoint,
- * or with fresh weights. Writes metrics.jsonl and the checkpoints to `out`, and model.safetensors after the
- * last step. The caller must have locked `out`. Returns -EDOM if training diverged, -EEXIST if the output
- * belongs to another spec, or another negative errno. */
+/* Trains the prepared job until its last step or a stop request. Starts at the newest checkpoint, or with
+ * fresh weights. Writes all files to `out`, which the caller has locked. Returns -EDOM if training
+ * diverged, -EEXIST if the output belongs to another spec, or another errno. */
 int train_run(struct prepared_job *j, const struct outdir *out, const struct train_options *o,
               struct train_report *ret, struct err *err);
 

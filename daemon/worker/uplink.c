@@ -213,8 +213,8 @@ static int take_greeting(struct uplink *l, const struct wire_msg *m)
     return 0;
 }
 
-/* Handles an error reply. A daemon that is busy (-EAGAIN) or shutting down (-ESHUTDOWN) may accept this
- * worker later. Any other error means that the daemon refuses this worker, so the job stops. */
+/* Handles an error reply. After -EAGAIN or -ESHUTDOWN, a daemon may accept this worker later. Any other
+ * error means that it refuses the worker, so the job stops. */
 static int take_refusal(struct uplink *l, const struct wire_msg *m)
 {
     struct err err = {0};
@@ -295,7 +295,7 @@ static void receive(struct uplink *l)
 
 /* ---- the loop of the uplink thread ---- */
 
-/* Returns the time at which the thread must wake up, even if no message arrives and no message is posted. */
+/* Returns the time at which the thread must wake up, even if no message comes. */
 static uint64_t next_ns(struct uplink *l)
 {
     pthread_mutex_lock(&l->mutex);
@@ -311,8 +311,7 @@ static uint64_t next_ns(struct uplink *l)
     return at;
 }
 
-/* Waits until a message arrives, bytes can be sent, or a message is posted or due. Receives the messages that
- * have arrived. */
+/* Waits until a message arrives or one can be sent. Receives the messages that have arrived. */
 static void wait_and_receive(struct uplink *l)
 {
     struct pollfd p[2] = {{.fd = l->wake_fd, .events = POLLIN},

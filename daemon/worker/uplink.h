@@ -45,8 +45,8 @@ struct uplink_times {
 struct uplink_config {
     const char *socket, *secret; /* copied by uplink_open */
     uint64_t job, attempt;
-    /* Called on the uplink's thread when the daemon asks the worker to stop, or refuses this worker. `reason`
-     * says why. May be called more than once. */
+    /* Called when the daemon asks the worker to stop or refuses it. `reason` says why. Runs on the
+     * uplink's thread. May be called more than once. */
     void (*stop)(void *ctx, const char *reason);
     void *ctx;
     struct uplink_times times;
@@ -79,16 +79,15 @@ struct uplink_progress {
     double stall_share;
 };
 
-/* Creates the uplink and starts its thread, which connects in the background. Returns -ENAMETOOLONG if the
- * path of the socket is too long. */
+/* Creates the uplink and its thread, which connects in the background. Returns -ENAMETOOLONG if the
+ * socket's path is too long. */
 int uplink_open(const struct uplink_config *c, struct uplink **ret, struct err *err);
 
 /* Ends the thread and frees the uplink. Messages that were not sent yet are lost. `l` may be NULL. */
 void uplink_close(struct uplink *l);
 
-/* Waits for the daemon's first answer and stores the job in *ret. The caller frees the job with
- * uplink_job_finish. Returns the daemon's error if it refuses this worker, and -ETIMEDOUT if no daemon
- * answers. */
+/* Waits for the daemon's first answer and stores the job in *ret. Free it with uplink_job_finish. Returns
+ * the daemon's error if it refuses this worker, and -ETIMEDOUT if no daemon answers. */
 int uplink_wait_job(struct uplink *l, struct uplink_job *ret, struct err *err);
 
 /* Frees everything in *j. Also accepts a struct of zeros. */
@@ -120,9 +119,9 @@ void uplink_checkpoint(struct uplink *l, uint64_t step);
 /* The job has made no step since this worker received it. */
 #define UPLINK_SAME_STEP UINT64_MAX
 
-/* Sends the outcome and waits until the daemon has confirmed it. `members` is JSON text: all members of the
- * params object except curve, evals and step. Returns -ETIMEDOUT if no daemon confirms the outcome in time.
- * Returns the daemon's error if it refuses this worker. */
+/* Sends the outcome and waits until the daemon confirms it. `members` is the JSON text of all params
+ * except curve, evals and step. Returns -ETIMEDOUT if no daemon confirms in time, or the daemon's error if
+ * it refuses this worker. */
 int uplink_outcome(struct uplink *l, const char *members, uint64_t step, struct err *err);
 
 #endif

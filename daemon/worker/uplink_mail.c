@@ -47,9 +47,8 @@ static void print_progress(const struct uplink_progress *p, char *buf, size_t si
              number(stall, p->stall_share));
 }
 
-/* Appends a new event to the ring and returns it. If the ring is full, the oldest event is dropped. If the
- * oldest event is `resumed`, the next one is dropped instead, because `resumed` is sent only once. The caller
- * must hold the mutex. */
+/* Appends a new event to the ring and returns it. A full ring drops its oldest event, but never `resumed`,
+ * which is sent only once. The caller must hold the mutex. */
 static struct uplink_event *add_event(struct uplink *l, const char *method)
 {
     if (l->n_events == MAX_EVENTS) {
@@ -64,8 +63,8 @@ static struct uplink_event *add_event(struct uplink *l, const char *method)
     return e;
 }
 
-/* Converts a waiting progress message to an event, so that it is sent before the next event. The caller must
- * hold the mutex. */
+/* Turns a waiting progress message into an event, so that it is sent before the next event. The caller
+ * must hold the mutex. */
 static void settle_progress(struct uplink *l)
 {
     if (!l->progress_due)
@@ -74,8 +73,8 @@ static void settle_progress(struct uplink *l)
     l->progress_due = false;
 }
 
-/* Posts an event. The params are formatted as by printf. If `settle` is true, a waiting progress message is
- * sent before the event. */
+/* Posts an event. `fmt` formats its params like printf. If `settle` is true, waiting progress is sent
+ * first. */
 static void post(struct uplink *l, const char *method, bool settle, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -240,8 +239,8 @@ static void add_outcome(struct uplink *l)
     l->outcome_due = false;
 }
 
-/* Returns the time at which a message may be sent again. `last` is the time of the last message, or 0 if
- * there was none. Returns NEVER if the message is not wanted. */
+/* Returns the time at which a message may be sent again. `last` is when it was last sent, or 0. Returns
+ * NEVER if the message is not wanted. */
 static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 {
     return !wanted ? NEVER : last == 0 ? 0 : last + every;

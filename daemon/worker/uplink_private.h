@@ -1,5 +1,4 @@
-/* Defines struct uplink for uplink.c and uplink_mail.c. uplink.c has the connection and its thread, and
- * uplink_mail.c has the mailbox. */
+/* Defines struct uplink for uplink.c, the connection and its thread, and uplink_mail.c, the mailbox. */
 #ifndef DAEMON_WORKER_UPLINK_PRIVATE_H
 #define DAEMON_WORKER_UPLINK_PRIVATE_H
 
@@ -99,8 +98,8 @@ void uplink_add_due(struct uplink *l, uint64_t now);
 uint64_t uplink_next_due(const struct uplink *l);
 /* Composes the outcome message and marks it as due. */
 void uplink_set_outcome(struct uplink *l, const char *members, uint64_t step);
-/* Marks all messages except the events as due again. Call this on a new connection, because messages on the
- * old connection may not have arrived. */
+/* Marks all messages except events as due again. Call this on a new connection, because the old one may
+ * have lost them. */
 void uplink_begin_again(struct uplink *l);
 
 #endif

@@ -1,5 +1,5 @@
-/* --check: checks everything that can be known before a job runs. This includes the spec, the output
- * directory, the files, the shapes and labels, and whether the job fits the devices. */
+/* check: checks everything that can be known before a job runs: the spec, the output, the data, and
+ * whether the job fits the devices. */
 #include <errno.h>
 
 #include "base/err.h"
@@ -8,8 +8,8 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* Checks the output directory. If the output is in use, only prints a warning. The job may run later, and a
- * job that is submitted twice finds its own output in use. */
+/* Checks the output directory. An output in use is only a warning. The job may run later, or it may be its
+ * own output after a second submit. */
 static int check_output(const struct verb_options *o, const struct prepared_job *j, struct err *err)
 {
     char text[sizeof err->path + sizeof err->msg];
@@ -36,8 +36,8 @@ static int run_check(const struct verb_options *o)
     if (r == 0)
         r = job_least_capacity(&o->job, &j, &least, &err);
     if (r == -ENOMEM && j.plan != NULL) {
-        /* The job has a plan, but memory ran out while the other sizes of "auto" were tried. Report the least
-         * memory as unknown. */
+        /* The job has a plan, but memory ran out while other sizes were tried. So the least memory is
+         * unknown. */
         least = 0;
         r = 0;
     }

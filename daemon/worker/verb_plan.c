@@ -1,6 +1,5 @@
-/* --plan: prints the plan that --run would execute, as a page for people or as JSON. --dump adds every
- * instruction. --out writes the plan, --trace its simulated timeline, and --svg a picture of the timeline.
- * --policy all compares the plans of all policies.
+/* plan: prints the plan that --run would execute, as a page or as JSON. --dump adds every instruction.
+ * --out, --trace and --svg write files. --policy all compares all policies.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -50,8 +49,8 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
     return r;
 }
 
-/* Appends the backend and the profile and the reasons for choosing them. `head` gets text for the page, and
- * `members` gets JSON. */
+/* Appends backend and profile and why they were chosen. `head` gets text for the page, and `members` gets
+ * JSON. */
 static void say_where(const struct prepared_job *j, struct strbuf *head, struct strbuf *members)
 {
     strbuf_addf(head, "backend %s: %s\n", j->backend, j->backend_reason);
@@ -71,8 +70,8 @@ static const char *describe_times(const struct prepared_job *j, char *buf, size_
     return buf;
 }
 
-/* Plans the job again with more memory, with one more device, and without its decision. The results show the
- * gain from each change. */
+/* Plans the job again with more memory, with one more device, and without its decision. This shows the
+ * gain of each. */
 static int ask_about_job(void *arg)
 {
     const struct asking *a = arg;
@@ -138,7 +137,7 @@ static int plan_job_once(const struct verb_options *o)
 }
 
 /* Plans the job with every policy and compares the plans. A policy that does not fit is listed with its
- * reason. Any other error is a mistake in the job, so the verb ends at the first policy. */
+ * reason. Any other error is a mistake in the job and ends the verb. */
 static int plan_job_with_all(const struct verb_options *o)
 {
     struct prepared_job jobs[POLICY_COUNT] = {0};

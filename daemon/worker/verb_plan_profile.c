@@ -129,8 +129,8 @@ static int build_table_graph(const struct setting *s, uint32_t replicas, uint32_
     return r;
 }
 
-/* Plans with this micro-batch size and simulates the plan. On -ENOSPC, *ret_least is the device capacity that
- * would be enough, or 0 if the host memory is too small. */
+/* Plans with this micro-batch size and simulates the plan. On -ENOSPC, *ret_least is the device capacity
+ * that is enough, or 0 if host memory is too small. */
 static int try_size(const struct setting *s, int policy, uint32_t replicas, uint32_t micro_batch,
                     struct attempt *ret, uint64_t *ret_least, struct err *err)
 {
@@ -173,8 +173,8 @@ static bool is_best(const struct setting *s, const struct attempt *a)
     return a->plan != NULL && s->o->job.objective == OBJECTIVE_BYTES && a->moves_data_only;
 }
 
-/* Returns a lower bound on the time of a step with this size. It assumes that everything is computed once and
- * divided evenly among the devices. */
+/* Returns a lower bound on the time of a step. It assumes that everything is computed once and shared
+ * evenly by the devices. */
 static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
 {
     uint64_t sum = 0;
@@ -186,8 +186,7 @@ static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
     return sum * (s->o->profile_plan.batch / micro_batch) / s->machine.n_devices;
 }
 
-/* Why there is no plan. If several sizes do not fit, this is the error of the size that needs the least
- * additional memory. */
+/* Why there is no plan. If several sizes do not fit, this is the error of the one that comes closest. */
 struct failure {
     int code;
     uint64_t least;
@@ -202,8 +201,8 @@ static void keep_failure(struct failure *f, int code, uint64_t least, const stru
         *f = (struct failure){code, least, *err};
 }
 
-/* Stores the sizes to try and returns their number. These are the size of --micro-batch, or all divisors of
- * the batch that lie within the measured sizes. */
+/* Stores the sizes to try and returns their number. These are --micro-batch, or all divisors of the batch
+ * within the measured sizes. */
 static uint32_t find_measured_divisors(const struct setting *s, uint32_t ret[MAX_DIVISORS])
 {
     const struct table *t = s->table;
@@ -232,9 +231,8 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
     return 0;
 }
 
-/* Returns the number of replicas to try. harmony-dp gets one replica per device if the batch can be divided
- * this way. `auto` has already tried this in its own search, so it gets fewer replicas, each on several
- * devices. Other policies get 1. */
+/* Returns the number of replicas to try. harmony-dp gets one per device if the batch allows it. `auto`
+ * gets fewer, each on several devices, because its search has tried the rest. Other policies get 1. */
 static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micro_batch)
 {
     uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;
@@ -263,8 +261,8 @@ static void try_replicas(const struct setting *s, int policy, uint32_t replicas,
     }
 }
 
-/* Runs the search of policy `auto`. Leaves *ret empty if the search finds no plan. Sets *ret_done to true if
- * no other size has to be tried. */
+/* Runs the search of policy `auto`. *ret stays empty if it finds no plan. *ret_done is true if no other
+ * size must be tried. */
 static int search(const struct setting *s, struct attempt *ret, bool *ret_done, struct err *err)
 {
     const struct job_options *j = &s->o->job;

@@ -1,5 +1,5 @@
-/* --probe: prints the devices of this machine, the backend that jobs would use, and the reason. With
- * --measure, also times the copies between host and devices. */
+/* probe: prints the devices of this machine, and which backend jobs would use and why. --measure also
+ * times copies between host and devices. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -141,8 +141,8 @@ static void add_probe_text(struct strbuf *b, const struct probe *p)
 
 /* ---- the verb ---- */
 
-/* Stores the measured rates in the cache. If this fails, only prints a warning, because the rates themselves
- * are printed anyway. */
+/* Stores the measured rates in the cache. A failure is only a warning, because the rates are printed
+ * anyway. */
 static void save_rates(struct probe *p)
 {
     struct err err = {0};
@@ -216,7 +216,7 @@ static int run_probe(const struct verb_options *o)
     return code;
 }
 
-/* Reads a list such as "0,2" as a bit set of devices. Bit i stands for device i. */
+/* Reads a list such as "0,2" as a bit set. Bit i stands for device i. */
 static int parse_only(const char *text, struct verb_options *o, struct err *err)
 {
     uint64_t all = 0;

@@ -1,7 +1,6 @@
-/* --rules: computes how long a schedule of Harmony takes by Harmony's own rules
- * (scheduler/predict/harmony_rules.h). The command line gives the packs and micro-batch sizes, and a profile
- * gives the times. The verb plans and runs nothing. It exists to compare the simulator with published
- * figures.
+/* rules: computes how long a schedule of Harmony takes by Harmony's own rules. The command line gives
+ * packs and sizes, and a profile gives the times. Nothing is planned or run. It serves to compare the
+ * simulator with published figures.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -26,7 +25,7 @@ static const char *const rules_names[] = {"harmony", NULL}; /* indexed by rules_
 
 /* ---- options ---- */
 
-/* Reads a list such as "4,9,14", the last layer of each pack. An empty text means that there are no packs. */
+/* Reads a list such as "4,9,14", the last layer of each pack. An empty text means no packs. */
 static int parse_ends(const char *text, const char *option, layers *ret, struct err *err)
 {
     while (*text != '\0') {
@@ -62,8 +61,7 @@ static int parse_time(const char *text, const char *option, uint64_t *ret_ns, st
     return 0;
 }
 
-/* Fills in the schedule. The schedule points into the two lists, so it is only valid as long as the lists
- * are. */
+/* Fills in the schedule, which points into the two lists. It is valid only as long as they are. */
 static int parse_schedule(const struct verb_options *o, layers *fwd, layers *bwd, struct rules_schedule *ret,
                           struct err *err)
 {
@@ -86,8 +84,7 @@ static int parse_schedule(const struct verb_options *o, layers *fwd, layers *bwd
     return code;
 }
 
-/* Replaces the path of an error in the schedule by the name of the option. For example, packs_bwd[1] becomes
- * --packs-bwd[1]. */
+/* Names the option in an error about the schedule. For example, packs_bwd[1] becomes --packs-bwd[1]. */
 static void name_option(struct err *err)
 {
     static const char *const places[] = {"batch",           "devices",   "micro_batch_bwd",

@@ -4,8 +4,7 @@
 #include "daemon/worker/run.h"
 #include "daemon/worker/verbs.h"
 
-/* How long --run waits for the lock of the output. It must wait, because a --check of the same job takes the
- * lock briefly. */
+/* How long --run waits for the lock of the output, because a --check takes that lock briefly. */
 #define LOCK_WAIT_NS 200000000ull
 
 static int print_result(const struct verb_options *o, const struct run_result *res)

@@ -49,7 +49,7 @@ struct sampling {
     size_t n_prompt; /* number of tokens in the prompt */
     /* Scratch memory of the sampler, with one entry per token of the vocabulary. */
     uint32_t *order;
-    /* The sampled text. With --json this is the whole text, otherwise the part that was not printed yet. */
+    /* The sampled text. Without --json, only the part that was not printed yet. */
     struct strbuf text;
     bool terminal;  /* standard output is a terminal */
     double seconds; /* how long sampling took */
@@ -158,8 +158,8 @@ static int read_ids(struct sampling *g, const char *text, struct err *err)
     }
 }
 
-/* Returns the token to start with if there is no prompt. This is a line feed if tokens are bytes, the
- * end-of-text token of GPT-2's tokenizer, or token 0 in all other cases. */
+/* Returns the token to start with if there is no prompt. This is a line feed for byte tokens, end-of-text
+ * for GPT-2's tokenizer, otherwise token 0. */
 static int32_t first_token(const struct sampling *g)
 {
     if (g->bpe == NULL)
@@ -214,8 +214,8 @@ static int load(struct sampling *g, struct err *err)
 
 /* ---- sampling ---- */
 
-/* Feeds the new tokens to the model. If the text is longer than the model allows, the model starts again with
- * the last tokens of the text. */
+/* Feeds the new tokens to the model. If the text becomes too long, the model starts again with its last
+ * tokens. */
 static int advance(struct sampling *g, struct err *err)
 {
     uint32_t length = decoder_length(g->decoder), room = decoder_capacity(g->decoder);
@@ -227,9 +227,8 @@ static int advance(struct sampling *g, struct err *err)
     return decoder_push(g->decoder, g->ids.list.at + n - more, (uint32_t)more, err);
 }
 
-/* Prints the text sampled so far. A file or a pipe gets the exact bytes. A terminal gets unsafe characters as
- * escapes, because a model may produce anything. An incomplete character at the end is kept until its last
- * bytes arrive. If `end` is true, no more bytes will come, and it is printed. */
+/* Prints the text sampled so far. A file or pipe gets the exact bytes. A terminal gets unsafe characters
+ * as escapes. A character that is cut off at the end waits for its last bytes, unless `end` is true. */
 static int flush_text(struct sampling *g, bool end, struct err *err)
 {
     size_t n = g->terminal && !end ? utf8_whole_bytes(g->text.at, g->text.n) : g->text.n;
@@ -244,8 +243,7 @@ static int flush_text(struct sampling *g, bool end, struct err *err)
     return 0;
 }
 
-/* Prints one token. A token that the tokenizer does not know has no text, because it only pads the
- * vocabulary. */
+/* Prints one token. A token unknown to the tokenizer only pads the vocabulary and has no text. */
 static int put_token(struct sampling *g, int32_t id, struct err *err)
 {
     size_t n = 0;
@@ -288,8 +286,8 @@ static void add_ids(struct strbuf *b, const char *key, const int32_t *ids, size_
     strbuf_add(b, "]");
 }
 
-/* Appends the sampled text as JSON. NUL and bytes that are not UTF-8 become U+FFFD. The exact tokens are in
- * the member "ids". */
+/* Appends the sampled text as JSON. NUL and invalid bytes become U+FFFD. The member "ids" has the exact
+ * tokens. */
 static void add_sampled_text(struct strbuf *b, const struct sampling *g)
 {
     strbuf_add(b, ",\"text\":");
@@ -326,8 +324,8 @@ static void add_sample_json(struct strbuf *b, struct sampling *g)
     strbuf_addf(b, ",\"seconds\":%.6f}\n", g->seconds);
 }
 
-/* Prints the rest of the output. The text itself was already printed while it was sampled, but a terminal
- * still needs an end of line. */
+/* Prints the rest of the output. The text was printed while it was sampled, but a terminal needs an end of
+ * line. */
 static int print_sample(struct sampling *g)
 {
     struct strbuf b = {0};

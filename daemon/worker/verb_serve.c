@@ -64,8 +64,8 @@ struct serve {
 
 /* ---- speed ---- */
 
-/* Records that `step` steps are done, and returns the number of steps per second. `step_s` is the duration of
- * the last step. */
+/* Records that `step` steps are done and returns the steps per second. `step_s` is the last step's
+ * duration. */
 static double meter_step(struct meter *m, uint64_t now, uint64_t step, double step_s)
 {
     struct step_mark here = {now, step};
@@ -79,8 +79,7 @@ static double meter_step(struct meter *m, uint64_t now, uint64_t step, double st
     return (double)(step - m->old.step) / ((double)(now - m->old.ns + 1) * 1e-9);
 }
 
-/* Excludes the time since the last event from the measurement, because an evaluation or a checkpoint took
- * this time. */
+/* Leaves out the time since the last event, which an evaluation or a checkpoint took. */
 static void meter_pause(struct meter *m, uint64_t now)
 {
     if (m->old.ns != 0) {
@@ -117,8 +116,8 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         uplink_skipped(s->uplink, e->step);
 }
 
-/* Adds the steps of earlier runs of a resumed job to the curve. Reads them from metrics.jsonl. Unknown lines
- * are ignored, because the curve is only for display. */
+/* Adds the steps of a job's earlier runs to the curve, from metrics.jsonl. Unknown lines are ignored,
+ * because the curve is only for display. */
 static void tell_history(struct serve *s, uint64_t last_step)
 {
     int fd = openat(s->out->fd, "metrics.jsonl", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -191,16 +190,16 @@ static void on_stop(void *ctx, const char *reason)
 
 /* ---- the outcome ---- */
 
-/* Returns whether another attempt could succeed. This is the case after a disk error or a full disk, if an
- * earlier worker has not ended yet, or if other processes use the memory. */
+/* Returns whether another attempt could succeed. Examples are a full disk, an earlier worker that has not
+ * ended, and memory that others use. */
 static bool may_retry(const struct run_result *res)
 {
     switch (-res->code) {
     case EIO:
     case EBUSY:
         return true;
-    /* Before training starts, a missing device is worth a retry only if the device was leased: the next
-     * lease may have another device. */
+    /* Before training, a missing device is worth a retry only if it was leased. The next lease may have
+     * another one. */
     case ENODEV:
         return !res->early || res->job.blame.n > 0;
     case ENOMEM:
@@ -316,8 +315,8 @@ static int serve(const struct verb_options *o, struct uplink *uplink, const stru
     return code;
 }
 
-/* Reads the secret from the environment and erases it. After that, neither child processes nor readers of
- * /proc can see the secret. */
+/* Reads the secret from the environment and erases it, so that child processes and readers of /proc cannot
+ * see it. */
 static int take_secret(char *buf, size_t size, struct err *err)
 {
     char *secret = getenv(SECRET_NAME);

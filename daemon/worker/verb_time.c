@@ -96,8 +96,8 @@ static void find_kinds(struct timing *t)
     }
 }
 
-/* Returns the largest number of bytes that any layer needs at this micro-batch size. If `updates` is true,
- * returns the largest number that any update needs. */
+/* Returns the most bytes that any layer needs at this micro-batch size. If `updates` is true, returns the
+ * most that any update needs. */
 static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
 {
     const struct spec *s = t->job.spec;
@@ -113,8 +113,8 @@ static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
     return most;
 }
 
-/* Returns the number of bytes on the device that measurements may use. A virtual device may be larger here
- * than the job asks for, because its size does not change the times. */
+/* Returns how many bytes on the device measurements may use. A virtual device may exceed the job's size,
+ * because that does not change the times. */
 static uint64_t device_limit(const struct timing *t)
 {
     const struct machine *m = &t->job.machine;
@@ -140,8 +140,7 @@ static void add_micro_batch(struct timing *t, uint32_t rows)
     t->n_sizes++;
 }
 
-/* Chooses the micro-batch sizes to measure. These are the largest powers of two that fit, up to the batch,
- * and the size that the job itself uses. */
+/* Chooses the micro-batch sizes to measure: the largest powers of two that fit, and the job's own size. */
 static void choose_sizes(struct timing *t)
 {
     uint32_t batch = t->job.spec->train.global_batch, rows = 1, own = t->job.spec->train.micro_batch;
@@ -219,8 +218,8 @@ static int measure_kinds(struct timing *t, struct timer *timer, struct err *err)
     return r;
 }
 
-/* Returns the number of bytes of a copy to measure. For virtual devices, this is the size of the job's
- * largest weights, because plans move blocks of that size. */
+/* Returns the size of a copy to measure, in bytes. For virtual devices this is the job's largest block of
+ * weights, because plans move such blocks. */
 static uint64_t copy_bytes(const struct timing *t)
 {
     const struct model *m = &t->job.spec->model;
@@ -297,8 +296,7 @@ static int measure_all(struct timing *t, struct err *err)
     return r;
 }
 
-/* Stores the times in the cache. If this fails, only prints a warning, because the times themselves are
- * printed anyway. */
+/* Stores the times in the cache. A failure is only a warning, because the times are printed anyway. */
 static void save_times(struct timing *t)
 {
     struct err err = {0};

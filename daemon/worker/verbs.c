@@ -1,4 +1,4 @@
-/* The table of verbs. This file also finds out which options a verb takes and needs, and prints the help. */
+/* The table of verbs. Also finds the options that a verb takes and needs, and prints the help. */
 #include "daemon/worker/verbs.h"
 
 #include <errno.h>
@@ -154,7 +154,7 @@ static void add_option_table(struct strbuf *b, const struct option_table *table)
             add_option(b, row);
 }
 
-/* Returns whether no earlier verb has this table. A table that two verbs share is printed only once. */
+/* Returns whether no earlier verb has this table. A shared table is printed only once. */
 static bool is_first_with(int verb, const struct option_table *table)
 {
     for (int i = 0; i < verb; i++)

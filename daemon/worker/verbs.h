@@ -26,8 +26,7 @@
 #include "daemon/worker/job.h"
 #include "scheduler/predict/harmony_rules.h"
 
-/* Exit codes of tutti-worker. If a signal stops a job, the exit code is 128 plus the number of the signal, as
- * shells expect. */
+/* Exit codes of tutti-worker. After a signal it is 128 plus the signal's number, as shells expect. */
 enum exit_code {
     EXIT_DONE = 0,
     /* The job or the verb failed while it was running. */
@@ -135,8 +134,8 @@ struct time_options {
     const char *profile_path;
 };
 
-/* The values of all options on one command line. main.c fills them in before the verb runs, and they do not
- * change after that. The strings point into argv. Only the members of the current verb have a meaning. */
+/* The values of all options on one command line. main.c fills them in, and they never change afterwards.
+ * The strings point into argv. Only the members of the current verb have a meaning. */
 struct verb_options {
     /* Print the result and the errors as JSON on stdout. */
     bool json;
@@ -174,9 +173,8 @@ enum option_kind {
     OPTION_PARSED,
 };
 
-/* One option of tutti-worker. The help prints `--name value`, the names in `names` separated by commas, and
- * `help` directly after that. An option without `help` is not listed, because another row of the same name is
- * listed. */
+/* One option of tutti-worker. The help shows `--name value`, the choices in `names`, and `help`. An option
+ * without `help` is not listed, because another row has the same name. */
 struct worker_option {
     /* Name without the dashes, such as "devices". NULL marks the end of a table. */
     const char *name;
@@ -212,8 +210,8 @@ int plan_options_check(const struct verb_options *o, struct err *err);
 /* Options that every verb takes: --json and --quiet. */
 extern const struct option_table common_table;
 
-/* Parses `text`, the value of an option, and stores it in *o. `text` is ignored for OPTION_FLAG. If the text
- * is not valid, returns -EINVAL with the option's name as the path of `err`. */
+/* Parses `text`, the value of an option, and stores it in *o. OPTION_FLAG ignores it. Returns -EINVAL for
+ * a wrong value, and the option's name is the path of `err`. */
 int options_store(const struct worker_option *option, const char *text, struct verb_options *o,
                   struct err *err);
 
@@ -226,7 +224,7 @@ struct verb_form {
 
 /* A verb of tutti-worker, such as --plan. */
 struct worker_verb {
-    /* The verb as an option. If it has a value, the value is stored like that of any other option. */
+    /* The verb as an option. Its value, if any, is stored like that of other options. */
     struct worker_option word;
     /* Forms for the help. The last form has no args. */
     struct verb_form forms[3];
@@ -237,8 +235,7 @@ struct worker_verb {
     const char *const *needs;
     /* Sets the defaults that are not zero. May be NULL. */
     void (*set_defaults)(struct verb_options *o);
-    /* Checks whether options contradict each other, after all of them were stored. Returns 0 or -EINVAL. May
-     * be NULL. */
+    /* Checks whether the stored options contradict each other. Returns 0 or -EINVAL. May be NULL. */
     int (*check)(const struct verb_options *o, struct err *err);
     /* Prints the result on stdout, and progress and errors on stderr. Returns the exit code. */
     int (*run)(const struct verb_options *o);
@@ -251,19 +248,19 @@ extern const struct worker_verb verb_check, verb_export, verb_plan, verb_plan_pr
 /* All verbs in alphabetical order. */
 extern const struct worker_verb *const worker_verbs[VERB_COUNT];
 
-/* Returns the verb whose word is `name`, without the dashes. Returns NULL if there is no such verb. */
+/* Returns the verb whose word is `name`, without dashes, or NULL if there is none. */
 const struct worker_verb *verb_find(const char *name);
 
-/* Finds an option of the verb by its name, or returns NULL if the verb does not take this option. The verb's
- * own options are searched first. */
+/* Finds an option of the verb by its name. Returns NULL if the verb does not take it. The verb's own
+ * options come first. */
 const struct worker_option *verb_find_option(const struct worker_verb *v, const char *name);
 
-/* Refuses an option that exists, but that this verb does not take. Returns -EINVAL, and the message names the
- * verbs that take the option. */
+/* Refuses an option that this verb does not take. Returns -EINVAL. The message names the verbs that take
+ * it. */
 int verb_refuse_option(const struct worker_verb *v, const char *name, struct err *err);
 
-/* Checks that every option in v->needs was given, and calls v->check after that. `given` returns whether the
- * option `name` was given. Returns 0 or -EINVAL. */
+/* Checks that every option in v->needs was given, then calls v->check. given() tells whether an option was
+ * given. Returns 0 or -EINVAL. */
 int verb_check_options(const struct worker_verb *v, const struct verb_options *o,
                        bool (*given)(const void *line, const char *name), const void *line, struct err *err);
 

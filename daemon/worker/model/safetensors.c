@@ -78,8 +78,8 @@ static int put(struct sink *s, const void *p, uint64_t bytes)
     return 0;
 }
 
-/* Writes a transposed tensor. A row of the file is a column in memory. As many rows as fit into a block are
- * collected at once, because neighbouring elements in memory are faster to read together. */
+/* Writes a transposed tensor, whose rows are columns in memory. Collects as many rows as fit into a block,
+ * because neighbouring elements are faster to read together. */
 static int put_transposed(struct sink *s, const struct st_tensor *t)
 {
     uint64_t rows = t->shape[0], columns = t->shape[1], row_bytes = columns * sizeof(float), most;
@@ -229,8 +229,7 @@ static int read_header(struct safetensors *f, struct err *err)
     return st_header_parse(&f->header, f->text, length, f->file, err);
 }
 
-/* Sorts the entries by offset. Checks that their sizes agree with their shapes, and that the offsets cover
- * the data without gaps. */
+/* Sorts the entries by offset. Checks that sizes match shapes and that there are no gaps. */
 static int check_layout(struct safetensors *f, struct err *err)
 {
     struct st_header *h = &f->header;

@@ -43,8 +43,7 @@ struct st_tensor {
     uint32_t rank; /* number of dimensions */
     uint64_t shape[SAFETENSORS_MAX_RANK];
     float *data;
-    /* For writing a tensor of rank 2. If true, the memory has the transpose of the tensor,
-     * [shape[1]][shape[0]]. */
+    /* For writing a tensor of rank 2. If true, the memory has its transpose, [shape[1]][shape[0]]. */
     bool transposed;
 };
 
@@ -53,9 +52,8 @@ struct st_meta {
     const char *key, *value;
 };
 
-/* Writes a whole file to `fd`, starting at the current position. Error messages name the file by `file`.
- * Stores the number of bytes in *ret_bytes and their CRC-32C in *ret_crc. Both pointers may be NULL. Does not
- * sync the file. */
+/* Writes a whole file to `fd` at the current position, without a sync. Messages call it `file`. *ret_bytes
+ * is its length and *ret_crc its CRC-32C. Both pointers may be NULL. */
 int safetensors_write(int fd, const char *file, const struct st_tensor *tensors, size_t n,
                       const struct st_meta *meta, size_t n_meta, uint64_t *ret_bytes, uint32_t *ret_crc,
                       struct err *err);
@@ -73,9 +71,9 @@ struct st_entry {
 /* An open file. */
 struct safetensors;
 
-/* Opens the file behind `fd`. Reads the header and checks it. The caller keeps ownership of `fd` and must not
- * close it before safetensors_close. Error messages name the file by `file`, which is copied. Returns
- * -EBADMSG if the file is damaged or not a safetensors file. */
+/* Opens the file behind `fd` and checks its header. The caller owns `fd` and keeps it open until
+ * safetensors_close. Messages call it `file`, which is copied. Returns -EBADMSG if it is damaged or no
+ * safetensors file. */
 int safetensors_open(int fd, const char *file, struct safetensors **ret, struct err *err);
 
 /* Frees the file object, but does not close its file descriptor. `f` may be NULL. */
@@ -93,20 +91,20 @@ const struct st_entry *safetensors_find(const struct safetensors *f, const char 
 /* Returns the value of a key in the metadata, or NULL if the metadata do not have this key. */
 const char *safetensors_meta(const struct safetensors *f, const char *key);
 
-/* Reads the bytes of a tensor into `ret` without any conversion. `ret` must have space for e->end - e->begin
+/* Reads the bytes of a tensor into `ret` without conversion. `ret` needs space for e->end - e->begin
  * bytes. */
 int safetensors_read(const struct safetensors *f, const struct st_entry *e, void *ret, struct err *err);
 
-/* Reads the tensor named t->name into t->data. Returns -ENOENT if the file has no such tensor. Returns
- * -EINVAL if the tensor is not F32 or its shape differs from `t`. */
+/* Reads the tensor t->name into t->data. Returns -ENOENT if the file does not have it. Returns -EINVAL if
+ * it is not F32 or has another shape. */
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err);
 
-/* Reads `n` elements of a tensor as floats, starting at element `first`. The tensor must be F32, F16 or BF16,
- * otherwise returns -EINVAL. The conversion is exact and preserves the bits of a NaN. */
+/* Reads `n` elements of a tensor as floats, from element `first` on. The conversion is exact, even for a
+ * NaN. Returns -EINVAL unless the tensor is F32, F16 or BF16. */
 int safetensors_read_floats(const struct safetensors *f, const struct st_entry *e, uint64_t first, uint64_t n,
                             float *ret, struct err *err);
 
-/* A file that is mapped into memory, and the list of its tensors. The mapped memory is read-only. */
+/* A file that is mapped into memory, with a list of its tensors. The memory is read-only. */
 struct st_map {
     struct st_tensor *tensors;
     size_t n;       /* number of tensors */
@@ -114,14 +112,14 @@ struct st_map {
     uint64_t bytes; /* size of the mapping */
 };
 
-/* Maps all tensors of a file. All of them must be F32. If a mapped file is truncated, reading it kills the
- * process with SIGBUS. Use this function only for files that this program has written. */
+/* Maps all tensors of a file, which must be F32. Use it only for files that this program wrote. If a
+ * mapped file is truncated, reading it kills the process. */
 int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err);
 
 /* Unmaps the file and frees the list of tensors. Also accepts a struct of zeros. */
 void st_map_finish(struct st_map *m);
 
-/* Writes a shape such as "[3,4]" to `buf`, for messages. The text is truncated if it does not fit. */
+/* Writes a shape such as "[3,4]" to `buf`, for messages. Cuts the text if it does not fit. */
 void st_shape_text(char *buf, size_t size, uint32_t rank, const uint64_t *shape);
 
 #endif

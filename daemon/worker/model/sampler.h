@@ -1,5 +1,5 @@
-/* Chooses the next token of a text from the logits of a model. The result depends only on the logits, the
- * options and the number of the token. Any thread may call this function. */
+/* Chooses the next token of a text from a model's logits. The result depends only on the logits, the
+ * options and the token's number. Any thread. */
 #ifndef DAEMON_WORKER_MODEL_SAMPLER_H
 #define DAEMON_WORKER_MODEL_SAMPLER_H
 
@@ -14,7 +14,7 @@ struct sampler {
     uint64_t seed;
 };
 
-/* Chooses the n-th token of a text and returns its id. `logits` has `vocab` finite numbers. If two logits are
+/* Chooses the n-th token of a text and returns its id. `logits` has `vocab` finite numbers. If two are
  * equal, the lower id counts as larger. `order` is scratch memory for `vocab` ids. */
 uint32_t sampler_choose(const struct sampler *s, const float *logits, uint32_t vocab, uint64_t n,
                         uint32_t *order);

@@ -62,8 +62,7 @@ static int expect(struct header_cursor *c, char want)
     return next_is(c, want) ? 0 : fail(c, "expected '%c'", want);
 }
 
-/* Reads the character after an element. Returns 1 for a comma, 0 for the closing bracket, or a negative
- * errno. */
+/* Reads the character after an element. Returns 1 for a comma, 0 for the closing bracket, or an error. */
 static int more(struct header_cursor *c, char close)
 {
     if (next_is(c, ','))
@@ -113,8 +112,8 @@ static char *put_utf8(char *out, uint32_t v)
     return out;
 }
 
-/* Reads the rest of an escape after "\u" and appends the character as UTF-8. The text never grows: two
- * surrogates (12 characters) become 4 bytes, and any other escape (6 characters) becomes at most 3 bytes. */
+/* Reads an escape after "\u" and appends its character as UTF-8. The text never grows. A pair of
+ * surrogates has 12 characters and becomes 4 bytes. Any other escape has 6 and becomes at most 3. */
 static int unicode_escape(struct header_cursor *c, char **out)
 {
     uint32_t v, low;
@@ -155,8 +154,7 @@ static int escape(struct header_cursor *c, char **out)
     return 0;
 }
 
-/* Reads a string, unescapes it in place and ends it with a NUL. There is always space for the NUL, because
- * the closing quote is not needed any more. */
+/* Reads a string, unescapes it in place and adds a NUL. The NUL takes the place of the closing quote. */
 static int string(struct header_cursor *c, char **ret)
 {
     char *out;
@@ -292,8 +290,8 @@ static int entry(struct header_cursor *c, struct st_entry *e)
     return r;
 }
 
-/* Makes space for one more element in `array` and returns its new address. Returns NULL if there is not
- * enough memory, and leaves `array` unchanged. The file determines the size, so failure is possible. */
+/* Makes space for one more element in `array` and returns its new address. Returns NULL without memory,
+ * and `array` stays valid. The file decides the size, so this can fail. */
 static void *grow(void *array, size_t n, size_t *cap, size_t size)
 {
     size_t want = *cap ? 2 * *cap : 16;

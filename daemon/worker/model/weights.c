@@ -20,8 +20,8 @@
 
 /* ---- choosing ---- */
 
-/* Reads result.json and returns whether the job is done. If it is done, stores the number of steps and the
- * hash of the weights in *w. */
+/* Reads result.json and returns whether the job is done. If so, stores the number of steps and the hash of
+ * the weights in *w. */
 static bool job_is_done(const struct outdir *out, struct weights *w)
 {
     char *text = NULL;
@@ -53,8 +53,8 @@ static int open_final(const struct outdir *out, struct weights *w, struct err *e
     return w->fd == -ENOENT ? -ENOENT : fs_fail(err, w->fd, NULL, w->path, "open");
 }
 
-/* Opens the directory of a checkpoint and reads its state.json. On success, *ret_fd is the open directory,
- * and `path` is its name. */
+/* Opens the directory of a checkpoint and reads its state.json. *ret_fd is the open directory, and `path`
+ * its name. */
 static int open_step(const struct outdir *out, uint64_t step, struct checkpoint_state *ret, int *ret_fd,
                      char *path, size_t size, struct err *err)
 {
@@ -103,8 +103,7 @@ struct evaluated {
     enum spec_best best; /* metric that the newest checkpoint names */
 };
 
-/* Reads the evaluations of all checkpoints. Skips checkpoints that are damaged or that were removed in the
- * meantime. */
+/* Reads the evaluations of all checkpoints. Skips checkpoints that are damaged or have just been removed. */
 static int read_evaluations(const struct outdir *out, struct evaluated *ret, struct err *err)
 {
     char path[FS_PATH_BYTES];
@@ -158,8 +157,7 @@ static int parse_step_option(const char *text, uint64_t *ret, struct err *err)
     return 0;
 }
 
-/* Opens the weights that the option --step selects. `word` is the value of the option, or NULL if the option
- * was not given. */
+/* Opens the weights that --step selects. `word` is the option's value, or NULL if it was not given. */
 static int open_selected(const struct outdir *out, const char *word, struct weights *w, struct err *err)
 {
     uint64_t step = 0;
@@ -178,8 +176,7 @@ static int open_selected(const struct outdir *out, const char *word, struct weig
     return r < 0 ? r : open_checkpoint(out, step, w, err);
 }
 
-/* Reads the header of the file. Sets the number of tensors, the number of parameters, and the offset of the
- * data. */
+/* Reads the header of the file. Counts tensors and parameters and finds the start of the data. */
 static int read_weights_header(struct weights *w, struct err *err)
 {
     struct safetensors *f;
@@ -236,8 +233,8 @@ static uint64_t hash_words(uint64_t h, const char *p, size_t bytes)
     return h;
 }
 
-/* Reads the next block, adds it to the checksums and writes it. A block never contains both header and data,
- * so that every block of data begins at a whole word. */
+/* Copies the next block and adds it to the checksums. Header and data are never in one block, so that data
+ * begin at a whole word. */
 static int copy_block(const struct weights *w, char *block, int to, const char *to_path, struct sums *s,
                       struct err *err)
 {

@@ -30,8 +30,7 @@ struct weights {
     int fd;
     char path[FS_PATH_BYTES]; /* path of the file, for messages */
     uint64_t step;            /* number of training steps done */
-    /* The metric that chose the "best" checkpoint, such as "val/loss". NULL if the checkpoint was not chosen
-     * this way. */
+    /* The metric that chose the "best" checkpoint, such as "val/loss". NULL if it was chosen otherwise. */
     const char *best_by;
     size_t tensors;      /* number of tensors in the file */
     uint64_t bytes;      /* size of the file */
@@ -39,8 +38,8 @@ struct weights {
     /* Private members. */
     /* Offset in the file at which the first tensor's data start. */
     uint64_t data_begin;
-    /* Whether these are the weights of a finished job. These weights are checked by hash. The weights of a
-     * checkpoint are checked by size and CRC. */
+    /* Whether these are the weights of a finished job, which have a hash. A checkpoint has a size and a
+     * CRC instead. */
     bool final;
     uint64_t want_bytes;
     uint32_t want_crc;
@@ -58,17 +57,17 @@ int weights_open(const struct outdir *out, const char *step, struct weights *ret
 /* Closes the file. May also be called after weights_open has failed. */
 void weights_close(struct weights *w);
 
-/* Reads and checks the whole file. Also writes a copy of it to the descriptor `to`, whose name is `to_path`,
- * unless `to` is -1. Stores the hash of the weights in *ret_hash. train.c computes the same hash. Returns
- * -EBADMSG if the file is damaged. The caller must discard the copy in this case. */
+/* Reads and checks the whole file. Copies it to the descriptor `to`, named `to_path`, unless `to` is -1.
+ * *ret_hash is the same hash that train.c computes. Returns -EBADMSG if the file is damaged. The caller
+ * must then discard the copy. */
 int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t *ret_hash, struct err *err);
 
 /* Writes transformer.json, which describes the model of a run. Does nothing if the file already has this
  * content. */
 int weights_describe(const struct outdir *out, const struct transformer *t, struct err *err);
 
-/* Reads transformer.json. Returns -ENOENT without a message if the file does not exist, because only gpt2 and
- * llama models have it. */
+/* Reads transformer.json, which only gpt2 and llama models have. Returns -ENOENT without a message if it
+ * is missing. */
 int weights_transformer(const struct outdir *out, struct transformer *ret, struct err *err);
 
 #endif

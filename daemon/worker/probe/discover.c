@@ -1,6 +1,6 @@
 /* Implements discover.h: chooses the backend and describes the machine. `auto` chooses cuda if there is a
- * usable device, otherwise cpu, and records the reason. An explicit choice is never replaced, because a job
- * that silently runs on the CPU instead of a GPU costs more than an error.
+ * usable device, otherwise cpu. An explicit choice is never replaced, because silently running on the CPU
+ * costs more than an error.
  */
 #include "daemon/worker/probe/discover.h"
 
@@ -99,8 +99,8 @@ static void take_peers(struct topology *t)
             t->peers[i][k] = i != k && t->devices[i].peer[k] ? TOPOLOGY_PEER_DIRECT : 0;
 }
 
-/* Replaces unsafe characters in the names of devices, which come from a driver. The daemon reads the result
- * as a topology file, and a topology file must not contain these characters. */
+/* Replaces unsafe characters in device names, which come from a driver. The daemon reads the result as a
+ * topology file, where they are not allowed. */
 static void scrub_names(struct topology *t)
 {
     for (uint32_t i = 0; i < t->n_devices; i++) {
@@ -121,8 +121,7 @@ static int probe(enum backend_id backend, uint64_t asked, struct topology *ret, 
     return r;
 }
 
-/* Writes the reason why cuda was chosen: the number of devices, and the name of the device with the most free
- * memory. */
+/* Writes why cuda was chosen: the number of devices, and which one has the most free memory. */
 static void say_devices(const struct topology *t, char *ret, size_t size)
 {
     uint32_t best = 0;

@@ -1,7 +1,6 @@
-/* Finds out which machine a job runs on. It looks for devices, or reads a topology file that describes a
- * machine. It also keeps a cache of measured transfer rates on disk. docs/machine.md has the rules. Call
- * these functions from one thread. discover may load a backend's runtime into this process, but leaves
- * nothing open.
+/* Finds out which machine a job runs on. It looks for devices or reads a topology file. It also caches
+ * measured transfer rates on disk. Call these functions from one thread. discover may load a backend's
+ * runtime, but leaves nothing open.
  */
 #ifndef DAEMON_WORKER_PROBE_DISCOVER_H
 #define DAEMON_WORKER_PROBE_DISCOVER_H
@@ -12,8 +11,8 @@
 enum backend_choice { CHOICE_AUTO, CHOICE_CPU, CHOICE_CUDA, CHOICE_COUNT };
 extern const char *const backend_choice_names[CHOICE_COUNT + 1]; /* NULL-terminated */
 
-/* Stores the default of the option --backend in *ret. This is the value of $TUTTI_BACKEND, or auto if the
- * variable is not set. Returns -EINVAL if the value is not valid. */
+/* Stores the default of --backend in *ret: $TUTTI_BACKEND, or auto without that variable. Returns -EINVAL
+ * if the variable is wrong. */
 int discover_default(enum backend_choice *ret, struct err *err);
 
 /* The machine that discover found. */
@@ -32,21 +31,20 @@ struct discovery {
     } found[BACKEND_COUNT];
 };
 
-/* Fills *ret with the machine to use. `machine` is the path of a topology file, or the text of one if it
- * begins with '{'. NULL means this computer. `asked` selects the devices whose free memory is needed, as in
- * devset_probe. Returns -ENODEV if the backend `choice` cannot be used here, or -EINVAL if it contradicts the
- * topology file. */
+/* Fills *ret with the machine to use. `machine` is a topology file's path, or its text if it begins with
+ * '{'. NULL means this computer. `asked` selects the devices whose free memory is needed. Returns -ENODEV
+ * if the backend cannot be used, or -EINVAL if it contradicts the file. */
 int discover(enum backend_choice choice, const char *machine, uint64_t asked, struct discovery *ret,
              struct err *err);
 
 /* ---- the cache (discover_cache.c) ---- */
 
-/* Stores the path of the file with the measured rates of these devices in `ret`. The file is in
- * $XDG_CACHE_HOME/tutti or ~/.cache/tutti. Returns -ENOENT if neither XDG_CACHE_HOME nor HOME is set. */
+/* Stores the path of the file with these devices' measured rates in `ret`. It is in $XDG_CACHE_HOME/tutti
+ * or ~/.cache/tutti. Returns -ENOENT if neither variable is set. */
 int cache_path(const struct topology *t, char *ret, size_t size, struct err *err);
 
-/* Copies the rates of links and peers from the cache to `t`. Returns false if the cache has no rates for
- * these devices. A damaged file is ignored with a warning. */
+/* Copies the rates of links and peers from the cache to `t`. Returns false if there are none. A damaged
+ * file is ignored with a warning. */
 bool cache_load(struct topology *t);
 
 /* Writes the link and peer rates of `t` to the cache. */
@@ -55,8 +53,7 @@ int cache_store(const struct topology *t, struct err *err);
 /* Builds the path of the file `name` in the cache directory and stores it in `ret`. */
 int cache_file(const char *name, char *ret, size_t size, struct err *err);
 
-/* Writes a file of the cache. Creates the cache directory if it does not exist. On failure, an old file stays
- * unchanged. */
+/* Writes a file of the cache. Creates the directory if needed. On failure, an old file stays unchanged. */
 int cache_write(const char *path, const char *text, size_t bytes, struct err *err);
 
 /* Writes the file at `path`. A reader sees either the whole old file or the whole new file. */

@@ -1,6 +1,6 @@
-/* The cache of measured transfer rates, $XDG_CACHE_HOME/tutti/machine-HASH.json. HASH is a hash of the
- * devices, so that the rates are never used for other devices. The file is a topology file, but only the
- * rates of links and peers are used. A file that cannot be read is ignored. */
+/* The cache of measured transfer rates, $XDG_CACHE_HOME/tutti/machine-HASH.json. HASH depends on the
+ * devices, so other devices never use these rates. The file is a topology file, but only its rates are
+ * used. A file that cannot be read is ignored. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -30,8 +30,8 @@ static int compare_durations(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Times MEASURE_REPEATS copies and stores the median rate in *ret, in bytes per second. The rate is at least
- * 2, because 1 has a special meaning in the matrix of peers (TOPOLOGY_PEER_DIRECT). */
+/* Times MEASURE_REPEATS copies and stores the median rate, in bytes per second. The rate is at least 2,
+ * because 1 means TOPOLOGY_PEER_DIRECT. */
 static int time_copy(const struct bench *b, uint32_t stream, void *dst, const void *src, uint64_t *ret)
 {
     uint64_t took[MEASURE_REPEATS + 1];
@@ -74,8 +74,8 @@ static int measure_link(const struct bench *b, uint32_t device, struct topology 
     return r;
 }
 
-/* Measures copies from one device to another. Two devices without a direct connection copy through the host.
- * Their rate counts for the machine, but the matrix of peers keeps 0 for them, which means "not direct". */
+/* Measures copies from one device to another. Without a direct connection, they go through the host. Their
+ * rate still counts for the machine, but the matrix of peers keeps 0, "not direct". */
 static int measure_peer(const struct bench *b, uint32_t from, uint32_t to, struct topology *t)
 {
     uint64_t rate = 0;

@@ -57,8 +57,8 @@ void time_cache_cpu(char *ret, size_t size)
              most != NULL ? most : "");
 }
 
-/* Writes a hash of all properties of a layer, or "" for simple layers. Layers that work on sequences or have
- * inner layers need the hash, because the words of their shape do not describe them completely. */
+/* Writes a hash of all properties of a layer, or "" for simple layers. Layers with sequences or inner
+ * layers need it, because their shape does not describe them completely. */
 static void describe_rest(const struct layer *l, char ret[16])
 {
     struct strbuf b = {0};
@@ -132,8 +132,7 @@ void time_cache_finish(struct time_cache *c)
 
 /* ---- reading ---- */
 
-/* Reads one entry, ["shape", rows, first_s, second_s, at_s], and adds it to the cache. The entry of an update
- * has no rows. */
+/* Reads one entry, ["shape", rows, first_s, second_s, at_s], into the cache. An update has no rows. */
 static int read_entry(struct time_cache *c, const struct json *row, bool layer, const char *path,
                       struct err *err)
 {
@@ -284,8 +283,7 @@ int time_cache_store(const struct time_cache *c, struct err *err)
 
 /* ---- the table of a model ---- */
 
-/* Returns the times of layer `l` for a micro-batch of `rows` samples. Returns NULL if these times were not
- * measured. */
+/* Returns the times of layer `l` for `rows` samples. Returns NULL if they were not measured. */
 static const struct time_entry *find_layer(const struct time_cache *c, const struct model *m, uint32_t l,
                                            uint32_t first_trained, uint32_t rows)
 {
@@ -294,8 +292,8 @@ static const struct time_entry *find_layer(const struct time_cache *c, const str
     return time_cache_find(c, shape, rows);
 }
 
-/* Returns the index of the first layer with weights. This layer and the layers before it do not compute the
- * gradient of their input. */
+/* Returns the index of the first layer with weights. Layers up to it do not compute the gradient of their
+ * input. */
 static uint32_t first_trained(const struct model *m)
 {
     for (uint32_t l = 0; l < m->n_layers; l++) {
@@ -316,8 +314,7 @@ static bool measured_at(const struct time_cache *c, const struct model *m, uint3
     return true;
 }
 
-/* Inserts a size into the axis, so that the sizes stay in ascending order. Does nothing if the axis already
- * has this size. */
+/* Inserts a size into the axis in ascending order. Does nothing if it is already there. */
 static void add_size(struct table_axis *axis, uint32_t rows)
 {
     uint32_t i = axis->n;

@@ -50,15 +50,15 @@ struct time_cache {
 /* Writes the name of this computer's processor to `ret`, followed by the instruction set in use. */
 void time_cache_cpu(char *ret, size_t size);
 
-/* Writes the shape of a layer to `ret`: the kind, sizes, activation and so on. Layers of the same shape take
- * the same time. `dx` is true if the backward pass computes the gradient of the layer's input. */
+/* Writes the shape of a layer to `ret`: its kind, sizes, activation and so on. Layers of one shape take
+ * the same time. `dx` tells whether the backward pass computes the input's gradient. */
 void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX]);
 
-/* Writes the shape of an optimizer update to `ret`. It consists of the optimizer's name and `w_bytes`, the
- * number of bytes of weights. */
+/* Writes the shape of an optimizer update to `ret`: the optimizer's name and `w_bytes`, its bytes of
+ * weights. */
 void time_shape_update(const struct optimizer *o, uint64_t w_bytes, char ret[TIME_SHAPE_MAX]);
 
-/* Loads the times for `place`. The result is empty if there is no file. A damaged file is ignored with a
+/* Loads the times for `place`. Without a file the result is empty. A damaged file is ignored with a
  * warning. */
 void time_cache_load(const struct time_place *place, struct time_cache *ret);
 
@@ -71,16 +71,15 @@ void time_cache_finish(struct time_cache *c);
 /* Builds the path of the cache file for `place` and stores it in `ret`. */
 int time_cache_path(const struct time_place *place, char *ret, size_t size, struct err *err);
 
-/* Returns the entry for a shape and a number of rows, or NULL if there is no such entry. `rows` is 0 for an
- * update. */
+/* Returns the entry for a shape and a number of rows, or NULL. `rows` is 0 for an update. */
 const struct time_entry *time_cache_find(const struct time_cache *c, const char *shape, uint32_t rows);
 
 /* Adds an entry to the cache. Replaces an old entry with the same shape and rows. */
 void time_cache_put(struct time_cache *c, const struct time_entry *e);
 
-/* Makes the profile table of a model. Uses the micro-batch sizes at which every layer was measured, and
- * returns NULL if there is no such size. The last layer of the model must be the loss. Stores the time of the
- * oldest measurement in *ret_at. The caller destroys the table's arena. */
+/* Makes the profile table of a model. It has the micro-batch sizes at which every layer was measured.
+ * Returns NULL if there is none. The last layer must be the loss. *ret_at is the time of the oldest
+ * measurement. The caller destroys the table's arena. */
 struct table *time_cache_table(const struct time_cache *c, const struct model *m, const struct optimizer *o,
                                uint64_t *ret_at);
 

@@ -21,8 +21,7 @@
 
 #define BUDGET_NS 300000000ull /* time budget of one measurement */
 
-/* Untimed runs that come first. They warm up the caches. On the cpu, the first matrix products also try
- * several algorithms. */
+/* Untimed runs that come first and warm up the caches. On the cpu, they also try several algorithms. */
 #define WARM_UP 4
 
 #define LEAST 3  /* fewest repetitions */
@@ -65,15 +64,15 @@ uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
     return 2 * aligned(w_bytes) + aligned(optimizer_state_bytes(o, w_bytes));
 }
 
-/* Returns the number of bytes of a layer (w, dw, x and s) that are not in the caches during training. The
- * repetitions cycle through several copies of these bytes. */
+/* Returns the bytes of a layer that are not in the caches during training. The repetitions cycle through
+ * several copies of them. */
 static uint64_t layer_cold_bytes(const struct layer_sizes *s)
 {
     return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
 }
 
-/* Returns the number of copies of `bytes` bytes that the repetitions cycle through. The copies must fit into
- * `available` bytes. More copies than repetitions, or more than TIMER_COLD_BYTES in total, are not useful. */
+/* Returns how many copies of `bytes` bytes the repetitions cycle through. The copies must fit into
+ * `available` bytes. More than TIMER_COLD_BYTES in total are not useful. */
 static uint32_t count_copies(uint64_t bytes, uint64_t available)
 {
     uint64_t n = bytes > 0 ? (available < TIMER_COLD_BYTES ? available : TIMER_COLD_BYTES) / bytes : 1;
@@ -93,8 +92,8 @@ static void *take(struct blocks *b, uint64_t bytes)
     return bytes > 0 ? p : NULL;
 }
 
-/* Fills host memory with numbers between 0.25 and 0.5. These numbers cause no infinities and no denormals.
- * They are also valid second moments of an optimizer. */
+/* Fills host memory with numbers between 0.25 and 0.5. They cause no infinities and no denormals, and are
+ * valid second moments. */
 static void fill(struct timer *t, uint64_t bytes)
 {
     float *v = t->host;
@@ -173,8 +172,8 @@ static int launch(void *ctx, const struct op_call *call)
     return devset_launch(w->timer->devices, w->stream, call);
 }
 
-/* Enqueues a forward pass in the same way as training does. In training, some loss layers compute their
- * result only in the backward pass. */
+/* Enqueues a forward pass just like training. Some loss layers compute their result only in the backward
+ * pass. */
 static int run_forward(const struct timed_task *w, const struct layer_io *io, const struct op_sink *sink)
 {
     struct layer_io in = *io;
@@ -193,8 +192,7 @@ static int enqueue(struct timed_task *w)
                        : run_forward(w, &w->io[i], &sink);
 }
 
-/* Runs the task `n` times and marks the begin and end of each repetition. Replaces the marks by the `n`
- * durations. */
+/* Runs the task `n` times and marks the begin and end of each. Replaces the marks by `n` durations. */
 static int run_repetitions(struct timed_task *w, uint32_t n)
 {
     struct timer *t = w->timer;
@@ -234,8 +232,8 @@ static int time_task(struct timed_task *w, double *ret_s, struct err *err)
     return 0;
 }
 
-/* Gives every operand of a layer an address on the device. Target and result come last. Returns the number of
- * bytes before the target. All of these bytes are floats. */
+/* Gives every operand of a layer an address on the device. Target and result come last. Returns the number
+ * of bytes before the target, which are all floats. */
 static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool dx, uint32_t rows)
 {
     struct timer *t = w->timer;
@@ -266,8 +264,8 @@ static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool 
     return filled;
 }
 
-/* Fills the first `bytes` bytes of the device with floats. Fills the target behind them with zeros, because
- * class 0 is valid for every loss. */
+/* Fills the first `bytes` bytes of the device with floats. The target behind them gets zeros, because
+ * class 0 is always valid. */
 static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
 {
     int r = 0;

@@ -14,8 +14,7 @@
 #include "base/err.h"
 #include "kernels/layer.h"
 
-/* Repetitions cycle through this many bytes, so that the processor caches no longer have the data of earlier
- * repetitions. */
+/* Repetitions cycle through this many bytes, so that the caches do not have their data. */
 #define TIMER_COLD_BYTES (128ull << 20)
 
 struct timer;
@@ -28,8 +27,8 @@ struct timer_config {
     uint32_t threads;
     /* Bytes of host memory. Must be enough for the largest layer and the largest update. */
     uint64_t bytes;
-    /* Bytes of device memory. Must be enough for the largest layer. With TIMER_COLD_BYTES more, the times are
-     * more accurate. An update is timed on the device only if it fits. */
+    /* Bytes of device memory, enough for the largest layer. With TIMER_COLD_BYTES more, times are more
+     * accurate. An update is timed on the device only if it fits. */
     uint64_t device_bytes;
 };
 
@@ -45,14 +44,14 @@ int timer_open(const struct timer_config *c, struct timer **ret, struct err *err
 /* Closes the device and frees the timer. `t` may be NULL. */
 void timer_close(struct timer *t);
 
-/* Measures the forward and the backward pass of a layer with `rows` samples. Stores the median times in
- * *ret_fwd_s and *ret_bwd_s, in seconds. The backward pass adds to dW. It computes the gradient of the input
- * only if `dx` is true. Returns -ENOSPC if the layer does not fit into the memory of the timer. */
+/* Measures the forward and backward pass of a layer with `rows` samples. Stores the median times in
+ * seconds. The input's gradient is computed only if `dx` is true. Returns -ENOSPC if the layer does not
+ * fit into the timer's memory. */
 int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, double *ret_fwd_s,
                 double *ret_bwd_s, struct err *err);
 
-/* Measures an update of `w_bytes` bytes of weights, on the host and on the device. Stores the times in
- * seconds. Stores 0 in *ret_device_s if the update does not fit on the device. */
+/* Measures an update of `w_bytes` bytes of weights on host and device. Stores the times in seconds.
+ * *ret_device_s is 0 if it does not fit on the device. */
 int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, double *ret_host_s,
                  double *ret_device_s, struct err *err);
 
