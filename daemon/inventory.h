@@ -47,7 +47,7 @@ void inventory_probe_command(const struct config *c, const char *only,
 int inventory_parse_probe(const char *text, size_t bytes, int exit, struct inventory *ret, struct err *err);
 
 /* Updates the devices that were probed again with the result `now`. Bit i of `devices` stands for device
- * i. A device that is missing in `now` has no memory for jobs. */
+ * i. A device that is missing in `now` has no memory for jobs. A renumbered device gets its new number. */
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now);
 
 /* Counts the memory in use on this device as available. It belongs to a worker of an earlier daemon, which

@@ -82,8 +82,8 @@ int state_open(const struct state_config *config, struct state **ret, struct err
 void state_close(struct state *s);
 
 /* Calls `each` for every live job in ascending order of ids. Stops if `each` fails. Called once at start.
- * Blocks. Checks the rows of these jobs. Other rows are checked now if the database is small, or later in
- * the pool. */
+ * Blocks. Checks the rows of these jobs. A small database is checked completely. A large one is checked
+ * later in the pool, and `die` is called if it is damaged. */
 int state_load(struct state *s, int (*each)(void *ctx, const struct state_job *job, struct err *err),
                void *ctx, struct err *err);
 

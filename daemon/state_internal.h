@@ -202,8 +202,8 @@ int schema_migrate(const char *path, sqlite3 *db, int version, struct err *err);
 int state_check_rows(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows, struct err *err);
 
 /* Runs one transaction on the writer and then writes the mark. `change` makes the changes and may raise
- * numbers in `next`. It may be NULL. Blocks. Returns an SQLite code. If the mark cannot be written,
- * s->failure says why. */
+ * numbers in `next`. If it is NULL, only the numbers are written. Blocks. Returns an SQLite code. If the
+ * mark cannot be written, s->failure says why. */
 int state_commit_changes(struct state *s, int (*change)(struct state *s, void *ctx, struct state_mark *next),
                          void *ctx);
 

@@ -162,9 +162,9 @@ void job_finish(struct prepared_job *j);
 
 #define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
 
-/* Stores the sizes that micro_batch "auto" tries, in this order, and returns their number.
- * s->resolved.replicas must be set. The numbers of tasks are limited by GRAPH_MAX_TASKS and
- * AUTO_MOST_TASKS. The last size is the smallest and usually needs the least memory. */
+/* Stores the sizes that micro_batch "auto" tries, first to last, and returns their number.
+ * s->resolved.replicas must be set. Each size has at most GRAPH_MAX_TASKS tasks. All but the last have at
+ * most AUTO_MOST_TASKS together. The last is the smallest and usually needs the least memory. */
 uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[JOB_MAX_DIVISORS]);
 
 /* Computes the least memory per device with which the job can be planned. If "auto" may still choose the

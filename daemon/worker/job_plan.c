@@ -262,9 +262,9 @@ static uint64_t tasks_of(const struct spec *s, uint32_t rows)
     return 2ull * s->model.n_layers * (s->train.global_batch / rows);
 }
 
-/* Stores the sizes that "auto" may choose, the most promising first, and returns their number. First come
- * AUTO_ROWS down to AUTO_LEAST_ROWS, then larger sizes. Smaller sizes come last, because they are slow,
- * and only with at most AUTO_TASKS tasks. */
+/* Stores the sizes that "auto" may choose, the most promising first, and returns their number. Divisors
+ * from AUTO_ROWS down to AUTO_LEAST_ROWS come first, then larger ones. Smaller ones come last, because
+ * they are slow, and only with at most AUTO_TASKS tasks. */
 static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t divisors[MAX_DIVISORS], n_ret = 0;

@@ -738,7 +738,7 @@ static void fill_report(struct trainer *t, uint64_t start_ns)
     rep->counted_peer = c.peer_bytes;
 }
 
-/* Records a failure: the steps done and the devices at fault. The device set must be open for that. */
+/* Records a failure: the steps done and the devices at fault. Only an open device set knows these devices. */
 static void fail(struct trainer *t, struct err *err)
 {
     struct device_blame blame;

@@ -232,7 +232,7 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
 }
 
 /* Returns the number of replicas to try. harmony-dp gets one per device if the batch allows it. `auto`
- * gets fewer, each on several devices, because its search has tried the rest. Other policies get 1. */
+ * gets fewer, each on several devices, because its search has tried one per device. Other policies get 1. */
 static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micro_batch)
 {
     uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;

@@ -259,7 +259,7 @@ const struct worker_option *verb_find_option(const struct worker_verb *v, const 
  * it. */
 int verb_refuse_option(const struct worker_verb *v, const char *name, struct err *err);
 
-/* Checks that every option in v->needs was given, then calls v->check. given() tells whether an option was
+/* Checks that every option in v->needs was given, then calls v->check. `given` tells whether an option was
  * given. Returns 0 or -EINVAL. */
 int verb_check_options(const struct worker_verb *v, const struct verb_options *o,
                        bool (*given)(const void *line, const char *name), const void *line, struct err *err);

@@ -69,7 +69,7 @@ static double random_unit(uint64_t seed, uint64_t n)
 }
 
 /* Returns the weight of token `i`, which is proportional to its probability. The token `best` has weight
- * 1. Tokens below `least`, the k-th largest logit, have weight 0. */
+ * 1. `least` is the token with the k-th largest logit. Tokens below it have weight 0. */
 static double weigh(const struct sampler *s, const float *logits, uint32_t best, uint32_t least, uint32_t i)
 {
     if (is_larger(logits, least, i))
