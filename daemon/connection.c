@@ -1,8 +1,7 @@
 /* Implements the connections of connection.h.
  *
- * Sending needs no memory as long as the other side reads. A line goes straight to the socket, and only the
- * part that the socket does not accept is copied and queued. So the daemon can send an error answer even when
- * memory has run out.
+ * A line goes straight to the socket. Only bytes that the socket does not take are copied and queued. So an
+ * error answer can be sent even when memory has run out.
  */
 #include "daemon/connection.h"
 

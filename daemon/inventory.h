@@ -1,9 +1,9 @@
-/* The devices that this daemon hands out: virtual cpu devices, devices that `tutti-worker --probe` found, or
- * the devices of a topology file.
+/* The devices that this daemon hands out. They are virtual, found by `tutti-worker --probe`, or listed in a
+ * topology file.
  *
- * The daemon never touches a device itself. It relies on a probe that runs before the loop starts, and on
- * later probes (reprobe.h). Loop thread only. After the start only inventory_count_own and inventory_refresh
- * change the inventory.
+ * The daemon never touches a device itself. It relies on a probe at the start and on later probes
+ * (reprobe.h). After the start only inventory_count_own and inventory_refresh change the inventory. Loop
+ * thread only.
  */
 #ifndef DAEMON_INVENTORY_H
 #define DAEMON_INVENTORY_H

@@ -1,8 +1,8 @@
 /* The server on tutti.sock: accepts clients, greets them, and passes their lines to request.c. Loop thread
  * only.
  *
- * The number of connections is limited. When a new client exceeds the limit, the client that has been idle
- * longest is closed. Clients that watch or wait for an answer are never closed for this reason.
+ * The number of connections is limited. To make room, the client that was idle longest is closed. Clients
+ * that watch or wait for an answer are not idle.
  */
 #ifndef DAEMON_SERVER_H
 #define DAEMON_SERVER_H

@@ -1,8 +1,8 @@
-/* One client's connection to tutti.sock, as the daemon sees it: sending, counting unanswered requests, and
- * watching. server.c makes the object, and request.c answers on it. Loop thread only.
+/* One client's connection to tutti.sock: sending, counting unanswered requests, and watching. Loop thread
+ * only.
  *
- * The object outlives the connection itself. Its memory stays until its last request is answered. Answers to
- * a client that has gone are dropped.
+ * The object stays until its last request is answered, even if the client has gone. Answers to a client that
+ * has gone are dropped.
  */
 #ifndef DAEMON_SERVER_CLIENT_H
 #define DAEMON_SERVER_CLIENT_H

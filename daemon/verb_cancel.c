@@ -1,8 +1,8 @@
-/* Method cancel: ends a queued job at once, and stops a running job. A running job writes a checkpoint first,
- * unless the client asks to kill it. Answers when the change is on disk.
+/* Method cancel: ends a queued job at once, and stops a running job. A running job writes a checkpoint
+ * first, unless the client asks to kill it.
  *
- * The job is altered and saved. If there is no memory for the save, the job is restored, and the answer is an
- * error.
+ * Answers when the change is on disk. If there is no memory to save the change, it is undone and the answer
+ * is an error.
  */
 #include <stdlib.h>
 

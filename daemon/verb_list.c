@@ -1,7 +1,7 @@
 /* Method list: returns jobs in short form, as many as fit into one line.
  *
- * Live jobs are in memory. All other jobs are read from the state, and their texts are made in the pool. If a
- * job is in both places, the record in memory is used, because it is newer.
+ * Live jobs are in memory. All others are read from the state in the pool. If a job is in both places, the
+ * newer record in memory is used.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
-/* Reads the section `data`, and checks that the model can take data of this format. The model has been read
- * before.
+/* Reads the section `data` and checks that the model can take such data.
  *
- * No file is opened here. dataset_open checks later that the files exist and have the right content.
+ * The model was read before. No file is opened here. dataset_open checks the files later.
  */
 #include <errno.h>
 #include <float.h>

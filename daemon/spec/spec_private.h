@@ -1,8 +1,7 @@
 /* Declarations that the source files of the spec reader share. Only spec*.c includes this header.
  *
- * spec.c reads the top level and calls one spec_read_* function per section. These functions use the
- * spec_take_* functions below, which extend json_take_* (base/json.h) with limits and with messages that tell
- * a user what to write.
+ * spec.c reads the top level and calls one spec_read_* function per section. They use the spec_take_*
+ * functions below, which add limits and messages to json_take_*.
  */
 #ifndef DAEMON_SPEC_SPEC_PRIVATE_H
 #define DAEMON_SPEC_SPEC_PRIVATE_H

@@ -1,9 +1,7 @@
-/* Reads GPT-2 and Llama models. A spec gives the name of a size ("124M"), the shape, a Hugging Face config,
- * or a Hugging Face folder. Each of them becomes a struct transformer, from which the chain of layers is
- * built.
+/* Reads GPT-2 and Llama models and builds their chains of layers. A spec gives the name of a size, the
+ * shape, a Hugging Face config, or a Hugging Face folder.
  *
- * Only {"from": DIR} opens files, through spec_options.read_folder, because nothing is known about that model
- * without its config.json.
+ * Only {"from": DIR} opens files, through spec_options.read_folder.
  */
 #include <errno.h>
 #include <inttypes.h>
