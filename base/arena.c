@@ -64,8 +64,8 @@ static _Noreturn void out_of_memory(size_t bytes)
     abort();
 }
 
-/* These three functions call malloc, calloc and realloc. Inside a scope of bounded work they use mem.h
- * instead, so that a test can make an allocation fail. */
+/* These call malloc, calloc and realloc. Inside a scope of bounded work they use mem.h, where a test can
+ * make an allocation fail. */
 static void *get(size_t bytes)
 {
     return bounded_is_open() ? mem_alloc(bytes) : malloc(bytes ? bytes : 1);
@@ -116,8 +116,8 @@ void *xrealloc(void *p, size_t bytes)
     void *q = get_more(p, bytes);
 
     if (!q && known)
-        /* realloc failed, so the old block is still allocated. The scope must know the block to free it
-         * later. */
+        /* The old block is still allocated, because realloc failed. The scope must know the block to free
+         * it later. */
         bounded_remember(p, before);
     if (!q)
         out_of_memory(bytes);

@@ -19,8 +19,8 @@ struct arena *arena_create(void);
 /* Frees the arena and everything that was allocated from it. `a` may be NULL. */
 void arena_destroy(struct arena *a);
 
-/* Returns `bytes` bytes of zeroed memory, aligned to 16 bytes. The memory is valid until arena_destroy.
- * Each request for 0 bytes also returns a distinct pointer. */
+/* Returns `bytes` bytes of zeroed memory, aligned to 16 bytes. It is valid until arena_destroy. A request
+ * for 0 bytes also returns a pointer of its own. */
 void *arena_alloc(struct arena *a, size_t bytes);
 /* Returns a zeroed array of `count` elements of `size` bytes each. Aborts when count * size overflows. */
 void *arena_alloc_array(struct arena *a, size_t count, size_t size);

@@ -8,9 +8,8 @@
 
 /* Encodes the `bytes` bytes at `data` as base64 and appends the text to `b`. */
 void base64_add(struct strbuf *b, const void *data, size_t bytes);
-/* Decodes the `chars` characters at `text` into `ret`, which must have space for 3 bytes per 4 characters.
- * Returns the number of bytes written, or -EINVAL when `text` is not base64. `ret` may be `text`, because
- * decoding in place is safe. */
+/* Decodes `chars` characters of base64 into `ret`. Returns the number of bytes, or -EINVAL when `text` is
+ * not base64. `ret` needs 3 bytes for every 4 characters, and may be `text` itself. */
 long base64_decode(const char *text, size_t chars, void *ret);
 
 #endif

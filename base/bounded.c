@@ -59,8 +59,8 @@ static size_t slot_of(const struct scope *s, const void *p)
     return (size_t)(h >> 32) & (s->n_slots - 1);
 }
 
-/* Returns the index of the slot of block `p`. If `p` is not in the table, returns the unused slot where
- * `p` would go. */
+/* Returns the index of the slot that holds block `p`. If `p` is not in the table, returns the free slot
+ * for it. */
 static size_t find_slot(const struct scope *s, const void *p)
 {
     size_t i = slot_of(s, p);
@@ -87,8 +87,7 @@ static int grow_table(struct scope *s)
     return 0;
 }
 
-/* Empties slot `i`. Blocks in the next slots that collided with it move up, so that find_slot
- * still finds them. */
+/* Empties slot `i`. Blocks in the next slots move up if necessary, so that find_slot still finds them. */
 static void clear_slot(struct scope *s, size_t i)
 {
     size_t mask = s->n_slots - 1;
@@ -176,16 +175,16 @@ static void free_all(struct scope *s)
         free(s->slots[i].at);
 }
 
-/* Returns freed memory to the system after a large scope. Otherwise the heap would keep the memory for
- * later requests, and the process would occupy memory that it may never need again. */
+/* Returns freed memory to the system after a large scope. Otherwise the process would keep memory that it
+ * may never need again. */
 static void return_memory(const struct bounded *b)
 {
     if (b->peak_bytes > TRIM_ABOVE)
         malloc_trim(0);
 }
 
-/* Calls work(arg), and frees the scope's memory when the scope ends early. setjmp is called in this
- * separate function, because longjmp makes the changed local variables of the function indeterminate. */
+/* Calls work(arg), and frees the scope's memory when the scope ends early. It is a separate function
+ * because longjmp spoils the local variables of the function that calls setjmp. */
 static int run_in(struct scope *s, int (*work)(void *arg), void *arg)
 {
     if (setjmp(s->end) == 0)

@@ -32,13 +32,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The limits and the results of one scope. The caller of bounded_run sets the first four fields, and
- * bounded_run sets the others. */
+/* The limits and the results of one scope. The caller sets the first four fields, and bounded_run sets the
+ * others. */
 struct bounded {
-    /* The maximum number of bytes that the function may have in use at any time. 0 means no limit. */
+    /* The largest number of bytes that the function may use at a time. 0 means no limit. */
     uint64_t limit_bytes;
-    /* Returns true to end the scope. Called on the thread that runs the function. May be NULL if nothing
-     * needs to stop the scope. */
+    /* Returns true to end the scope. It is called on the thread that runs the function. May be NULL. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
     /* The number of calls of bounded_poll per call of `stop`. 0 means BOUNDED_POLL_EVERY. */
@@ -55,8 +54,8 @@ struct bounded {
 
 #define BOUNDED_POLL_EVERY 1024
 
-/* Calls work(arg) in a new scope. Returns the result of `work`, or -ENOMEM or -ECANCELED when the scope
- * ended early. No other scope may be open on this thread. */
+/* Calls work(arg) in a new scope and returns its result. Returns -ENOMEM or -ECANCELED when the scope
+ * ended early. Scopes do not nest. */
 int bounded_run(struct bounded *b, int (*work)(void *arg), void *arg);
 
 /* ---- functions for code inside a scope ---- */
@@ -66,16 +65,15 @@ extern _Thread_local uint32_t bounded_polls_left; /* calls of bounded_poll until
 /* Calls the `stop` function of the open scope, if there is one. Ends the scope when `stop` returns true. */
 void bounded_ask(void);
 
-/* Call this in each iteration of a long loop, at least once every few microseconds, so that the scope can
- * be stopped there. A call costs one decrement. */
+/* Call this in every long loop, at least once every few microseconds. It lets the scope stop there, and
+ * costs one decrement. */
 static inline void bounded_poll(void)
 {
     if (--bounded_polls_left == 0)
         bounded_ask();
 }
 
-/* Does the same as `n` calls of bounded_poll. A loop with very short iterations calls this function once
- * every `n` iterations. */
+/* Does the same as `n` calls of bounded_poll. Use it in loops whose iterations are very short. */
 static inline void bounded_poll_steps(size_t n)
 {
     if (n >= bounded_polls_left)
@@ -88,14 +86,13 @@ static inline void bounded_poll_steps(size_t n)
 
 /* Returns true when a scope is open on this thread. */
 bool bounded_is_open(void);
-/* Call this before an allocation of `bytes` bytes. It ends the scope when the allocation would exceed the
- * limit. `old` is the block that realloc is about to replace, or NULL. */
+/* Call this before an allocation of `bytes` bytes. It ends the scope when that would exceed the limit.
+ * `old` is the block that realloc will replace, or NULL. */
 void bounded_charge(const void *old, size_t bytes);
 /* Call this after an allocation. It records that the block of `bytes` bytes at `p` belongs to the scope. */
 void bounded_remember(void *p, size_t bytes);
-/* Call this before `p` is freed or reallocated. It removes `p` from the scope, stores the block's size in
- * *ret_bytes and returns true. If `p` does not belong to the scope, it returns false and leaves *ret_bytes
- * alone. */
+/* Removes the block `p` from the scope and returns true. Call this before `p` is freed or reallocated.
+ * *ret_bytes is the block's size. Returns false when the block does not belong to the scope. */
 bool bounded_forget(void *p, size_t *ret_bytes);
 /* Call this when the system has no memory. It ends the open scope with -ENOMEM. It returns only when no
  * scope is open. */

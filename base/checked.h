@@ -1,5 +1,4 @@
-/* Arithmetic on numbers that a user chose. The functions report an overflow to the caller instead of
- * wrapping around. */
+/* Arithmetic that detects overflow, for numbers that a user chose. */
 #ifndef BASE_CHECKED_H
 #define BASE_CHECKED_H
 
@@ -26,7 +25,7 @@ static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *ret)
     return true;
 }
 
-/* Returns `v` rounded up to a multiple of `to`, which must be a power of two. Does not check for overflow. */
+/* Rounds `v` up to a multiple of `to`, which must be a power of two. Does not check for overflow. */
 static inline uint64_t round_up(uint64_t v, uint64_t to)
 {
     return (v + to - 1) & ~(to - 1);

@@ -1,12 +1,12 @@
-/* Functions that read the time. They call hooks, so that a test can replace the clock. Programs measure
- * intervals with the monotonic clock and show dates from the wall clock. */
+/* Functions that read the time. Intervals use the monotonic clock, and dates use the wall clock. A test
+ * can replace both clocks by hooks. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
 #include <stdint.h>
 
-/* The functions behind clock_now_ns, clock_wall_ns and clock_sleep_ns. `ctx` is passed to each of them. A
- * hook that is NULL means the system's clock, so a test sets only the hooks that it needs. */
+/* Functions that replace the system's clock in tests. A hook that is NULL keeps the system's clock. Each
+ * hook gets `ctx`. */
 struct clock_hooks {
     uint64_t (*monotonic_ns)(void *ctx);
     uint64_t (*wall_ns)(void *ctx);

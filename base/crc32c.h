@@ -5,12 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Extends the checksum `crc` by the `bytes` bytes at `data` and returns the new checksum. Start with crc =
- * 0. To checksum data in pieces, pass the result of one piece as the `crc` of the next. */
+/* Adds `bytes` bytes to the checksum `crc` and returns the new checksum. The first call gets 0. To
+ * checksum data in pieces, pass each result on to the next call. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t bytes);
 
-/* The same as crc32c, but without special processor instructions. crc32c calls it on processors that lack
- * them, and tests call it directly. */
+/* Does the same as crc32c, without special processor instructions. crc32c calls it on processors that lack
+ * them. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t bytes);
 
 #endif

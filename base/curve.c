@@ -1,5 +1,5 @@
-/* Implements the loss curve of curve.h. `sum` collects values until there are `stride` of them. Their mean
- * then becomes a point. A curve belongs to one thread at a time. */
+/* Implements the loss curve of curve.h. Values are added to `sum`. After `stride` values, their mean
+ * becomes a point. A curve belongs to one thread at a time. */
 #include "base/curve.h"
 
 #include <inttypes.h>
@@ -10,8 +10,7 @@ static uint32_t stride_of(const struct curve *c)
     return c->stride > 0 ? c->stride : 1;
 }
 
-/* Drops all points from step `step` on. Needed when a run resumes from an earlier checkpoint and repeats
- * these steps. */
+/* Drops all points from `step` on. A run that resumes from an earlier checkpoint repeats these steps. */
 static void drop_from(struct curve *c, uint64_t step)
 {
     while (c->n > 0 && c->points[c->n - 1].step >= step)

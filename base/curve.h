@@ -12,8 +12,7 @@
 #include "base/strbuf.h"
 
 #define CURVE_POINTS 256
-/* The largest magnitude of a value in a curve. Larger values are ignored, so that the sum of a job's values
- * stays finite. */
+/* The largest magnitude that a curve accepts. Larger values are ignored, so that sums stay finite. */
 #define CURVE_MOST 1e290
 
 struct curve_point {
@@ -26,23 +25,20 @@ struct curve {
     struct curve_point points[CURVE_POINTS];
     uint32_t n;      /* points in use */
     uint32_t stride; /* values per point; 0 means 1 */
-    /* The number of values in `sum` that are not yet part of a point. Always less than `stride`. */
+    /* The number of values in `sum`. It is always less than `stride`. */
     uint32_t pending;
     uint64_t step; /* the step of the last value added */
     double sum;    /* the sum of the pending values */
 };
 
-/* Adds the value of a step to the curve. Ignores a value that is not finite or exceeds CURVE_MOST in
- * magnitude.
+/* Adds the value of a step to the curve. A value that is not finite or exceeds CURVE_MOST is ignored.
  *
- * Steps normally ascend. When a run resumes from an earlier checkpoint, steps are repeated. curve_add then
- * drops all points from the repeated step on. */
+ * Steps normally ascend. When a step is repeated after a resume, all points from that step on are dropped. */
 void curve_add(struct curve *c, uint64_t step, double value);
-/* Appends the points as JSON, [[step,value],...]. The last point is the mean of the pending values, if
- * there are any. */
+/* Appends the points as JSON, [[step,value],...]. Values that are not yet a point become the last point. */
 void curve_json(const struct curve *c, struct strbuf *b);
-/* Sets the curve to the points that curve_json wrote. Skips elements that do not have the form
- * [step,value]. `points` may be NULL. */
+/* Sets the curve to points that curve_json wrote. Elements of another form are skipped. `points` may be
+ * NULL. */
 void curve_from_json(struct curve *c, const struct json *points);
 
 #endif

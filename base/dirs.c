@@ -1,5 +1,5 @@
-/* Implements dirs_make of dirs.h. It creates the missing directories of the path one after another and
- * syncs each parent. Any thread may call it. */
+/* Implements dirs_make. It creates the missing directories one after another and syncs each parent. Any
+ * thread may call it. */
 #include "base/dirs.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Syncs the parent directory of `path`. Returns 0 without a sync when this process may not read the
+/* Syncs the parent directory of `path`. Does nothing and returns 0 when this process may not read the
  * parent. */
 static int sync_parent(const char *path)
 {

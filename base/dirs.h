@@ -6,12 +6,10 @@
 
 #include "base/err.h"
 
-/* Creates the directory `path` and its missing parents with `mode`, like mkdir -p. Existing directories
- * are not changed.
+/* Creates the directory `path` and its missing parents, like mkdir -p. New directories get `mode` and are
+ * synced to disk. A parent that this process may not read is not synced.
  *
- * Each new directory's entry is synced to disk in its parent. A parent that this process may not read is
- * not synced. On failure the error gives the path of the directory that could not be created. The message
- * calls the directory `what`, for example "the output directory". */
+ * Messages call the directory `what`, for example "the output directory". */
 int dirs_make(const char *path, mode_t mode, const char *what, struct err *err);
 
 #endif

@@ -18,7 +18,7 @@
 
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap)
 {
-    /* This buffer is longer than err->msg. So utf8_scrub notices when the text is too long, and marks the
+    /* The buffer is longer than err->msg, so that utf8_scrub notices a text that is too long and marks the
      * cut. */
     char msg[sizeof err->msg + 8], where[sizeof err->path];
 

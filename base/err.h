@@ -19,15 +19,15 @@ struct err {
     char msg[768];
 };
 
-/* These functions record a failure in `err` and return `code`, so that a caller can write
- * `return err_set(err, -EINVAL, ...)`. err_set leaves the path empty. */
+/* These record a failure in `err` and return `code`. So a caller can write `return err_set(err, -EINVAL,
+ * ...)`. err_set leaves the path empty. */
 int err_set(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int err_set_at(struct err *err, int code, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap);
 
-/* Writes "path: msg" to `buf`, or only "msg" when there is no path, and returns the text. The text is on
- * one line and safe to show. The result is never NULL. */
+/* Writes "path: msg" to `buf` and returns `buf`. Without a path it writes only "msg". The text is one line
+ * and safe to show. */
 const char *err_text(const struct err *err, char *buf, unsigned long size);
 
 #endif

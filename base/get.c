@@ -1,5 +1,5 @@
-/* Implements the tolerant JSON lookups of get.h. Strings are returned unchanged, so code that shows a
- * string to a person must scrub it first. */
+/* Implements the tolerant JSON lookups of get.h. Strings are not scrubbed: scrub them before you show
+ * them. */
 #include "base/get.h"
 
 #include <stddef.h>

@@ -44,8 +44,8 @@ static const struct json *out(const cJSON *item)
 
 /* --------------------------------------------------------------- checks after the scan: keys, numbers */
 
-/* The path from the root to the node that check_tree visits, as a linked list on the stack. If a check
- * fails, format_tree_path turns the list into text such as "model.layers[2]". */
+/* The path from the root to the node that check_tree visits. It is a linked list on the stack.
+ * format_tree_path turns it into text such as "model.layers[2]". */
 struct tree_path {
     const struct tree_path *up; /* the parent's path; NULL at the root */
     const char *key;            /* NULL when the parent is an array */
@@ -70,8 +70,8 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorts the keys and returns a key that occurs twice, or NULL. Comparing all pairs would be too slow,
- * because an attacker can send an object with 100,000 keys in one line. */
+/* Sorts the keys and returns a key that occurs twice, or NULL. Sorting keeps this fast for an object with
+ * 100,000 keys. */
 static const char *sort_and_find_twin(const char **keys, size_t n)
 {
     qsort(keys, n, sizeof *keys, compare_keys);
@@ -105,8 +105,8 @@ static int check_keys(const cJSON *object, const struct tree_path *at, const cha
     return err_set_at(err, -EINVAL, path, "duplicate key \"%s\" in %s; keep one of them", shown, name);
 }
 
-/* Returns -EINVAL when `node`, or a node below it, has duplicate keys or an infinite number. The recursion
- * is bounded, because the scanner accepts at most JSON_MAX_DEPTH levels. */
+/* Returns -EINVAL when the tree has duplicate keys or an infinite number. The recursion is at most
+ * JSON_MAX_DEPTH levels deep. */
 static int check_tree(const cJSON *node, const struct tree_path *at, const char *name, struct err *err)
 {
     struct tree_path below = {.up = at};
@@ -363,7 +363,7 @@ char *json_print(const struct json *node)
 
 /* ----------------------------------------------------------------------------------------------- paths */
 
-/* Copies `base` to `buf`, unless both are the same buffer. Returns the length of the text in `buf`. */
+/* Copies `base` to `buf`, unless both are the same buffer. Returns the length of the text. */
 static size_t begin_path(char *buf, size_t size, const char *base)
 {
     if (buf != base)

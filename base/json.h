@@ -34,12 +34,10 @@
 
 struct json; /* a document, or one value in it */
 
-/* Parses `text` and stores the document in *ret. Free the document with json_free. Its nodes belong to the
- * document.
+/* Parses `text` and stores the document in *ret. Free it with json_free. Messages call the document
+ * `name`, for example "job.json".
  *
- * Messages call the document `name`, for example "job.json". If `comments` is true, comments from // to
- * the end of the line are accepted. Use this for files that people write, not for messages between
- * programs. */
+ * `comments` allows // comments. Use it for files that people write. */
 int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret,
                struct err *err);
 
@@ -48,17 +46,15 @@ struct json_span {
     size_t begin, end;
 };
 
-/* Options of json_parse_with. With a zeroed struct, comments are refused, the number of values is not
- * limited, and no key is looked for. */
+/* Options of json_parse_with. A zeroed struct allows no comments, sets no limit and looks for no key. */
 struct json_options {
     bool comments; /* accept // comments */
     /* The maximum number of values in the document. 0 means no limit. Objects, arrays, strings, numbers,
      * true, false and null all count. The scanner counts before the tree is built, because a value of two
      * bytes, such as "0,", becomes a node of 64 bytes. */
     size_t max_nodes;
-    /* A key of the outermost object to look for, or NULL. *found is set to the span of the key's value in
-     * `text`. If parsing fails after that value, *found is still set, so that an answer can name the
-     * refused request. */
+    /* A key of the outermost object to look for, or NULL. *found becomes the span of its value in `text`.
+     * It is set even when parsing fails later, so that an answer can name the refused request. */
     const char *find;
     struct json_span *found;
 };
@@ -71,31 +67,31 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSO
 enum json_type json_type(const struct json *node);
 const char *json_type_name(enum json_type t); /* for messages: "a number", "an object" */
 
-/* Each function stores the value of `node` in *ret. Returns -EINVAL when the node has another type; the
- * message names `path` as the place of the node. json_u64 refuses integers above JSON_MAX_INTEGER, because
- * a double may have rounded them. */
+/* Each function stores the value of `node` in *ret. Returns -EINVAL when the node has another type.
+ * Messages name the node by `path`. json_u64 refuses integers above JSON_MAX_INTEGER, which a double
+ * cannot hold exactly. */
 int json_string(const struct json *node, const char *path, const char **ret, struct err *err);
 int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err);
 int json_double(const struct json *node, const char *path, double *ret, struct err *err);
 int json_bool(const struct json *node, const char *path, bool *ret, struct err *err);
-/* Stores a size in bytes in *ret. The node may be a whole number, or a string such as "9GB", "512MiB",
- * "1.5GiB" or "9e9". */
+/* Stores a size in bytes in *ret. The node is a whole number, or a string such as "9GB", "512MiB" or
+ * "9e9". */
 int json_bytes(const struct json *node, const char *path, uint64_t *ret, struct err *err);
-/* Parses a size such as "9GB" and stores the number of bytes in *ret. Used for sizes on the command line. */
+/* Parses a size on the command line, such as "9GB". Stores the number of bytes in *ret. */
 int json_parse_bytes(const char *text, const char *path, uint64_t *ret, struct err *err);
 
 size_t json_array_size(const struct json *node);
-/* Returns element `i` of an array, or NULL. This takes O(i) time, so loops should use json_array_first and
- * json_array_next. */
+/* Returns element `i` of an array, or NULL. It is slow for large `i`, so loops should use json_array_first
+ * and json_array_next. */
 const struct json *json_array_at(const struct json *node, size_t i);
 /* These visit the elements of an array or the members of an object. They return NULL at the end. */
 const struct json *json_array_first(const struct json *node);
 const struct json *json_array_next(const struct json *item);
-/* Returns the key of an object's member, or NULL for a node that is not a member of an object. */
+/* Returns the key of an object's member, or NULL for any other node. */
 const char *json_key(const struct json *node);
 
-/* Returns the member `key` of `object`, or NULL when the key is absent or `object` is not an object. The
- * comparison is case-sensitive. Use json_take instead if unknown keys must be reported. */
+/* Returns the member `key` of `object`, or NULL when there is none. Use json_take instead if unknown keys
+ * must be reported. */
 const struct json *json_get(const struct json *object, const char *key);
 
 enum json_need { JSON_OPTIONAL, JSON_REQUIRED };
@@ -117,46 +113,45 @@ struct json_obj {
     const char *missing;
 };
 
-/* Begins to read `node`. `path` is the JSON path of `node`, for messages. If `node` is not an object, `o`
- * records a failure. */
+/* Begins to read the object `node`. Messages call it `path`. If `node` is not an object, `o` records a
+ * failure. */
 void json_obj_begin(struct json_obj *o, const struct json *node, const char *path, struct err *err);
-/* Ends the reading. Returns the code of the first failure, or -EINVAL when the object has a key that no
+/* Ends the reading and returns the first failure, or 0. Returns -EINVAL when the object has a key that no
  * json_take call named. */
 int json_obj_end(struct json_obj *o);
 
-/* Each json_take function stores the member `key` in *ret and returns true. It returns false, and leaves *ret
- * alone, when the key is absent, the value is wrong, or an earlier call on `o` failed. An absent key is a
- * failure only with JSON_REQUIRED. */
+/* Stores the member `key` in *ret and returns true. Otherwise returns false and leaves *ret alone: the key
+ * is absent, the value is wrong, or an earlier call failed. An absent key is a failure only with
+ * JSON_REQUIRED. */
 bool json_take(struct json_obj *o, const char *key, enum json_need need, const struct json **ret);
 bool json_take_string(struct json_obj *o, const char *key, enum json_need need, const char **ret);
-/* Takes a string that is shown to people as a name. Fails when the string has a character for which
- * utf8_is_unsafe is true. The message names the character. */
+/* Takes a string that people will see as a name. An unsafe character is a failure, and the message names
+ * the character. */
 bool json_take_name(struct json_obj *o, const char *key, enum json_need need, const char **ret);
 bool json_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret);
 bool json_take_double(struct json_obj *o, const char *key, enum json_need need, double *ret);
 bool json_take_bool(struct json_obj *o, const char *key, enum json_need need, bool *ret);
 bool json_take_bytes(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret);
 /* Takes a string that must be one of `names`, and stores its index in *ret. `names` ends with NULL. For
- * any other string, the message lists the names and suggests the nearest one. */
+ * any other string, the message suggests the nearest name. */
 bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
                     int *ret);
 
-/* Records a failure that the caller found in the member `key`, or in the object itself when `key` is NULL.
- * Returns the code of the object's first failure, which is `code` if nothing failed before. */
+/* Records a failure that the caller found in the member `key`. NULL means the object itself. Returns the
+ * code of the object's first failure. */
 int json_fail(struct json_obj *o, const char *key, int code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* These write the path of a member or an element to `buf`, cut to fit. json_path_key makes
- * "train.micro_batch" from "train" and "micro_batch". json_path_index makes "layers[3]" from "layers" and
- * 3. `base` may be `buf` itself. */
+/* These write the path of a member or an element to `buf`, cut to fit. The results look like
+ * "train.micro_batch" and "layers[3]". `base` may be `buf` itself. */
 void json_path_key(char *buf, size_t size, const char *base, const char *key);
 void json_path_index(char *buf, size_t size, const char *base, size_t i);
 
-/* Returns the name with the smallest edit distance to `word`, or NULL when no name is close to `word`. */
+/* Returns the name that is most similar to `word`, or NULL when no name is close. */
 const char *json_did_you_mean(const char *word, const char *const *names, int n);
 
-/* Writes the number `v` with 15 to 17 digits. It uses the smallest number of digits that read back as the
- * same bits: 0.1, 1e+300. Whole numbers up to 2^53 have no exponent. A buffer of 32 bytes is enough. */
+/* Writes `v` with the fewest digits that read back as the same bits. Whole numbers up to 2^53 have no
+ * exponent. A buffer of 32 bytes is enough. */
 void json_format_number(double v, char *buf, size_t size);
 
 /* Appends the node to `b` as compact JSON. The keys keep the order of the document. */

@@ -25,8 +25,7 @@
 
 /* ---------------------------------------------------------------------------------------------- values */
 
-/* Describes the node for a message, for example: a string "abc", the number 3.5, an array. The text goes
- * to `buf`. */
+/* Describes the node for a message, for example: a string "abc", or the number 3.5. */
 static void describe(const struct json *node, char *buf, size_t size)
 {
     char text[64];
@@ -52,7 +51,7 @@ static void describe(const struct json *node, char *buf, size_t size)
     }
 }
 
-/* Returns true when `text` looks like a number or a boolean that was put in quotes by mistake. */
+/* Returns true when `text` looks like a number or a boolean in quotes. */
 static bool quoted_by_mistake(const char *text, enum json_type wanted)
 {
     if (wanted == JSON_BOOL)
@@ -92,8 +91,8 @@ int json_double(const struct json *node, const char *path, double *ret, struct e
     return 0;
 }
 
-/* Returns true when `v` is a whole number that was read exactly. 2^53 is refused because 2^53 + 1 is read
- * as the same double, so the user may have written either number. */
+/* Returns true when `v` is a whole number that was read exactly. 2^53 is refused, because 2^53 + 1 reads
+ * as the same double. */
 static bool is_exact(double v)
 {
     return v >= 0 && v <= (double)JSON_MAX_INTEGER && v == floor(v);
@@ -168,8 +167,7 @@ static bool same_letter(char a, char b)
 }
 
 /* Returns the number of edits that turn word `a` into word `b`. An edit inserts, deletes or replaces a
- * letter, or swaps two neighbours. Upper and lower case are the same. Words have at most MAX_WORD
- * characters. */
+ * letter, or swaps two neighbours. Case does not matter. */
 static int edit_distance(const char *a, int na, const char *b, int nb)
 {
     /* Row i is stored in rows[i % 3]. Three rows are enough, because a swap looks back two rows. */
@@ -191,8 +189,7 @@ static int edit_distance(const char *a, int na, const char *b, int nb)
     return rows[na % 3][nb];
 }
 
-/* Returns true when at most a third of the longer word was mistyped. In a short word one wrong letter is
- * allowed, but never the whole word. */
+/* Returns true when at most a third of the longer word is wrong. A short word may have one wrong letter. */
 static bool is_near(int distance, int longer)
 {
     int limit = longer / 3 > 1 ? longer / 3 : 1;
@@ -309,7 +306,7 @@ static bool take_at(struct json_obj *o, const char *key, enum json_need need, co
     return json_take(o, key, need, ret);
 }
 
-/* Sets the object's status to `r`, the result of reading a value. Returns true when `r` is 0. */
+/* Records `r`, the result of reading a value, in the object. Returns true when `r` is 0. */
 static bool settle(struct json_obj *o, int r)
 {
     o->status = r;
@@ -403,8 +400,8 @@ bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, co
     return false;
 }
 
-/* Returns the first key of the object that the reader did not name, or NULL. If `names` is not NULL, only
- * keys that look like a misspelling of one of these names are considered. */
+/* Returns the first key that the reader did not name, or NULL. With `names`, returns only a key that looks
+ * like a misspelling of one of them. */
 static const char *find_unknown(const struct json_obj *o, const char *const *names, int n)
 {
     for (const struct json *c = json_array_first(o->node); c; c = json_array_next(c))

@@ -174,7 +174,7 @@ static void skip_space(struct scan *s)
         s->at++;
 }
 
-/* Returns the value of the four hexadecimal digits at `at`, or -1 when there are no four such digits. */
+/* Returns the value of four hexadecimal digits, or -1 when there are none. */
 static int hex4(const struct scan *s, size_t at)
 {
     int v = 0;
@@ -203,8 +203,7 @@ static bool is_low_surrogate(int v)
     return v >= 0xDC00 && v <= 0xDFFF;
 }
 
-/* Scans the escape \uXXXX, or two such escapes that form a surrogate pair. The current
- * character is the backslash. */
+/* Scans \uXXXX, or two such escapes that form one character. The current character is the backslash. */
 static int scan_unicode_escape(struct scan *s)
 {
     size_t start = s->at;
@@ -334,7 +333,7 @@ static int scan_word(struct scan *s)
 
 /* ------------------------------------------------------------------------------------------ structure */
 
-/* Counts the value that begins here. If it is the value of the key options->find, records where it begins. */
+/* Counts the value that begins here. If its key is options->find, records where it begins. */
 static int begin_value(struct scan *s)
 {
     char path[sizeof s->err->path];
@@ -499,8 +498,7 @@ int json_scan(const char *text, size_t bytes, const char *name, const struct jso
     return r;
 }
 
-/* Replaces comments by spaces, except inside strings. A string that is not closed ends at the end of its
- * line. The scanner refuses it later. */
+/* Replaces comments by spaces, except inside strings. An unclosed string ends at the end of its line. */
 void json_blank_comments(char *text, size_t bytes)
 {
     bool in_string = false;

@@ -1,5 +1,4 @@
-/* The strict first pass of json_parse. It checks the grammar, UTF-8, the nesting depth and the number of
- * values before cJSON sees the text. Private to base/json*.c. */
+/* The first pass of json_parse, which checks the text before cJSON sees it. Private to base/json*.c. */
 #ifndef BASE_JSON_SCAN_H
 #define BASE_JSON_SCAN_H
 
@@ -8,16 +7,14 @@
 
 #include "base/json.h"
 
-/* Returns 0 when `text` is one JSON document that cJSON can represent and that respects the limits of
- * `options`. Otherwise returns -EINVAL, or -E2BIG for too many values. The path of the error is
- * "name:line:column".
+/* Returns 0 when `text` is one JSON document within the limits of `options`. Otherwise returns -EINVAL, or
+ * -E2BIG for too many values. The path of the error is "name:line:column".
  *
  * The caller has already blanked out comments. options->comments only chooses the advice for a stray '/'. */
 int json_scan(const char *text, size_t bytes, const char *name, const struct json_options *options,
               struct err *err);
 
-/* Overwrites // comments with spaces. The text keeps its length, so lines and columns
- * in messages stay correct. */
+/* Overwrites // comments with spaces. Lines and columns in messages stay correct. */
 void json_blank_comments(char *text, size_t bytes);
 
 #endif

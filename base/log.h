@@ -1,18 +1,16 @@
-/* The log: one line per event on standard error. Under systemd each line begins with its syslog priority, as
- * in "<6>started".
+/* The log: one line per event on standard error. Under systemd each line begins with its priority, as in
+ * "<6>started".
  *
- * Libraries log nothing above debug level. A program logs a failure once, at the top of the call chain. Any
- * thread may log.
- */
+ * Libraries log only at debug level. A program logs a failure once, at the top. Any thread may log. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
 enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_INFO = 6, LOG_DEBUG = 7 };
 
-/* Sets the most verbose level that is still written. A nonzero `prefix_priority` writes "<N>" before each
- * line, as systemd expects when it has set JOURNAL_STREAM. Call this before other threads start. */
+/* Sets the most verbose level that is written. `prefix_priority` puts "<N>" before each line, as systemd
+ * expects. Call this before other threads start. */
 void log_init(enum log_level max_level, int prefix_priority);
-/* Writes one line at `level`. Line breaks at the end of the text are dropped. errno is unchanged. */
+/* Writes one line at `level`. Line breaks at the end are dropped. Does not change errno. */
 void log_msg(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...)   log_msg(LOG_ERROR, __VA_ARGS__)

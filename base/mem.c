@@ -1,15 +1,12 @@
-/* Implements the allocations of mem.h. The counter of mem_fail_nth is atomic, because the loop thread and
- * the pool threads serve the same request. Outside tests the counter costs one relaxed load per
- * allocation.
- */
+/* Implements the allocations of mem.h. The counter of mem_fail_nth is atomic, because several threads
+ * serve one request. */
 #include "base/mem.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The number of allocations until one fails on purpose. Each allocation counts down, and the one
- * that reaches 0 fails. At the value 0, nothing is counted. */
+/* The number of allocations until one fails on purpose. 0 means that none will fail. */
 static _Atomic uint64_t until_failure;
 static atomic_bool has_failed;
 

@@ -21,8 +21,8 @@ void *mem_calloc(size_t count, size_t size); /* zeroed; NULL also on overflow */
 void *mem_realloc(void *p, size_t bytes);    /* on failure `p` stays valid and unchanged */
 char *mem_strdup(const char *s);
 
-/* Makes the nth allocation from now fail, once. 1 means the next allocation. 0 cancels an earlier request.
- * The allocations of all threads are counted. */
+/* Makes the nth allocation from now fail, once. 1 means the next one, and 0 cancels the request. The
+ * allocations of all threads count. */
 void mem_fail_nth(uint64_t n);
 /* Returns true after the allocation that mem_fail_nth selected has failed. */
 bool mem_has_failed(void);

@@ -44,9 +44,8 @@ static int refuse(const struct args *a, const char *word, size_t name_bytes, str
                    near != NULL ? near : "", near != NULL ? "?" : "");
 }
 
-/* Searches both tables for an option by its name, or by its letter when `letter` is not 0. Returns the
- * option's row, or NULL when there is no such option. *ret_slot points to where the value is stored.
- * `times` is updated for rows of `opts`. */
+/* Finds an option by its name, or by its letter when `letter` is not 0. Returns NULL when there is none.
+ * *ret_slot points to where the value is stored. Counts the option in `times`. */
 static const struct opt *find_row(struct args *a, const char *name, size_t bytes, char letter,
                                   const char ***ret_slot)
 {
@@ -84,8 +83,7 @@ static int take_long(struct args *a, int argc, char **argv, int *i, struct err *
     return 0;
 }
 
-/* Parses a word of short options: "-aq", "-oVALUE" or "-o VALUE". Advances *i if the next word is an
- * option's value. */
+/* Parses a word of short options, such as "-aq" or "-oVALUE". Advances *i if the next word is a value. */
 static int take_letters(struct args *a, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i];

@@ -1,5 +1,4 @@
-/* The options of a command, described by a table. The parser, the "did you mean" suggestions and the help
- * text use the same rows. */
+/* The options of a command as a table. Parser, help and "did you mean" use the same rows. */
 #ifndef BASE_OPTS_H
 #define BASE_OPTS_H
 
@@ -24,24 +23,22 @@ struct opt {
 struct args {
     const struct opt *opts;   /* the command's table; may be NULL */
     const struct opt *common; /* options that all commands accept */
-    /* The values of the rows of both tables. NULL if the option was not given, and "" if it takes no
-     * value. */
+    /* The values of the options in both tables. NULL means not given. "" means given, for an option
+     * without a value. */
     const char *given[OPTS_MAX], *given_common[OPTS_MAX];
-    /* For each row of `opts`, the number of times that the option was given. The count stops at 255. */
+    /* The number of times that each option of `opts` was given, at most 255. */
     unsigned char times[OPTS_MAX];
     char **rest; /* words that are not options */
     int n_rest;
 };
 
-/* Parses argv into *ret. Options and other words may come in any order, and "--" ends the options. The
- * other words are moved to the front of argv. If `first_only` is true, parsing stops at the first word
- * that is not an option, and `rest` starts there. Returns -EINVAL for an unknown option or a missing
- * value. */
+/* Parses argv into *ret. Options may come anywhere before "--". Other words move to the front of argv.
+ * With `first_only`, parsing stops at the first word that is not an option. Returns -EINVAL for an unknown
+ * option or a missing value. */
 int opts_parse(const struct opt *opts, const struct opt *common, int argc, char **argv, bool first_only,
                struct args *ret, struct err *err);
 
-/* Returns the value of the option `name`, or NULL when the option was not given. The name must be in one
- * of the tables. */
+/* Returns the value of the option `name`, or NULL when it was not given. A table must contain the name. */
 const char *opts_get(const struct args *a, const char *name);
 /* Returns true when the option `name` was given. */
 bool opts_has(const struct args *a, const char *name);
@@ -49,8 +46,8 @@ bool opts_has(const struct args *a, const char *name);
 /* Appends one line of help per option. `opts` may be NULL. */
 void opts_help(const struct opt *opts, struct strbuf *b);
 
-/* Parses an argument as a whole decimal number from `least` to `most`. Returns -EINVAL for anything else.
- * The message calls the argument `what`, for example "job id". */
+/* Parses a whole decimal number from `least` to `most`. Returns -EINVAL for anything else. Messages call
+ * it `what`, for example "job id". */
 int opts_number(const char *text, const char *what, uint64_t least, uint64_t most, uint64_t *ret,
                 struct err *err);
 

@@ -19,7 +19,7 @@
 
 #define CLEAR_LINE "\r\033[K"
 
-/* True while the cursor is at the end of a status line. Used only by the thread that owns the status line. */
+/* True while the cursor is at the end of a status line. Only the thread with the status line uses it. */
 static bool status_open;
 
 int print_bytes(int fd, const void *bytes, size_t n)

@@ -11,13 +11,12 @@
 
 #include <stddef.h>
 
-/* Prints `n` bytes of text or JSON to `fd`. Unsafe characters are shown as escapes, except newlines and
- * tabs. Colour sequences are kept if `fd` is a terminal. Returns 0, or the negative errno of a failed
- * write. */
+/* Prints `n` bytes of text to `fd`. Unsafe characters become escapes. Newlines, tabs, and colours on a
+ * terminal are kept. Returns 0, or the negative errno of a failed write. */
 int print_text(int fd, const char *text, size_t n);
 
-/* Writes `n` bytes to `fd` without any change. Use it for a file that the user asked for, or for text that
- * is already scrubbed. Returns 0, or the negative errno of a failed write. */
+/* Writes `n` bytes to `fd` unchanged. Use it for files, or for text that is already scrubbed. Returns 0,
+ * or the negative errno of a failed write. */
 int print_bytes(int fd, const void *bytes, size_t n);
 
 /* Prints text to standard error. A failed write is ignored, because there is nowhere to report it. */

@@ -52,8 +52,7 @@ uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n)
     return i;
 }
 
-/* A block has four words, and it is computed again for each of them. This is slow, but the state is only two
- * numbers. */
+/* Computes a block of four words for each word. This is slow, but the state is only two numbers. */
 uint32_t rng_next(struct rng *r)
 {
     uint64_t block = r->at / 4;

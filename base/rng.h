@@ -27,8 +27,8 @@
 #define RNG_INLINE static inline
 #endif
 
-/* The purposes of random numbers. The purpose is part of the counter, so two purposes never share numbers.
- * The values must not change, because they decide the bits of every training result. */
+/* The purposes of random numbers. Two purposes never share numbers. The values must not change, because
+ * they decide the bits of every result. */
 enum rng_purpose {
     RNG_INIT,    /* initial weights */
     RNG_DROPOUT, /* dropout of activations */
@@ -67,8 +67,8 @@ RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
     return (uint32_t)purpose << 24 | layer;
 }
 
-/* Returns the Philox key for a quad, which is four consecutive elements of a row. For rows of fewer than
- * 2^34 elements the key is the seed itself. */
+/* Returns the key for a quad, which is four consecutive elements of a row. For rows of fewer than 2^34
+ * elements it is the seed itself. */
 RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
 {
     return seed + (quad >> 32 << 32);
@@ -81,16 +81,14 @@ RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row,
     return rng_philox(rng_quad_key(seed, quad), (uint32_t)quad, row, word2, step);
 }
 
-/* Maps random bits to a float in [0, 1) with uniform distribution. Only 24 bits are used, because a float
- * represents them exactly. */
+/* Maps random bits to a float from 0 up to 1, excluding 1. It uses 24 bits, which a float holds exactly. */
 RNG_INLINE float rng_unit(uint32_t bits)
 {
     return (float)(bits >> 8) * 0x1p-24f;
 }
 
-/* Returns the number of the sample at position `i` of epoch `epoch`, in a shuffled order of `n` samples.
- * For a fixed seed and epoch this is a permutation of 0..n-1. It is computed in constant
- * time, without a table. Requires n >= 1 and i < n. */
+/* Returns the sample at position `i` of the shuffled epoch. Over all positions, each of the `n` samples
+ * comes once. Takes constant time and no table. Requires n >= 1 and i < n. */
 uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n);
 
 /* A small sequential generator for tests and random delays. It belongs to one thread. */
@@ -99,8 +97,7 @@ struct rng {
     uint64_t at; /* numbers drawn so far */
 };
 uint32_t rng_next(struct rng *r);
-/* Returns a random number from 0 to n - 1. `n` must be at least 1. The result is slightly biased unless
- * `n` is well below 2^32. */
+/* Returns a random number from 0 to n - 1. `n` must be at least 1 and should be far below 2^32. */
 uint32_t rng_below(struct rng *r, uint32_t n);
 
 #endif

@@ -1,5 +1,5 @@
-/* Implements SHA-256 of FIPS 180-4, with the standard's names K, W and a to h. Speed does not matter here,
- * because the daemon hashes only some tens of bytes per worker. */
+/* Implements SHA-256, with the names K, W and a to h of the standard. It need not be fast, because the
+ * daemon hashes little data. */
 #include "base/sha256.h"
 
 #include <stdio.h>
@@ -55,8 +55,8 @@ static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
         hash[i] += s[i];
 }
 
-/* Updates the hash with the last one or two blocks. They consist of the rest of the data, a one bit,
- * zeros, and the length in bits. */
+/* Adds the last one or two blocks to the hash. They hold the rest of the data, a one bit, zeros, and the
+ * length in bits. */
 static void add_end(uint32_t hash[8], const uint8_t *rest, size_t bytes, uint64_t total_bytes)
 {
     uint8_t last[2 * BLOCK_BYTES] = {0};

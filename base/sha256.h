@@ -12,8 +12,7 @@
 #define SHA256_BYTES     32
 #define SHA256_HEX_CHARS 64
 
-/* Hashes the `bytes` bytes at `data`. Stores the hash in `ret` as lower-case hexadecimal digits with a NUL
- * at the end. */
+/* Hashes `bytes` bytes. `ret` gets the hash as lower-case hexadecimal digits with a NUL. */
 void sha256_hex(const void *data, size_t bytes, char ret[SHA256_HEX_CHARS + 1]);
 
 #endif

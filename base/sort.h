@@ -10,8 +10,7 @@
 
 #include <stddef.h>
 
-/* Sorts the `n` elements of `size` bytes at `base`. `compare` works as in qsort. `base` may be NULL when
- * `n` is 0. */
+/* Sorts `n` elements of `size` bytes. `compare` works as in qsort. `base` may be NULL when `n` is 0. */
 void sort_array(void *base, size_t n, size_t size, int (*compare)(const void *a, const void *b));
 
 #endif

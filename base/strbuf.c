@@ -50,7 +50,7 @@ static bool grow_buffer(struct strbuf *b, size_t cap)
     return true;
 }
 
-/* Makes space for `n` more bytes and the NUL. On failure, marks the strbuf as failed and returns false. */
+/* Makes space for `n` more bytes and the NUL. On failure, marks `b` as failed and returns false. */
 static bool reserve(struct strbuf *b, size_t n)
 {
     size_t want, cap;
@@ -121,8 +121,8 @@ void strbuf_addf(struct strbuf *b, const char *fmt, ...)
     va_end(ap);
 }
 
-/* Returns the number of bytes at `s` before the first byte that is not printable ASCII or is one of the
- * two characters in `but`. Most text consists of plain bytes, which the callers copy in one piece. */
+/* Returns the number of plain bytes at the start of `s`. Plain bytes are printable ASCII, except the two
+ * characters in `but`. Callers copy them in one piece. */
 static size_t plain_bytes(const char *s, size_t n, const char but[2])
 {
     size_t i = 0;
@@ -137,8 +137,7 @@ static size_t plain_bytes(const char *s, size_t n, const char but[2])
 /* Appends the JSON escape of the character `c`. */
 static void add_escaped(struct strbuf *b, uint32_t c)
 {
-    /* The letters of the escapes \b, \t, \n, \f and \r, for the characters 8 to 13. Character 11 has no
-     * such escape. */
+    /* The letters of \b, \t, \n, \f and \r, for the characters 8 to 13. Character 11 has no such escape. */
     static const char letters[] = "btn?fr";
 
     if (c == '"' || c == '\\')
@@ -151,8 +150,7 @@ static void add_escaped(struct strbuf *b, uint32_t c)
         strbuf_addf(b, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (c >> 10)), (unsigned)(0xDC00 + (c & 0x3FF)));
 }
 
-/* Appends the first character at `s`, escaped if necessary. Returns the number of bytes that the character
- * has in `s`. */
+/* Appends the first character at `s`, escaped if necessary. Returns its number of bytes in `s`. */
 static size_t add_json_char(struct strbuf *b, const char *s, size_t n)
 {
     size_t bytes = *s ? utf8_char_bytes(s, n) : 0;
@@ -191,8 +189,7 @@ void strbuf_add_json(struct strbuf *b, const char *s)
 
 /* ----------------------------------------------------------------------------------- text for people */
 
-/* Returns the length of the colour sequence at `s`, such as "ESC [ 1 ; 3 1 m". Returns 0 when there is no
- * colour sequence. */
+/* Returns the length of the colour sequence at `s`, such as "ESC [ 1 ; 3 1 m", or 0 when there is none. */
 static size_t ink_bytes(const char *s, size_t n)
 {
     size_t i = 2;
@@ -207,8 +204,7 @@ static size_t ink_bytes(const char *s, size_t n)
 /* Returns the number of bytes at `s` that can be appended without an escape. */
 static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    /* plain_bytes must not exclude any printable character here. A newline is never printable, so passing
-     * it excludes nothing. */
+    /* No printable character is excluded here. A newline is never printable, so it excludes nothing. */
     size_t plain = plain_bytes(s, n, "\n\n");
 
     if (plain > 0 || style == STRBUF_ONE_LINE)

@@ -30,8 +30,8 @@ struct strbuf {
 struct strbuf strbuf_fixed(char *buf, size_t size);
 /* Returns 0, or -ENOMEM when an addition did not fit. */
 int strbuf_status(const struct strbuf *b);
-/* Call this when memory ran out while text for `b` was produced. Depending on the mode, it aborts or marks
- * `b` as failed. */
+/* Call this when text for `b` could not be produced for lack of memory. It aborts or marks `b` as failed,
+ * depending on the mode. */
 void strbuf_fail(struct strbuf *b);
 
 /* These append text to `b`: a string, `n` bytes, or formatted text. */
@@ -48,8 +48,7 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap) __attribute__((f
 void strbuf_add_json(struct strbuf *b, const char *s);
 void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n);
 
-/* Appends text from an untrusted source on one line, for people to read. Unsafe characters become escapes
- * (utf8_show). */
+/* Appends untrusted text on one line, for people to read. Unsafe characters become escapes. */
 void strbuf_add_text(struct strbuf *b, const char *s);
 /* Chooses the unsafe characters that strbuf_add_textn does not escape. */
 enum strbuf_style {
@@ -57,8 +56,8 @@ enum strbuf_style {
     STRBUF_LINES,       /* newlines and tabs */
     STRBUF_INKED_LINES, /* newlines, tabs, and colour sequences */
 };
-/* Appends `n` bytes of text from an untrusted source, for people to read. Unsafe characters become
- * escapes, except those that `style` allows. */
+/* Appends `n` bytes of untrusted text, for people to read. Unsafe characters become escapes, except those
+ * that `style` allows. */
 void strbuf_add_textn(struct strbuf *b, const char *s, size_t n, enum strbuf_style style);
 /* Appends a size in bytes in a form for people to read, such as "1.50 GiB" or "12 B". */
 void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes);

@@ -13,14 +13,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns true when `c` is a continuation byte, which is the second, third or fourth byte of a character. */
+/* Returns true for a continuation byte: the second, third or fourth byte of a character. */
 static bool continues(unsigned char c)
 {
     return (c & 0xC0) == 0x80;
 }
 
-/* Returns false when the first two bytes begin an overlong form, a surrogate, or a code point above
- * U+10FFFF. */
+/* Returns false when two bytes begin a character that UTF-8 forbids: an overlong form, a surrogate, or one
+ * above U+10FFFF. */
 static bool second_byte_fits(unsigned char first, unsigned char second)
 {
     switch (first) {

@@ -12,26 +12,25 @@ enum {
     UTF8_SHOWN_BYTES = 12, /* for a character or "\U000e0001" */
 };
 
-/* Returns the length, 1 to 4 bytes, of the well-formed character at `s`. `n` is the number of bytes left
- * at `s`. Returns 0 when there is no well-formed character at `s`. */
+/* Returns the length of the character at `s`, 1 to 4 bytes. Returns 0 when it is not well-formed. `n` is
+ * the number of bytes left. */
 size_t utf8_char_bytes(const void *s, size_t n);
 /* Returns the code point of a well-formed character. `bytes` is the length that utf8_char_bytes returned. */
 uint32_t utf8_decode(const void *s, size_t bytes);
-/* Returns the number of bytes before a character that is cut off at the end of the text, or `n` when no
- * character is cut off. A caller that reads text in pieces puts the remaining bytes in front of the next
- * piece. */
+/* Returns `n` without the bytes of a character that is cut off at the end. A caller that reads in pieces
+ * puts these bytes in front of the next piece. */
 size_t utf8_whole_bytes(const char *s, size_t n);
 
-/* Copies `src` to the `size` bytes at `dst`. Text that does not fit is cut between two characters
- * and ends in "...". */
+/* Copies `src` to the `size` bytes at `dst`. Text that is too long is cut between two characters and ends
+ * in "...". */
 void utf8_copy(char *dst, size_t size, const char *src);
 
-/* Returns true for a character that controls a terminal, changes the direction of text, breaks a line, or
- * is invisible. These are C0, DEL, C1, bidirectional controls, line separators, and invisible format
- * characters. U+200C and U+200D are safe because Persian, Indic scripts and emoji need them. */
+/* Returns true for a character that is not safe to show. It controls a terminal, changes the direction of
+ * text, breaks a line, or is invisible. U+200C and U+200D count as safe, because some scripts and emoji
+ * need them. */
 bool utf8_is_unsafe(uint32_t c);
-/* Returns true when the name `s` has an unsafe character or is not UTF-8. In this case `ret` names the
- * first bad character or byte, as in "U+202E" or "byte 0x9B". */
+/* Returns true when `s` has an unsafe character or is not UTF-8. `ret` then names the first bad character,
+ * as in "U+202E" or "byte 0x9B". */
 bool utf8_find_unsafe(const char *s, char ret[UTF8_NAME_BYTES]);
 
 /* Writes to `ret` how the first character of the `n` bytes at `s` (n > 0) is shown to a person, and returns
@@ -44,9 +43,8 @@ size_t utf8_show(const char *s, size_t n, char ret[UTF8_SHOWN_BYTES]);
 /* Writes the ASCII escape of the code point `c` to `ret`. */
 void utf8_escape(uint32_t c, char ret[UTF8_SHOWN_BYTES]);
 
-/* Copies `src` to the `size` bytes at `dst`, on one line. Unsafe characters become escapes (utf8_show).
- * Text that does not fit is cut between two characters and ends in "...". `dst` and `src` must not
- * overlap. */
+/* Copies `src` to the `size` bytes at `dst`, on one line. Unsafe characters become escapes. Text that is
+ * too long ends in "...". `dst` and `src` must not overlap. */
 void utf8_scrub(char *dst, size_t size, const char *src);
 
 #endif

@@ -23,8 +23,7 @@
         size_t n, cap;                                                                                       \
     }
 
-/* Makes space for at least `want` elements. This number includes the elements that are already in the
- * array. */
+/* Makes space for `want` elements in total. */
 #define vec_reserve(v, want)                                                                                 \
     ((v)->cap >= (want) ? (void)0                                                                            \
                         : (void)((v)->cap = (want) > 2 * (v)->cap ? (want) : 2 * (v)->cap,                   \
