@@ -34,8 +34,7 @@ int client_fail_as(const struct client *c, int exit, const struct err *err)
 {
     if (!c->json) {
         char text[sizeof(struct err)];
-        /* The path "id" is a parameter of the protocol and not something the user wrote, so it is not
-         * shown. */
+        /* The path "id" is not shown, because it is a parameter of the protocol and not the user's text. */
         bool own_path = strcmp(err->path, "id") == 0;
         print_error("tutti: %s\n", own_path ? err->msg : err_text(err, text, sizeof text));
         return exit;

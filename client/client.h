@@ -38,10 +38,9 @@ struct client_command {
     const char *summary; /* what it does, in one line */
     const char *details; /* more help; NULL: none */
     const struct opt *opts;
-    /* The least and the greatest number of words that the command takes besides its options. A negative
-     * `most` means any number. */
+    /* How many words the command takes besides its options. A negative `most` means any number. */
     int least, most;
-    /* Runs the command and returns its exit code. The options and words in `a` have already been checked. */
+    /* Runs the command and returns its exit code. The arguments in `a` have already been checked. */
     int (*run)(struct client *c, const struct args *a);
 };
 
@@ -52,7 +51,7 @@ extern const struct client_command cmd_backup, cmd_cancel, cmd_check, cmd_device
     cmd_logs, cmd_ls, cmd_plan, cmd_profile, cmd_run, cmd_sample, cmd_show, cmd_submit, cmd_version, cmd_wait,
     cmd_watch;
 
-/* These print the help page of one command, or the overview of all commands. They return an exit code. */
+/* These print the help of one command, or the list of all commands. They return an exit code. */
 int help_command(const struct client_command *command);
 int help_overview(void);
 /* Reports that there is no command `name` and suggests the nearest name. Returns CLIENT_USAGE. */
@@ -61,40 +60,37 @@ int command_unknown(const struct client *c, const char *name);
 /* The options that every command accepts. */
 extern const struct opt common_opts[];
 
-/* Reports a failure to the user. It prints one line on standard error or, with --json, one object on standard
- * output. Returns the exit code for err->code. */
+/* Reports a failure to the user and returns the exit code for it. With --json it prints one object on
+ * standard output. Otherwise it prints one line on standard error. */
 int client_fail(const struct client *c, const struct err *err);
 /* Reports a failure like client_fail, but returns the exit code `exit`. */
 int client_fail_as(const struct client *c, int exit, const struct err *err);
 /* Returns the exit code for a negative errno. */
 int client_exit_of(int code);
 
-/* Writes the text of `b` to standard output and frees `b`. Returns 0, or a negative errno when this write or
- * an earlier write failed. The caller does not report the failure, because main does so at the end. */
+/* Prints the text of `b` and frees `b`. Returns a negative errno if any write failed so far. Callers need
+ * not report that, because main does so at the end. */
 int client_print(struct strbuf *b);
-/* Writes the last output of a command and frees `b`. Returns CLIENT_DONE, or CLIENT_FAILED when a write
+/* Prints the last output of a command and frees `b`. Returns CLIENT_DONE, or CLIENT_FAILED when a write
  * failed. */
 int client_print_end(struct strbuf *b);
 /* Returns true when a write to standard output has failed. */
 bool client_print_failed(void);
-/* Returns the program's exit code. If output was lost, reports the loss and returns CLIENT_FAILED instead of
- * CLIENT_DONE. */
+/* Returns the program's exit code. If output was lost, it reports that and turns CLIENT_DONE into
+ * CLIENT_FAILED. */
 int client_end(int exit);
 
-/* Connects to the daemon at the socket given with --socket, or at the default socket. Returns an exit
- * code. */
+/* Connects to the daemon at --socket, or at the default socket. Returns an exit code. */
 int client_connect(const struct client *c, struct tutti **ret);
-/* Connects to the daemon, makes one call, and closes the connection. Returns an exit code. The caller must
- * free *ret with wire_msg_finish. */
+/* Makes one call to the daemon on a connection of its own. Returns an exit code. The caller frees *ret
+ * with wire_msg_finish. */
 int client_ask(const struct client *c, const char *method, const char *params, struct wire_msg *ret);
 /* Parses a job id from an argument. Returns -EINVAL and sets `err` when `text` is not a job id. */
 int client_job_id(const char *text, uint64_t *ret, struct err *err);
-/* Returns the parameters {"id":N} for a call about one job. The text is valid until the next call of this
- * function. */
+/* Returns the parameters {"id":N} for a call about one job. The text is valid until the next call. */
 const char *client_id_params(uint64_t id);
-/* Finds an output directory. If `id_or_dir` consists of digits, it is a job id, and the daemon is asked for
- * the output directory of that job. Otherwise it is the directory itself. *ret is a copy of the path that the
- * caller frees. Returns an exit code. */
+/* Finds an output directory by job id or by path. For a job id it asks the daemon. The caller frees *ret.
+ * Returns an exit code. */
 int client_find_output(const struct client *c, const char *id_or_dir, char **ret);
 
 #endif

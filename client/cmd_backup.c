@@ -1,8 +1,7 @@
 /* tutti backup: copies the daemon's state to a file while the daemon runs.
- *
- * The daemon makes the copy and sends it in pieces. This program writes the file with the rights of its own
- * user. The file is either complete or absent: it is written under another name, synced, and renamed.
- */
+
+   The daemon sends the copy in pieces, and this program writes the file as its own user. The file is
+   either complete or absent, because it gets its name only at the end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -92,8 +91,8 @@ static int sync_parent(const char *path, struct err *err)
                : 0;
 }
 
-/* Creates the temporary file. Only the owner may read it, because the state contains the specs and paths of
- * all jobs. */
+/* Creates the temporary file. Only the owner may read it, because it contains the specs and paths of all
+ * jobs. */
 static int open_fresh(struct backup_file *c, struct err *err)
 {
     if (snprintf(c->fresh, sizeof c->fresh, "%s.%ld.new", c->path, (long)getpid()) >= (int)sizeof c->fresh)

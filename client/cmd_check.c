@@ -1,5 +1,4 @@
-/* tutti check: checks that a job is valid, that its files exist, and that it fits the machine. This command
- * needs no daemon. */
+/* tutti check: checks that a job is valid and fits the machine. It needs no daemon. */
 #include "client/worker_opts.h"
 
 static const struct opt opts[] = {

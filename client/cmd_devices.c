@@ -16,8 +16,7 @@ static const struct column virtual_columns[] = {
     {.title = "JOB", .right = true},
 };
 
-/* The columns for real devices. FREE is the amount of free memory when the daemon last looked at the
- * device. */
+/* The columns for real devices. FREE is the free memory when the daemon last looked. */
 static const struct column real_columns[] = {
     {.title = "DEVICE", .right = true},
     {.title = "NAME", .least = 8},
@@ -83,8 +82,8 @@ static void add_rows(struct strbuf *b, const struct style *s, const struct json 
     show_table_destroy(t);
 }
 
-/* Appends a line about a device that had errors, for example: "device 1 is suspect since ...: 1 error in job
- * 3: an illegal memory access was encountered". */
+/* Appends a line about a device that had errors, such as "device 1 is suspect since ...: 1 error in job 3:
+ * ...". */
 static void add_mark(struct strbuf *b, const struct style *s, const struct json *d)
 {
     uint64_t errors = get_count_or(d, "errors", 0), since, job;
@@ -110,8 +109,8 @@ static void add_marks(struct strbuf *b, const struct style *s, const struct json
             add_mark(b, s, d);
 }
 
-/* Appends the reason why the daemon cannot start workers: "cannot start workers: /usr/bin/tutti-worker: ...
- * (since 12:01, failed tries: 4)". Appends nothing when `pause` is NULL. */
+/* Appends the reason why the daemon cannot start workers, since when, and the number of tries. Appends
+ * nothing when `pause` is NULL. */
 static void add_pause(struct strbuf *b, const struct style *s, const struct json *pause)
 {
     uint64_t since;

@@ -1,5 +1,5 @@
-/* tutti export: writes the weights of a job to one file or to a Hugging Face folder. This process turns into
- * tutti-worker, so the files belong to the user who runs this command. */
+/* tutti export: writes the weights of a job to a file or a Hugging Face folder. This process turns into
+ * tutti-worker, so the files belong to this user. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -54,8 +54,7 @@ static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes
     return 0;
 }
 
-/* Prints the log chunk by chunk. Without --follow, it stops at the first empty chunk, which marks the end of
- * the log. */
+/* Prints the log chunk by chunk. Without --follow, it stops at the end of the log, where a chunk is empty. */
 static int read_all(struct log_reader *r, struct tutti **t, struct err *err)
 {
     while (!r->end && !client_print_failed()) {

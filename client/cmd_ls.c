@@ -82,7 +82,7 @@ static void add_elapsed(struct job_listing *l, const struct json *job)
     strbuf_finish(&b);
 }
 
-/* Adds the cell of the last column. It says why the job failed, why it waits, or how much time is left. */
+/* Adds the last cell of the row: why the job failed, why it waits, or how much time is left. */
 static void add_note(struct job_listing *l, const struct json *job)
 {
     struct strbuf b = {0};
@@ -130,8 +130,8 @@ static void add_job(struct job_listing *l, const struct json *job)
     l->n++;
 }
 
-/* Asks the daemon for the jobs after id *after and adds them to the list. Sets *after to the id of the last
- * job, and *more to true when there are more jobs. */
+/* Fetches the jobs after id *after and adds them to the list. Sets *after to the last id, and *more if
+ * there are more jobs. */
 static int fetch_page(struct job_listing *l, struct tutti *t, uint64_t *after, bool *more, struct err *err)
 {
     struct strbuf params = {0};

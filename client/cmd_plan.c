@@ -1,5 +1,4 @@
-/* tutti plan: prints the plan for a job, or a plan that is made from a profile alone. This command needs no
- * daemon. */
+/* tutti plan: prints the plan for a job, or a plan made from a profile alone. It needs no daemon. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -30,7 +29,7 @@ static const struct opt opts[] = {
 /* Runs `tutti plan --rules`, which simulates a schedule that the options describe. */
 static int run_rules(struct client *c, const struct args *a)
 {
-    /* The worker does not accept svg and trace here, because such a schedule has no instructions to show. */
+    /* The worker refuses svg and trace here, because a schedule has no instructions to show. */
     static const char *const passed[] = {"batch",         "form",      "micro-batch-bwd", "micro-batch-fwd",
                                          "packs-bwd",     "packs-fwd", "profile",         "svg",
                                          "task-overhead", "trace"};

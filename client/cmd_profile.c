@@ -1,5 +1,5 @@
-/* tutti profile: measures the layers of a job on this machine. Later runs use the times to make plans. This
- * command needs no daemon. */
+/* tutti profile: measures the layers of a job on this machine. Later plans use the times. It needs no
+ * daemon. */
 #include "client/worker_opts.h"
 
 static const struct opt opts[] = {

@@ -38,8 +38,7 @@ static int connect_private(const struct client *c, struct private_daemon *d, str
     return r;
 }
 
-/* Tells the user that Ctrl-C stopped the job, and how to continue it. Returns the exit code for the
- * signal. */
+/* Says that Ctrl-C stopped the job, and how to continue it. Returns the exit code for the signal. */
 static int say_stopped(const struct client *c, const struct json *job, const char *path)
 {
     bool from_file = strcmp(path, "-") != 0;

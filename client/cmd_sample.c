@@ -1,5 +1,4 @@
-/* tutti sample: continues a text with a trained gpt2 or llama model. This process turns into tutti-worker,
- * which runs the model. */
+/* tutti sample: continues a text with a trained gpt2 or llama model. This process turns into tutti-worker. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* tutti show: prints everything that is known about a job, or only its spec. It can also copy the job's trace
- * to a file. */
+/* tutti show: prints everything known about a job, or only its spec. It can also copy the job's trace to a
+ * file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -22,12 +22,12 @@ static const struct opt opts[] = {
 
 /* ---- the trace ---- */
 
-/* Copies everything from one descriptor to another. A file or a pipe gets the exact bytes, but a terminal
- * gets scrubbed text. `name` is the name of the target for messages. */
+/* Copies all bytes from `from` to `to`. A terminal gets scrubbed text instead of the exact bytes. Messages
+ * call the target `name`. */
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    /* The number of bytes kept from the last chunk, because the character at its end was cut off. */
+    /* The number of bytes kept from the last chunk, where a character was cut off. */
     size_t have = 0;
     for (;;) {
         ssize_t n = read(from, chunk + have, sizeof chunk - have);

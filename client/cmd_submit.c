@@ -1,4 +1,4 @@
-/* tutti submit: checks a job with the rights of this user and adds it to the daemon's queue. */
+/* tutti submit: checks a job as this user and adds it to the daemon's queue. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Returns a failure when --backend differs from the backend of the daemon's devices, so that the job does not
- * run on the wrong devices. */
+/* Fails when --backend differs from the daemon's backend, so that the job does not run on the wrong
+ * devices. */
 static int check_backend(const struct json *machine, const struct args *a, struct err *err)
 {
     const char *want = opts_get(a, "backend"), *has = get_text(machine, "backend");

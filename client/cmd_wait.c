@@ -24,7 +24,7 @@ struct job_waiter {
     int left; /* jobs that have not ended */
 };
 
-/* Asks the daemon whether job `i` has ended. Does nothing when the job is known to have ended. */
+/* Asks the daemon whether job `i` has ended. Does nothing if that is already known. */
 static int look(struct job_waiter *w, int i, struct err *err)
 {
     struct wire_msg m = {0};
@@ -42,9 +42,8 @@ static int look(struct job_waiter *w, int i, struct err *err)
     return 0;
 }
 
-/* Subscribes to events first and then looks at every job, so that the end of a job cannot be missed. For a
- * single job only the events of this job are requested. For several jobs the events of all jobs are
- * requested. */
+/* Subscribes to events and then looks at every job. In this order no job's end can be missed. With several
+ * jobs, it subscribes to the events of all jobs. */
 static int watch_jobs(struct job_waiter *w, struct err *err)
 {
     struct wire_msg m = {0};
@@ -55,8 +54,8 @@ static int watch_jobs(struct job_waiter *w, struct err *err)
     return r;
 }
 
-/* Handles an event. After "ended", it asks the daemon about that job. After "gap", which means that events
- * were missed, it asks about all jobs. */
+/* Handles an event. After "ended", it asks about that job. After "gap", some events were missed, so it
+ * asks about all jobs. */
 static int on_job_event(struct job_waiter *w, const struct json *e, struct err *err)
 {
     const char *name = get_text(e, "event");

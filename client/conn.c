@@ -24,8 +24,7 @@
 
 #define GREETING_MS 10000
 #define CALL_MS     60000
-/* The maximum number of events that are queued while a call waits. The daemon itself remembers fewer
- * events. */
+/* The largest number of events that are queued during a call. The daemon remembers fewer events. */
 #define EVENTS_MAX 16384
 #define NS_PER_MS  1000000ull
 
@@ -64,8 +63,8 @@ static uint64_t deadline_after(int timeout_ms)
     return timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
 }
 
-/* Waits until the socket is ready for `events` (POLLIN, POLLOUT). Returns the events that poll reports, 0 at
- * the deadline, or -EINTR when a signal arrives. */
+/* Waits until the socket is ready to read or write. Returns the events that poll reports, 0 at the
+ * deadline, or -EINTR after a signal. */
 static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
 {
     struct pollfd p = {.fd = t->fd, .events = events};
@@ -73,8 +72,8 @@ static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
     return n < 0 ? -errno : n == 0 ? 0 : p.revents;
 }
 
-/* Reads the data that has arrived into the line buffer. Returns 0 even if no data has arrived, or if the
- * buffer is full until a line is taken out. */
+/* Reads what has arrived into the line buffer. Returns 0 even if nothing has arrived or the buffer is
+ * full. */
 static int read_some(struct tutti *t, struct err *err)
 {
     char *at;
@@ -118,8 +117,7 @@ static int send_all(struct tutti *t, const struct strbuf *b, uint64_t deadline_n
 
 /* ---- messages ---- */
 
-/* Parses the next complete line. Returns 1 if there was a message, 0 if no line is complete, or a negative
- * errno. */
+/* Parses the next complete line. Returns 1 for a message, 0 if no line is complete, or a negative errno. */
 static int take_line(struct tutti *t, struct wire_msg *ret, struct err *err)
 {
     char *line;
@@ -141,8 +139,8 @@ static int take_line(struct tutti *t, struct wire_msg *ret, struct err *err)
     return err_set(err, -EPROTO, "the daemon sent a line that does not follow the protocol: %s", why.msg);
 }
 
-/* Waits for the next message of any kind. Returns 1 if a message arrived, 0 at the deadline, and -EINTR if a
- * signal arrived. Returns another negative errno if the connection is lost. */
+/* Waits for the next message. Returns 1 for a message, 0 at the deadline, and -EINTR after a signal. Any
+ * other negative errno means that the connection is lost. */
 static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, struct err *err)
 {
     for (;;) {
@@ -160,8 +158,8 @@ static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, 
     }
 }
 
-/* Handles an error that does not answer a request. Such an error is about the connection itself, for example
- * because there are too many connections. The daemon closes the connection after it. */
+/* Handles an error that answers no request. It concerns the connection itself, such as too many
+ * connections. The daemon hangs up after it. */
 static int connection_error(struct tutti *t, struct wire_msg *m, struct err *err)
 {
     int r = wire_msg_error(m, err);
@@ -236,8 +234,8 @@ int tutti_open(int fd, struct tutti **ret, struct err *err)
     return 0;
 }
 
-/* Connects to the socket at `path`. Returns a descriptor or a negative errno. If the path is too long for a
- * socket address, it is opened through a descriptor of its directory. */
+/* Connects to the socket at `path`. Returns a descriptor or a negative errno. A path too long for a socket
+ * address is reached through its directory's descriptor. */
 static int dial(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -342,9 +340,8 @@ static int send_request(struct tutti *t, const char *method, const char *params,
     return r;
 }
 
-/* Handles a message that arrives during a call. Returns 1 when the message answers the last request, and
- * stores the outcome of the call in *ret_status. Returns 0 for any other message, which is queued or
- * dropped. */
+/* Handles a message that arrives during a call. Returns 1 for the answer, and stores the outcome of the
+ * call in *ret_status. Returns 0 for other messages, which are queued or dropped. */
 static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, struct err *err)
 {
     uint64_t id;
@@ -365,8 +362,7 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
     return 1;
 }
 
-/* Looks for an error message that the daemon sent before it closed the connection. If there is none, returns
- * `code`. */
+/* Looks for an error that the daemon sent before it hung up. If there is none, returns `code`. */
 static int last_words(struct tutti *t, int code, struct err *err)
 {
     struct wire_msg m = {0};

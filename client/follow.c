@@ -22,8 +22,7 @@
 
 #define FRAME_NS 120000000ull  /* least time between two frames */
 #define LINE_NS  2000000000ull /* least time between two lines about progress */
-/* The time between two requests for the whole curve. The live display needs the whole curve because events
- * carry only some of the steps. */
+/* The time between two requests for the whole curve. Events carry only some of the steps. */
 #define FRESH_NS     2000000000ull
 #define IDLE_MS      250            /* longest wait for an event */
 #define RETRY_NS     60000000000ull /* how long to try to reconnect */
@@ -77,8 +76,8 @@ static void choose_display(struct follower *f)
         term_begin(f->fd);
 }
 
-/* Shows a line permanently, either above the live display or as a line of output. If there is no live display
- * and `own` is true, the line is a message of this program and goes to standard error. */
+/* Shows a line above the live display, or prints it when there is none. If `own` is true, it is printed on
+ * standard error as this program's own message. */
 static void say(struct follower *f, const char *line, bool own)
 {
     struct strbuf b = {0};
@@ -93,7 +92,7 @@ static void say(struct follower *f, const char *line, bool own)
     }
 }
 
-/* Draws the live display. If `last` is true, removes the display and leaves only the lines above it. */
+/* Draws the live display. If `last` is true, removes it and leaves only the lines above it. */
 static int draw_frame(struct follower *f, bool last)
 {
     struct style s = term_style(f->fd);
@@ -118,7 +117,7 @@ static int update_display(struct follower *f)
     return draw_frame(f, false);
 }
 
-/* Prints a line about the progress if the last such line is old enough. The last step always gets a line. */
+/* Prints a progress line, unless the last one was printed a moment ago. The last step always gets a line. */
 static void show_progress_line(struct follower *f)
 {
     uint64_t now = clock_now_ns();
@@ -150,8 +149,8 @@ static int refresh(struct follower *f, struct err *err)
     return 0;
 }
 
-/* Subscribes to the events of the job and asks for the job's state. If `since` is true, past events after
- * f->seq are sent too. */
+/* Subscribes to the job's events and asks for its state. If `since` is true, the daemon also sends past
+ * events after f->seq. */
 static int watch_job(struct follower *f, bool since, struct err *err)
 {
     struct wire_msg m = {0};
@@ -170,9 +169,8 @@ static int watch_job(struct follower *f, bool since, struct err *err)
     return refresh(f, err);
 }
 
-/* Returns true when the event concerns this job. Events of other jobs arrive if this connection has watched
- * all jobs before. Events of job 0 tell whether the daemon can start workers, so they matter to a queued
- * job. */
+/* Returns true when the event concerns this job. Events of job 0 do so too: they say whether the daemon
+ * can start workers. */
 static bool concerns(const struct follower *f, const struct json *e)
 {
     uint64_t job = get_count_or(e, "job", f->o->id);
@@ -256,9 +254,8 @@ static int reattach(struct follower *f, struct err *err)
     return r;
 }
 
-/* Reacts to Ctrl-C. In `tutti run`, the first signal asks the job to stop after a checkpoint, and the second
- * signal asks it to stop at once. In other commands the job continues, and the return value 1 ends the
- * loop. */
+/* Reacts to Ctrl-C. In `tutti run`, the first signal stops the job after a checkpoint, and the second
+ * stops it at once. In other commands the job continues, and the result 1 ends the loop. */
 static int on_signals(struct follower *f, struct err *err)
 {
     int n = term_signals();
@@ -289,7 +286,7 @@ static int turn(struct follower *f, struct err *err)
     struct wire_msg m = {0};
     int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
                        &m, err);
-    /* The job counts as ended only after all its events were shown, so no event may be waiting (r == 0). */
+    /* No event may be waiting (r == 0), because all events are shown before the job counts as ended. */
     f->ended = r == 0 && follow_ended(f->job.result);
     f->dirty = true;
     if (r > 0) {

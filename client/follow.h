@@ -1,5 +1,4 @@
-/* Follows a job until it ends. `tutti watch`, `tutti submit --watch` and `tutti run` show the job's progress
- * with follow() and print the outcome with follow_finish(). */
+/* Follows a job until it ends. follow() shows the progress, and follow_finish() prints the outcome. */
 #ifndef CLIENT_FOLLOW_H
 #define CLIENT_FOLLOW_H
 
@@ -14,21 +13,21 @@ struct follow_options {
     bool has_since; /* `since` is given */
     /* The number of an event. Past events with a higher number are shown too. */
     uint64_t since;
-    /* The private daemon of `tutti run`, or NULL. With a private daemon, Ctrl-C stops the job and not only
-     * the display. follow() gives up when this daemon has died. */
+    /* The private daemon of `tutti run`, or NULL. If there is one, Ctrl-C stops the job too. follow()
+     * gives up when this daemon has died. */
     struct private_daemon *daemon;
 };
 
-/* Shows the job until it ends: as a live display on a terminal, as lines in a pipe, or as JSON lines.
- * Reconnects when the connection is lost, and then replaces *t.
+/* Shows the job until it ends. A terminal gets a live display, and a pipe gets lines. If the connection is
+ * lost, it connects again and replaces *t.
  *
- * Returns CLIENT_DONE when the job has ended; *ret_job is then the daemon's answer to `show`. Otherwise
- * returns the exit code of a failure or a signal, which has been reported. */
+ * Returns CLIENT_DONE when the job has ended, with the daemon's answer to `show` in *ret_job. Otherwise
+ * returns an exit code whose reason was reported. */
 int follow(const struct client *c, struct tutti **t, const struct follow_options *o,
            struct wire_msg *ret_job);
 
-/* Prints the outcome of a job that has ended. The outcome is a curve and a report, or one JSON object.
- * Returns the job's exit code. */
+/* Prints the outcome of a job that has ended: a curve and a report, or one JSON object. Returns the job's
+ * exit code. */
 int follow_finish(const struct client *c, struct tutti *t, const struct json *job);
 
 /* Returns true when the job is done, failed or cancelled. */
@@ -36,8 +35,8 @@ bool follow_ended(const struct json *job);
 /* Returns the exit code of a job that has ended. */
 int follow_exit(const struct json *job);
 
-/* Closes *t and tries to connect again for up to a minute. Gives up earlier when a signal arrives or when the
- * private daemon has died. `daemon` may be NULL. */
+/* Closes *t and tries to connect again for up to a minute. Gives up after a signal, or when the private
+ * daemon has died. `daemon` may be NULL. */
 int follow_reconnect(const struct client *c, struct private_daemon *daemon, struct tutti **t,
                      struct err *err);
 

@@ -1,5 +1,4 @@
-/* Implements follow_finish. It prints the curve and the report of a job that has ended. If the job failed, it
- * also prints the end of the log. */
+/* Implements follow_finish. It prints the curve and the report, and the end of the log if the job failed. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +59,7 @@ int follow_finish(const struct client *c, struct tutti *t, const struct json *jo
     } else if (!c->quiet) {
         add_curve(&b, &s, job);
         show_report(&b, &s, job);
-        /* The log is useful only if the job itself failed. It does not help if the spec was wrong. */
+        /* The log helps only if the job itself failed, and not if its spec was wrong. */
         if (follow_exit(job) == CLIENT_FAILED)
             add_log_tail(&b, &s, t, job);
     }

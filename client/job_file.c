@@ -1,5 +1,5 @@
-/* Implements job_file.h. The trees of base/json cannot be changed. To apply an option, the spec is printed
- * again with some members replaced. The other members keep their order. */
+/* Implements job_file.h. A JSON tree of base/json cannot be changed, so an option is applied while the
+ * spec is printed again. */
 #include "client/job_file.h"
 
 #include <errno.h>
@@ -47,8 +47,8 @@ struct edit {
     char *value; /* new value as JSON; NULL: unchanged */
 };
 
-/* Applies the edits to the object and returns the result as JSON. The caller frees the text. If `object` is
- * NULL, the edits are applied to an empty object. */
+/* Prints the object as JSON with the edits applied. The caller frees the text. `object` may be NULL, which
+ * means an empty object. */
 static char *print_edited(const struct json *object, const struct edit *edits, int n)
 {
     struct strbuf b = {0};
@@ -87,8 +87,8 @@ static char *quoted(const char *text)
     return b.at;
 }
 
-/* Reads a size option and stores the number of bytes in *ret as decimal text. The caller frees *ret. If the
- * option was not given, *ret is unchanged. */
+/* Reads a size option and stores the number of bytes in *ret as text. The caller frees *ret. Without the
+ * option, *ret is unchanged. */
 static int size_flag(const struct args *a, const char *name, char **ret, struct err *err)
 {
     const char *text = opts_get(a, name);
@@ -108,8 +108,8 @@ static int size_flag(const struct args *a, const char *name, char **ret, struct 
     return 0;
 }
 
-/* Applies the edits to a section of the spec and returns the section as JSON. Returns NULL when there is
- * nothing to change. A section that is not an object is not changed, because the check will report it. */
+/* Applies the edits to a section of the spec and returns it as JSON. Returns NULL when nothing changes. A
+ * section that is not an object is left for the check to report. */
 static char *edit_section(const struct json *spec, const char *section, struct edit *edits, int n)
 {
     const struct json *node = json_get(spec, section);
@@ -195,8 +195,8 @@ static void add_number(struct spawn_args *to, const char *option, uint64_t n)
     spawn_add_option(to, option, text);
 }
 
-/* Returns the smaller of two sizes. One is the member `key` of the spec's section "resources", the other is
- * the daemon's size `server`. 0 means that a size is unknown. */
+/* Returns the smaller of the daemon's size `server` and the spec's resources.`key`. 0 means that a size is
+ * unknown. */
 static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
 {
     const struct json *node = get_node(get_object(spec, "resources"), key);
@@ -243,8 +243,7 @@ void job_file_machine_args(const struct json *spec, const struct json *machine, 
         add_number(to, "--host-memory", host);
 }
 
-/* Reports why the check failed. The reason comes from the JSON object that the worker printed. Returns the
- * exit code. */
+/* Reports why the check failed, from the JSON that the worker printed. Returns the exit code. */
 static int report_verdict(const struct client *c, const char *text, size_t bytes, int exit)
 {
     struct json *verdict = NULL;

@@ -1,4 +1,4 @@
-/* Reads a job file, applies the options of the command line to it, and checks it with tutti-worker. */
+/* Reads a job file, applies the command's options to it, and checks it with tutti-worker. */
 #ifndef CLIENT_JOB_FILE_H
 #define CLIENT_JOB_FILE_H
 
@@ -23,17 +23,16 @@
         JOB_FILE_OPT("output", "DIR", "output directory, in place of the job file's"),                       \
         JOB_FILE_OPT("policy", "NAME", "planning policy (default: auto); tutti-job(5) lists them")
 
-/* Reads the job file at `path` and applies the options in `a` to it. The path "-" means standard input. The
- * file may have // comments. The result in *ret is strict JSON, which the caller frees. */
+/* Reads the job file at `path` and applies the options in `a`. "-" means standard input. The file may have
+ * // comments. *ret is strict JSON that the caller frees. */
 int job_file_read(const char *path, const struct args *a, char **ret, struct err *err);
 
-/* Adds the JOB_FILE_OPTS that were given in `a` to the arguments of tutti-worker. Their values are not
- * changed. */
+/* Passes the JOB_FILE_OPTS that were given in `a` on to tutti-worker, unchanged. */
 void job_file_pass_flags(const struct args *a, struct spawn_args *to);
 
 /* Checks the spec by running `tutti-worker --check` as this user. `machine` is the daemon's answer to
- * `devices`. If it is NULL, the options and the spec describe the machine. The option --machine always takes
- * precedence. Returns CLIENT_DONE, or another exit code after reporting the reason. */
+ * `devices`, or NULL without a daemon. --machine takes precedence. Returns CLIENT_DONE, or another exit
+ * code after it reported the reason. */
 int job_file_check(const struct client *c, const char *spec, const struct args *a,
                    const struct json *machine);
 

@@ -33,8 +33,8 @@ static const struct opt global_opts[] = {
     {0},
 };
 
-/* Opens /dev/null for each of the descriptors 0, 1 and 2 that is closed. Otherwise a file opened later could
- * get one of these numbers, and messages would be written into the file. */
+/* Opens /dev/null for each standard descriptor that is closed. Otherwise a file could get its number, and
+ * messages would go into that file. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -45,8 +45,8 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* Returns true when --json is among the arguments. This must be known before the options are parsed, because
- * it decides how a parse error is reported. */
+/* Returns true when --json is among the arguments. It decides how errors in the other options are
+ * reported. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)

@@ -25,14 +25,14 @@
 #define DIR_NAME     "tutti-run-XXXXXX"
 #define LOG_SHOWN    600 /* bytes of the log in a message */
 #define REMOVE_DEPTH 8   /* how deep directories are removed */
-/* The time that the daemon may take to exit. It waits up to 60 s for the job's checkpoint. */
+/* The time that the daemon may take to exit. The job's checkpoint may take 60 s of it. */
 #define END_NS  90000000000ull
 #define POLL_NS 20000000ull
 
 /* ---- the directory ---- */
 
-/* Creates the daemon's directory at a place where the path of its socket is short enough. Returns the path of
- * the directory, which the caller frees, or NULL. */
+/* Creates the daemon's directory where the path of its socket is short enough. Returns its path, which the
+ * caller frees, or NULL. */
 static char *make_dir(struct err *err)
 {
     const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
@@ -83,8 +83,8 @@ static char *below(const char *dir, const char *name)
 
 /* ---- the process ---- */
 
-/* Called in the child process to execute the daemon. Standard output and standard error go to the log. The
- * read end of the pipe stays open, and an argument tells the daemon its descriptor number. */
+/* Executes the daemon in the child process. Its output goes to the log. An argument tells it the
+ * descriptor of the pipe's read end. */
 static void become_daemon(const char *path, char **argv, const char *log, int pipe_end)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -145,7 +145,7 @@ int private_start(const char *backend, const char *machine, struct private_daemo
     return r;
 }
 
-/* Copies the end of the log to `ret`. Line breaks become blanks, because a message has only one line. */
+/* Copies the end of the log to `ret`. Line breaks become blanks, so that it fits a message. */
 static void log_tail(const char *log, char *ret, size_t size)
 {
     int fd = open(log, O_RDONLY | O_CLOEXEC);

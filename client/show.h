@@ -23,23 +23,23 @@ struct style {
 enum ink { INK_NONE, INK_DIM, INK_BOLD, INK_RED, INK_GREEN, INK_YELLOW, INK_BLUE, INK_CYAN, INK_COUNT };
 /* Returns the escape sequence that switches to the ink, or "" when the style has no colour. */
 const char *show_ink(const struct style *s, enum ink ink);
-/* Returns the escape sequence that switches back to plain text, or "" when the style has no colour. */
+/* Returns the escape sequence for plain text, or "" without colours. */
 const char *show_plain(const struct style *s);
 /* Returns the ink for a job's state, such as green for "done" and red for "failed". */
 enum ink show_state_ink(const char *state);
 
 /* ---- text (show_text.c) ---- */
 
-/* Appends text from an untrusted source on one line. Unsafe characters and bytes that are not UTF-8 become
- * escapes (base/utf8.h). If the style has no UTF-8, all characters beyond ASCII become escapes. */
+/* Appends untrusted text on one line. Unsafe characters become escapes. If the style has no UTF-8, so does
+ * everything beyond ASCII. */
 void show_text(struct strbuf *b, const struct style *s, const char *text);
-/* Appends the text of a log. Newlines and tabs are kept, a CR before a newline is dropped, and unsafe
- * characters become escapes. */
+/* Appends the text of a log. Newlines and tabs are kept, and unsafe characters become escapes. CR LF
+ * becomes a newline. */
 void show_log_text(struct strbuf *b, const char *text);
 /* Returns the number of columns that UTF-8 text takes on a terminal. Colour sequences take no columns. */
 int show_columns(const char *text);
-/* Appends `text` in exactly `columns` columns. Text that is too long is cut, and the cut is marked. Text that
- * is too short is padded with blanks, on the left if `right` is true. */
+/* Appends `text` in exactly `columns` columns. Long text is cut with a mark. Short text gets blanks, on
+ * the left if `right` is true. */
 void show_cell(struct strbuf *b, const struct style *s, const char *text, int columns, bool right);
 
 /* These append a number for people to read. */
@@ -52,8 +52,8 @@ void show_ratio(struct strbuf *b, double ratio);      /* "1.25x" */
 
 /* ---- a bar (show_bar.c) ---- */
 
-/* Appends a progress bar of exactly `width` columns. The bar is filled to `share`, from 0 to 1. `width` must
- * be at least 3. */
+/* Appends a progress bar of `width` columns. `share` is the filled part, from 0 to 1. `width` must be at
+ * least 3. */
 void show_bar(struct strbuf *b, const struct style *s, double share, int width);
 
 /* ---- a curve (show_curve.c) ---- */
@@ -63,23 +63,22 @@ struct plot {
     int height;         /* lines of text without the axis */
     const char *indent; /* text at the beginning of each line */
 };
-/* Appends a drawing of the curve, line by line. Appends nothing when the curve has fewer than two points or
- * the plot is too small. */
+/* Appends a drawing of the curve. Appends nothing when the curve has fewer than two points or the plot is
+ * too small. */
 void show_curve(struct strbuf *b, const struct style *s, const struct curve *c, const struct plot *p);
 
 /* ---- a table (show_table.c) ---- */
 
-/* A column of a table. It is as wide as its widest cell, unless the table is too wide for the terminal. */
+/* A column of a table. It is as wide as its widest cell, or narrower on a small terminal. */
 struct column {
     const char *title;
     bool right; /* the cells are aligned to the right */
     int least;  /* least width; 0: it never shrinks */
-    /* On a narrow terminal, the columns with the highest `drop` are left out first. Columns with 0 are never
-     * left out. */
+    /* On a narrow terminal, columns with the highest `drop` disappear first. Columns with 0 always stay. */
     int drop;
 };
 struct show_table;
-/* Creates a table with `n` columns, at most 16. `columns` must stay valid until the table is freed with
+/* Creates a table with `n` columns, at most 16. `columns` must stay valid. Free the table with
  * show_table_destroy. */
 struct show_table *show_table_create(const struct column *columns, int n);
 void show_table_destroy(struct show_table *t); /* t may be NULL */
@@ -95,11 +94,11 @@ void show_table_print(const struct show_table *t, const struct style *s, struct 
 void show_report(struct strbuf *b, const struct style *s, const struct json *job);
 /* Appends everything that is known about a job, for `tutti show`. */
 void show_job(struct strbuf *b, const struct style *s, const struct json *job, uint64_t now_ms);
-/* Appends the outcome of a job as a JSON object with the members "ok", "exit", "id", "name", "state", "step",
- * "total_steps", "error", "output" and "report". */
+/* Appends the outcome of a job as one JSON object: its id, name, state, steps, error, output, report and
+ * exit code. */
 void show_outcome_json(struct strbuf *b, const struct json *job);
-/* Appends one or two lines that describe the event, without the last newline. Returns false for events that
- * have no line of their own, such as "progress" and "ended". */
+/* Appends one or two lines about the event, without the last newline. Returns false for events without a
+ * line of their own, such as "progress". */
 bool show_event(struct strbuf *b, const struct style *s, const struct json *event);
 
 #endif

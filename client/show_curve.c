@@ -71,7 +71,7 @@ static int dot_row(const struct curve_scale *s, double v, int height)
     return (int)lround((1 - fmax(0, fmin(1, share))) * (height - 1));
 }
 
-/* Stores in ret[x] the mean of the points in column x of dots, or NAN when the column has no points. */
+/* Stores in ret[x] the mean of the points in column `x`, or NAN when it has no points. */
 static void spread(const struct points *p, const struct curve_scale *s, int width, double *ret)
 {
     int *n = xcalloc((size_t)width, sizeof *n);
@@ -86,8 +86,7 @@ static void spread(const struct points *p, const struct curve_scale *s, int widt
     free(n);
 }
 
-/* Interpolates the columns that have no points. The first and the last column always have a value, because
- * the first and the last step are drawn there. */
+/* Fills the columns without points by interpolation. The first and the last column always have a value. */
 static void fill_gaps(double *v, int width)
 {
     for (int x = 1, left = 0; x < width; x++) {
@@ -142,7 +141,7 @@ static void add_ascii_cell(struct strbuf *b, const struct canvas *c, int x, int 
     strbuf_add(b, upper && lower ? ":" : upper ? "'" : lower ? "." : " ");
 }
 
-/* Appends one line of the curve. The line ends after its last dot, so it has no trailing blanks. */
+/* Appends one line of the curve. It ends after the last dot, without trailing blanks. */
 static void add_dot_row(struct strbuf *b, const struct style *s, const struct canvas *c, int columns, int y)
 {
     size_t end = b->n;

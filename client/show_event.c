@@ -1,5 +1,4 @@
-/* Renders events as lines for people. The lines appear above the live display or, without a terminal, as
- * plain output. Each function below appends the line for one kind of event. */
+/* Renders events as lines for people. Each function below appends the line for one kind of event. */
 #include <inttypes.h>
 #include <string.h>
 

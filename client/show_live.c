@@ -1,5 +1,5 @@
-/* Draws the live display of a job: a progress bar, one or two lines of figures, the curve, and the last
- * evaluations. If the terminal has few rows, the curve gets smaller or is left out. */
+/* Draws the live display of a job: a progress bar, figures, the curve, and the last evaluations. On a
+ * small terminal the curve shrinks or disappears. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #define GAP "   "
 
 /* A line that is built from parts, such as "loss 0.25". A part that does not fit begins a new line. A part
- * that is wider than a whole line is left out. */
+ * wider than a line is left out. */
 struct line {
     struct strbuf *b;
     int width; /* columns of a line */
@@ -106,8 +106,8 @@ static double share_of(const struct view *v)
     return v->total > 0 ? (double)v->step / (double)v->total : 0;
 }
 
-/* Appends the text after the bar. It consists of the percentage, the steps as in "141/300", and the time left
- * or the job's state. */
+/* Appends the text after the bar: the percentage, the steps as in "141/300", and the time left or the
+ * state. */
 static void add_position(struct strbuf *b, const struct style *s, const struct view *v)
 {
     bool running = strcmp(v->state, "running") == 0;

@@ -4,19 +4,17 @@
 
 #include "client/show.h"
 
-/* The number of bytes that one iteration moves from the host to devices, from devices to the host, and
- * between devices. */
+/* The bytes that one iteration moves to devices, from devices, and between devices. */
 struct traffic {
     uint64_t in, out, peer;
 };
 
 /* Appends a label, padded to a fixed width. The caller then appends the value of the row. */
 void show_label(struct strbuf *b, const struct style *s, const char *label);
-/* Appends a small table of the bytes that an iteration moves. If `from` has "bound_bytes" and "lru_bytes",
- * the table has two more rows for comparison: the lower bound and demand paging. */
+/* Appends a small table of the bytes that an iteration moves. If `from` has numbers for comparison, the
+ * table also shows the lower bound and demand paging. */
 void show_traffic(struct strbuf *b, const struct style *s, const struct traffic *t, const struct json *from);
-/* Reads the number of bytes per iteration from a plan. Returns false when the plan does not have these
- * numbers. */
+/* Reads the bytes per iteration from a plan. Returns false when the plan does not have them. */
 bool show_plan_traffic(const struct json *plan, struct traffic *ret);
 /* Appends a row with the peak memory of a device. `capacity` is 0 if it is unknown. */
 void show_peak(struct strbuf *b, const struct style *s, unsigned device, uint64_t peak, uint64_t capacity);

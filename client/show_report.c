@@ -1,6 +1,5 @@
-/* Renders the final report of a job: the loss, the speed, the bytes that each iteration moved, and the peak
- * memory of the devices. The bytes are compared with the lower bound and with demand paging. Figures that are
- * not in the report are left out. */
+/* Renders the final report of a job: loss, speed, bytes moved and peak memory. The bytes are compared with
+ * the lower bound and with demand paging. Missing figures are left out. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,8 +36,8 @@ static void add_bytes_row(struct strbuf *b, const char *label, const struct traf
     add_bytes_cell(b, t->in + t->out);
 }
 
-/* Reads the traffic from the three members of `o` with these names. Returns false when `in` or `out` is
- * missing. */
+/* Reads the traffic from the members of `o` that `in`, `out` and `peer` name. Returns false when `in` or
+ * `out` is missing. */
 static bool read_traffic(const struct json *o, const char *in, const char *out, const char *peer,
                          struct traffic *ret)
 {
@@ -49,8 +48,8 @@ static bool read_traffic(const struct json *o, const char *in, const char *out, 
     return known;
 }
 
-/* Returns the number of bytes of state and stash that a step moves. The lower bound covers these bytes, but
- * not the samples. Returns `otherwise` when `from` does not list them. */
+/* Returns the bytes of state and stash that a step moves. The lower bound covers only these, and not the
+ * samples. Returns `otherwise` when `from` does not list them. */
 static uint64_t bounded_bytes(const struct json *from, uint64_t otherwise)
 {
     static const char *const keys[] = {"state_in", "state_out", "stash_in", "stash_out"};

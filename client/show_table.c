@@ -1,6 +1,5 @@
-/* Renders tables that fit the terminal. A column is as wide as its widest cell. If the table is too wide, the
- * least important columns are left out and other columns shrink. Without a terminal, the width is not
- * limited. */
+/* Renders tables that fit the terminal. If a table is too wide, the least important columns disappear and
+ * others shrink. Without a terminal, any width fits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +59,7 @@ static void measure(const struct show_table *t, int *widths)
     }
 }
 
-/* Returns the total width of the table. Columns of width 0 are left out, together with their gaps. */
+/* Returns the total width of the table. Columns of width 0 are left out, and so are their gaps. */
 static int total(const struct show_table *t, const int *widths)
 {
     int sum = 0;
@@ -69,7 +68,7 @@ static int total(const struct show_table *t, const int *widths)
     return sum > 0 ? sum - GAP : 0;
 }
 
-/* Shrinks the widest column that may shrink, by up to `excess`. Returns false when no column may shrink. */
+/* Shrinks the widest column by up to `excess`. Returns false when no column may shrink. */
 static bool shrink_one(const struct show_table *t, int *widths, int excess)
 {
     int widest = -1;
@@ -98,8 +97,7 @@ static bool drop_one(const struct show_table *t, int *widths)
     return true;
 }
 
-/* Makes the table fit into `width` columns of the terminal. First it leaves out columns until the others fit
- * at their least widths. Then it shrinks the remaining columns. */
+/* Makes the table fit `width` terminal columns. First it leaves out columns, then it shrinks the others. */
 static void fit(const struct show_table *t, int *widths, int width)
 {
     for (;;) {

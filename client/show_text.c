@@ -75,8 +75,8 @@ void show_log_text(struct strbuf *b, const char *text)
     }
 }
 
-/* Returns the number of bytes in the character at `p`, and stores its width in columns in *ret. A colour
- * sequence counts as one character of width 0. */
+/* Returns the number of bytes in the character at `p`. *ret is its width in columns. A colour sequence is
+ * one character of width 0. */
 static size_t next_char(const char *p, int *ret)
 {
     mbstate_t state = {0};

@@ -1,5 +1,5 @@
-/* Implements spawn.h, which finds and runs the other programs. This program ignores SIGPIPE, but the programs
- * that it starts get the default action back. */
+/* Implements spawn.h, which finds and runs the other programs. They get the default action for SIGPIPE,
+ * which this program ignores. */
 #include "client/spawn.h"
 
 #include <errno.h>
@@ -134,7 +134,7 @@ void spawn_finish(struct spawn_args *a)
     vec_free(&a->words);
 }
 
-/* Returns an argv for execv. It consists of the path, the words, and NULL. The caller frees the array. */
+/* Returns an argv for execv: the path, the words, and NULL. The caller frees the array. */
 static char **argv_of(const char *path, const struct spawn_args *a)
 {
     char **argv = xcalloc(a->words.n + 2, sizeof *argv);
@@ -157,8 +157,8 @@ int spawn_exec(const char *path, struct spawn_args *a, struct err *err)
     return r;
 }
 
-/* Creates a file in memory that contains `text`. Returns its descriptor, or -1. With a pipe instead, this
- * process would block until the other program reads its standard input. */
+/* Creates a file in memory that contains `text`. Returns its descriptor, or -1. Writing to a pipe instead
+ * could block. */
 static int memory_file(const char *text)
 {
     int fd = memfd_create("spec", MFD_CLOEXEC);
@@ -182,8 +182,7 @@ static pid_t start(const char *path, const struct spawn_args *a, int in, int out
     char **argv = argv_of(path, a);
     pid_t self = getpid(), pid = fork();
     if (pid == 0) {
-        /* The child is killed when this process ends. A check may take long, and nobody would read its
-         * result. */
+        /* The child is killed when this process ends, because nobody would read its result. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != self)
             _exit(127);

@@ -1,5 +1,5 @@
-/* Implements submit_job. A job is submitted exactly once, because the daemon recognizes a repeated submission
- * by its key. */
+/* Implements submit_job. A job is submitted only once, because the daemon recognizes the key of a repeated
+ * submission. */
 #include "client/submit.h"
 
 #include <errno.h>

@@ -92,8 +92,8 @@ static int rows_drawn(int width)
     return rows;
 }
 
-/* Appends each line, scrubbed, and erases the rest of its row. If `note` is true, records the width of each
- * line in `drawn`. */
+/* Appends each line, scrubbed, and erases the rest of its row. If `note` is true, records each line's
+ * width in `drawn`. */
 static void add_lines(struct strbuf *b, const char *lines, bool note)
 {
     while (*lines != '\0') {
@@ -116,7 +116,7 @@ int term_frame(const char *above, const char *lines)
     strbuf_add(&b, HIDE_CURSOR);
     if (rows > 0)
         strbuf_addf(&b, "\033[%dA", rows);
-    /* If the width has changed, the old frame is erased first, because terminals join lines that they had
+    /* After a change of width the old frame is erased first, because terminals join lines that they had
      * wrapped. */
     strbuf_add(&b, width != drawn_width ? "\r\033[J" : "\r");
     drawn_width = width;
@@ -168,8 +168,8 @@ static void suspend(int number)
     errno = saved;
 }
 
-/* Handles a change of the window size. It does nothing, because the signal already makes poll return and the
- * next frame reads the new size. */
+/* Handles a change of the window size. The signal itself makes poll return, and the next frame reads the
+ * new size. */
 static void wake(int number)
 {
     (void)number;

@@ -1,4 +1,4 @@
-/* The terminal: what it can display, a region at the bottom that is redrawn in place, and signals. */
+/* The terminal: what it can display, a region at the bottom that is redrawn, and signals. */
 #ifndef CLIENT_TERM_H
 #define CLIENT_TERM_H
 
@@ -7,8 +7,8 @@
 #include "base/strbuf.h"
 #include "client/show.h"
 
-/* Returns the style for output to `fd`. A terminal has a width, and it has colours unless NO_COLOR is set or
- * TERM is "dumb". Other output is plain and its width is not limited. */
+/* Returns the style for output to `fd`. A terminal has a width, and colours unless NO_COLOR is set or TERM
+ * is "dumb". Other output is plain and has any width. */
 struct style term_style(int fd);
 /* Returns true when `fd` is a terminal that can move its cursor. */
 bool term_is_terminal(int fd);
@@ -17,17 +17,15 @@ int term_rows(int fd);
 
 /* Starts to use the region on the terminal `fd`. A program has only one region. */
 void term_begin(int fd);
-/* Replaces the region by `lines`, and prints the lines of `above` permanently above it. Both strings consist
- * of whole lines and may be empty. Everything is one write. Returns a negative errno when the terminal is
- * gone. */
+/* Redraws the region with `lines`, and prints `above` permanently above it. Both consist of whole lines
+ * and may be empty. Returns a negative errno when the terminal is gone. */
 int term_frame(const char *above, const char *lines);
-/* Ends the use of the region. The last frame stays on the terminal, and the cursor is shown again. May be
- * called without term_begin. */
+/* Ends the use of the region and shows the cursor again. The last frame stays. May be called without
+ * term_begin. */
 void term_end(void);
 
-/* Installs the signal handlers. SIGINT and SIGTERM are only counted, but the third signal ends the program at
- * once. SIGHUP and SIGQUIT show the cursor again and end the program. Ctrl-Z suspends the program as
- * usual. */
+/* Installs the signal handlers. SIGINT and SIGTERM are counted, and the third one ends the program. SIGHUP
+ * and SIGQUIT show the cursor and end the program. */
 void term_catch_signals(void);
 int term_signals(void);     /* how many SIGINT and SIGTERM have arrived */
 int term_last_signal(void); /* the last of them; 0: none */

@@ -20,25 +20,23 @@
 
 struct tutti;
 
-/* Connects to the daemon's socket and reads the greeting. If `path` is NULL, uses $TUTTI_SOCKET or the
- * default places. Returns -ECONNREFUSED when no daemon listens, -EACCES when this user may not connect, and
- * -EPROTO when the other side is not a compatible daemon. */
+/* Connects to the daemon and reads its greeting. If `path` is NULL, uses $TUTTI_SOCKET or the default
+ * places. Returns -ECONNREFUSED when no daemon listens, -EACCES without permission, and -EPROTO when the
+ * other side is not a compatible daemon. */
 int tutti_connect(const char *path, struct tutti **ret, struct err *err);
-/* Makes a connection from a socket that is already connected to the daemon, and reads the greeting. Takes
- * ownership of `fd`, and closes it on failure too. */
+/* Makes a connection from a socket that is already connected, and reads the greeting. Owns `fd` from now
+ * on, and closes it on failure too. */
 int tutti_open(int fd, struct tutti **ret, struct err *err);
 void tutti_close(struct tutti *t); /* t may be NULL */
 
-/* Sends a request and waits for the answer. `params` is a JSON object as text; NULL means {}. On success
- * ret->result is the answer, and the caller finishes *ret. If the daemon answers with an error, returns its
- * errno and fills in `err`. If the connection fails, returns a negative errno, and tutti_lost returns true
- * from then on. */
+/* Sends a request and waits for the answer, ret->result. The caller finishes *ret. `params` is a JSON
+ * object, or NULL for {}. Returns a negative errno if the daemon answers with an error or the connection
+ * fails. After a lost connection tutti_lost returns true. */
 int tutti_call(struct tutti *t, const char *method, const char *params, struct wire_msg *ret,
                struct err *err);
 
-/* Stores the next event in *ret and returns 1. Returns 0 when no event came within timeout_ms or a signal
- * arrived. Returns a negative errno when the connection is lost. If timeout_ms is negative, the wait has no
- * limit. */
+/* Waits for the next event, stores it in *ret and returns 1. Returns 0 after `timeout_ms` or a signal, or
+ * a negative errno when the connection is lost. A negative timeout has no limit. */
 int tutti_next(struct tutti *t, int timeout_ms, struct wire_msg *ret, struct err *err);
 
 /* Returns true when the connection has failed. Such a connection can only be closed. */

@@ -1,6 +1,5 @@
-/* Implements the model of the live display. The daemon's answer to `show` includes all events up to a certain
- * number. These events are not applied again, because an old progress event would remove later steps from the
- * curve. */
+/* Implements the model of the live display. The answer to `show` includes all events up to a certain
+ * number. These are not applied again, because an old event would remove later steps from the curve. */
 #include "client/view.h"
 
 #include <math.h>
@@ -55,8 +54,7 @@ void view_from_job(struct view *v, const struct json *job)
     for (; e != NULL; e = json_array_next(e))
         if (get_number_at(e, 0, &step) && get_number_at(e, 2, &accuracy) && step >= 0 && step < 0x1p53)
             add_eval(v, (uint64_t)step, accuracy);
-    /* The answer to `show` may be a second older than the events, so evaluations that are already known must
-     * stay. */
+    /* The answer to `show` may be older than the events, so known evaluations must stay. */
     if (known_step > v->eval_step && known_step <= v->step) {
         memcpy(v->accuracies, known, sizeof known);
         v->n_evals = n_known;

@@ -1,5 +1,4 @@
-/* The live display of a job. It has a model of the job, which events keep up to date, and functions that draw
- * the model. */
+/* The live display of a job: a model that events keep up to date, and functions that draw it. */
 #ifndef CLIENT_VIEW_H
 #define CLIENT_VIEW_H
 
@@ -12,8 +11,8 @@
 
 #define VIEW_EVALS 4
 
-/* What is known about a job while it is followed. Start with a zeroed view. view_from_job fills it in, and
- * view_event updates it. */
+/* What is known about a job while it is followed. view_from_job fills in a zeroed view, and view_event
+ * updates it. */
 struct view {
     char name[128], state[16], reason[160];
     uint64_t seq;                                   /* number of its newest event */

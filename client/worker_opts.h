@@ -1,5 +1,5 @@
-/* For the commands that tutti-worker carries out: check, plan, profile, export and sample. These functions
- * run the worker in place of this process and pass on the options of the command. */
+/* For the commands that tutti-worker carries out: check, plan, profile, export and sample. The worker
+ * replaces this process. */
 #ifndef CLIENT_WORKER_OPTS_H
 #define CLIENT_WORKER_OPTS_H
 
@@ -11,11 +11,11 @@
         JOB_FILE_OPT("peer", "SIZE", "limit copies between devices to SIZE bytes per second"),               \
         JOB_FILE_OPT("threads", "N", "threads that share one operation")
 
-/* Replaces this process by tutti-worker with the arguments `args`. Passes --json on if it was given. Returns
- * only on failure: it frees `args`, reports the failure and returns the exit code. */
+/* Replaces this process by tutti-worker. --json is passed on. Returns only on failure: it then frees
+ * `args`, reports the failure and returns the exit code. */
 int worker_become(const struct client *c, struct spawn_args *args);
-/* Replaces this process by `tutti-worker MODE JOB`. Passes on the options that were given to the command and
- * the arguments `more`, which may be NULL. Returns only on failure, with the exit code. */
+/* Replaces this process by `tutti-worker MODE JOB`. The command's options and `more` are passed on. `more`
+ * may be NULL. Returns only on failure, with the exit code. */
 int worker_exec(const struct client *c, const char *mode, const char *job, const struct args *a,
                 struct spawn_args *more);
 
