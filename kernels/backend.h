@@ -14,20 +14,20 @@
 #include "base/log.h"
 #include "kernels/device.h"
 
-/* The part of a devset that device.c and all backends share. The backend's open function fills it in.
- * devset_release and devset_acquire change the arenas. The other fields stay constant until devset_close. */
+/* The part of a devset that all backends share. The backend's open function fills it in. Only
+ * devset_release and devset_acquire change it later, and only the arenas. */
 struct devset {
     const struct backend *backend;
     uint32_t n_devices;
-    /* True while the devset is released. In that time arena[d] is NULL and capacity_bytes[d] is 0. Set by
+    /* True while the devset is released. Then arena[d] is NULL and capacity_bytes[d] is 0. Set by
      * device.c. */
     bool released;
     uint8_t *arena[DEVICE_MAX];
     uint64_t capacity_bytes[DEVICE_MAX];
 };
 
-/* The functions of a backend. Each has the same contract as the function of that name in device.h. The
- * caller, device.c, has already checked streams, ops, addresses and the capacities in the config. */
+/* The functions of a backend. Each has the contract of the function of that name in device.h. device.c has
+ * already checked the arguments. */
 struct backend {
     const char *name;
     int (*probe)(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err);
@@ -51,27 +51,26 @@ struct backend {
     int (*host_alloc)(struct devset *ds, uint64_t bytes, void **ret, struct err *err); /* bytes > 0 */
     void (*host_free)(struct devset *ds, void *p, uint64_t bytes);                     /* p is not NULL */
 
-    /* Called only while the streams are drained. `release` frees the arenas. `acquire` fills in arena and
-     * capacity_bytes of every device. If it fails, it frees everything that it allocated. */
+    /* Called only while the streams are drained. `release` frees the arenas. `acquire` allocates new ones.
+     * If that fails, it frees everything that it allocated. */
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-    /* Writes the broken devices to *ret. The caller sets *ret to zero first. This function is NULL for a
-     * backend whose devices never break. */
+    /* Adds the broken devices to *ret, which the caller has zeroed. NULL for a backend whose devices never
+     * break. */
     void (*blame)(struct devset *ds, struct device_blame *ret);
 };
 
 extern const struct backend backend_cpu;
-/* This backend has only `name`, `probe` and `open`. Devsets that it opens use the functions of the cuda
- * module. */
+/* This backend has only `name`, `probe` and `open`. Its devsets use the functions of the cuda module. */
 extern const struct backend backend_cuda;
 
 /* ---- backends in modules ---- */
 
 struct pool;
 
-/* Functions that the program lends to a module, so that the process has one clock, one log and one set of
- * cpu ops. Any thread may call run_op. */
+/* Functions that the program lends to a module. So the process has one clock, one log and one set of cpu
+ * ops. Any thread may call `run_op`. */
 struct backend_host {
     uint64_t (*now_ns)(void);
     void (*log)(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -81,16 +80,15 @@ struct backend_host {
     void (*run_op)(const struct op_call *call, struct pool *pool);
 };
 
-/* Version number that keeps a module from being loaded by a program of another version. Raise the leading
- * number whenever something changes that both sides use. The sizes in the formula catch most changes for
- * which somebody forgot to raise the number. */
+/* The version of what program and module share. A module of another version is not loaded. Raise the
+ * leading number when something shared changes. The sizes catch most changes without a new number. */
 #define BACKEND_ABI                                                                                          \
     (5u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
                 sizeof(struct device_info)))
 
-/* Type of the only symbol that a module exports. The function returns NULL if the module was built with
- * another ABI. `host` must stay valid until the process ends. */
+/* The type of the only symbol that a module exports. It returns NULL if the module was built with another
+ * ABI. `host` must stay valid until the process ends. */
 typedef const struct backend *backend_module_fn(uint32_t abi, const struct backend_host *host);
 #define BACKEND_MODULE_SYMBOL "tutti_backend"
 
@@ -100,8 +98,8 @@ static inline enum lane backend_lane(const struct devset *ds, uint32_t stream)
     return stream == LANE_COUNT * ds->n_devices ? LANE_COMPUTE : (enum lane)(stream % LANE_COUNT);
 }
 
-/* Returns true if a copy to `dst` on this stream stays inside one device. Copies inside a device use no
- * link, so they are not counted and have no speed limit. */
+/* Returns true if a copy to `dst` on this stream stays inside one device. Such copies use no link, so they
+ * are not counted and have no speed limit. */
 static inline bool backend_copy_stays(const struct devset *ds, uint32_t stream, const void *dst)
 {
     uint32_t device = stream / LANE_COUNT;

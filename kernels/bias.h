@@ -21,8 +21,8 @@
 #define BIAS_INLINE static inline /* kernels/cuda/ has another definition for devices */
 #endif
 
-/* A number with about twice the precision of a double. Its value is hi + lo, and hi is the double nearest
- * to that value. */
+/* A number with about twice the precision of a double. Its value is hi + lo. hi is the double nearest to
+ * it. */
 struct bias_pair {
     double hi, lo;
 };

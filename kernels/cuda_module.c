@@ -27,8 +27,8 @@
 
 #define MODULE_FILE "libtutti-cuda.so"
 
-/* Runs an op for the cuda module. The driver calls this function, possibly from a different thread each
- * time, so every call initializes its thread. */
+/* Runs an op for the cuda module. Every call initializes its thread, because the driver may use a
+ * different thread each time. */
 static void run_op(const struct op_call *call, struct pool *pool)
 {
     cpu_thread_init();
@@ -43,8 +43,8 @@ static const struct backend_host host = {
     .run_op = run_op,
 };
 
-/* Writes the folder of the running program to ret, without a trailing slash. Returns false if the folder
- * cannot be determined. */
+/* Writes the folder of the running program to `ret`, without a trailing slash. Returns false if it is not
+ * known. */
 static bool program_folder(char *ret, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", ret, size - 1);
@@ -60,9 +60,8 @@ static bool program_folder(char *ret, size_t size)
     return true;
 }
 
-/* Searches for the module file and writes its path to ret. A program in a build directory is one or two
- * folders below the root of that directory. If there is no module file, ret holds the last path that was
- * tried. */
+/* Searches for the module file and writes its path to `ret`. In a build directory, the program is one or
+ * two folders below the root. If there is no file, `ret` is the last path that was tried. */
 static bool find_module(char *ret, size_t size)
 {
     static const char *const from_program[] = {"/../kernels/cuda/", "/../../kernels/cuda/"};

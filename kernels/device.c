@@ -134,8 +134,7 @@ static bool known_stream(const struct devset *ds, uint32_t stream)
 static bool in_arena(const struct devset *ds, uint32_t device, const void *p, uint64_t bytes)
 {
     uint64_t capacity = ds->capacity_bytes[device];
-    /* If p lies before the arena, the subtraction wraps around to a huge offset, which the next check
-     * refuses. */
+    /* If `p` is before the arena, the difference wraps around to a huge offset. The next check refuses it. */
     uint64_t offset = (uintptr_t)p - (uintptr_t)ds->arena[device];
 
     return offset <= capacity && bytes <= capacity - offset;

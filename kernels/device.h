@@ -37,15 +37,15 @@ extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "pee
 struct device_info {
     /* Number by which the backend knows this device. devset_config.device_index uses the same numbers. */
     uint32_t index;
-    /* Name, PCI bus id and UUID. A field is the empty string if its value is not known. The bus id is
-     * written as in /sys, for example "0000:3b:00.0". */
+    /* Name, PCI bus id and UUID, or "" if not known. The bus id has the form of /sys, for example
+     * "0000:3b:00.0". */
     char name[80], bus_id[24], uuid[48];
     uint64_t total_bytes;
-    /* Number of bytes that no process uses now. 0 if the caller did not ask for the free memory. */
+    /* The number of bytes that no process uses now. 0 if the caller did not ask. */
     uint64_t free_bytes;
-    /* NUMA node of the host memory that is nearest to this device, or -1 if it is not known. */
+    /* The NUMA node nearest to this device, or -1 if it is not known. */
     int32_t numa_node;
-    /* Generation and number of lanes of the PCIe link to the host. 0 if they are not known. */
+    /* The generation and the number of lanes of the PCIe link to the host. 0 if not known. */
     uint32_t pcie_generation, pcie_width;
     /* peer[i] is true if this device can copy directly to the i-th device in the list. */
     bool peer[DEVICE_MAX];
@@ -68,12 +68,11 @@ int devset_probe(const char *backend, uint64_t asked, struct device_info *ret, u
 
 /* The open devices of one job and their streams. The struct is opaque outside of kernels/. */
 struct devset;
-/* A point in a stream that other streams and the host can wait for. Each backend has its own kind of
- * event. */
+/* A point in a stream that other streams and the host can wait for. Each backend defines its own events. */
 struct event;
 
-/* Names the devices of a devset that no longer work. Either they are gone, or they had an error that this
- * process cannot recover from. `why` holds the backend's message for the first of these errors. */
+/* The devices of a devset that no longer work. They are gone, or this process cannot recover from their
+ * error. `why` is the backend's message for the first error. */
 struct device_blame {
     uint64_t devices; /* bit d: device d is broken */
     char why[96];
@@ -87,58 +86,54 @@ struct devset_config {
     /* Number of threads that share the work of one op, on the cpu backend or on the host. At least 1. The
      * number never changes the bits of a result. */
     uint32_t threads;
-    /* cpu only: speed limit for copies between the host and one device, in each direction. 0 means no
+    /* cpu only: the speed limit for copies between the host and one device, in each direction. 0 means no
      * limit. */
     uint64_t link_bytes_per_s;
     /* cpu only: speed limit for copies between devices. 0 means no limit. */
     uint64_t peer_bytes_per_s;
-    /* cpu only: if not 0, streams sleep for random times before commands. Tests use this to find races. */
+    /* cpu only: if not 0, streams sleep for random times before commands. Tests find races this way. */
     uint64_t delay_seed;
     /* cuda only: host memory is pinned in chunks of this many bytes. 0 means 256 MiB. */
     uint64_t host_chunk_bytes;
     /* The device_info.index of each device to open. NULL means 0, 1, 2 and so on. The cpu backend ignores
-     * this field. */
+     * it. */
     const uint32_t *device_index;
     struct device_blame *blame; /* written if opening fails; may be NULL */
 };
 
-/* The work that one device has done so far: the number of bytes that its copies moved over links, and how
- * its compute stream spent its time. devset_counters fills it in. */
+/* The work of one device so far: the bytes that it copied over links, and the time of its compute stream. */
 struct device_counters {
     uint64_t in_bytes, out_bytes, peer_bytes; /* a peer copy counts at its sender */
     /* Time during which the compute stream ran ops. The cuda backend does not measure this time and
      * reports 0. */
     uint64_t compute_busy_ns;
-    /* Time during which the compute stream waited for events. The cuda backend does not measure this time
-     * and reports 0. */
+    /* The time that the compute stream waited for events. The cuda backend always reports 0. */
     uint64_t compute_wait_ns;
 };
 
-/* Returns the name of backend i, or NULL if i is not less than the number of backends. A listed backend
- * may still be unusable on this machine. */
+/* Returns the name of backend `i`, or NULL after the last one. A backend may be listed but not usable on
+ * this machine. */
 const char *devset_backend_name(uint32_t i);
 
-/* Opens the devices that config describes and allocates their arenas. If it fails, err says what the user
- * can do about it. Every backend returns -EINVAL for a wrong config. The cuda backend also returns -ENOENT
- * if its module is missing, -ELIBACC if the module cannot be loaded (for example without a CUDA runtime),
- * -ENODEV without a driver or with too few devices, and -ENOMEM if a device has less free memory than
- * requested. */
+/* Opens the devices that `config` describes and allocates their arenas. On failure `err` says what to do.
+ * Returns -EINVAL for a wrong config. The cuda backend also returns -ENOENT or -ELIBACC if its module is
+ * missing or cannot be loaded, -ENODEV without enough devices, and -ENOMEM without enough free memory. */
 int devset_open(const struct devset_config *config, struct devset **ret, struct err *err);
 /* Waits until all streams are empty, then closes the devices and frees ds. ds may be NULL. */
 void devset_close(struct devset *ds);
 
 /* Returns the name of the backend that ds was opened with. */
 const char *devset_backend(const struct devset *ds);
-/* Returns a string such as "cpu avx512 oneDNN 2.6.3". Runs of one spec give the same bits if their strings
- * are equal. */
+/* Returns a string such as "cpu avx512 oneDNN 2.6.3". Where this string is equal, runs of one spec give
+ * the same bits. */
 const char *devset_numerics(const struct devset *ds);
 
-/* Returns the address of byte `offset` of a device's arena, for use in launches and copies. `offset` may
- * be at most the capacity of the device. */
+/* Returns the address of byte `offset` of a device's arena. `offset` is at most the capacity of the
+ * device. */
 void *devset_address(const struct devset *ds, uint32_t device, uint64_t offset);
 
-/* Enqueues an op on the compute stream of a device or of the host. All addresses in `call` must lie in the
- * arena of that device, or in host memory for the host's stream. Returns -EINVAL for a wrong stream or op. */
+/* Enqueues an op on the compute stream of a device or of the host. All addresses in `call` must be in that
+ * device's arena, or in host memory for the host. Returns -EINVAL for a wrong stream or op. */
 int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call);
 
 /* Enqueues a copy on one of a device's three copy streams. dst and src are host memory or addresses from
@@ -166,15 +161,15 @@ int devset_discard(struct devset *ds, uint32_t stream, void *at, uint64_t bytes)
  * backend reads. */
 int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at);
 
-/* Creates an event that has not been recorded yet. The caller must destroy it before closing the devset. */
+/* Creates an event without a record. The caller must destroy it before closing the devset. */
 int event_create(struct devset *ds, struct event **ret);
 /* Frees an event. The devset must be drained. e may be NULL. */
 void event_destroy(struct devset *ds, struct event *e);
-/* Enqueues a record of e on the stream. The record runs when all earlier commands of the stream are done.
- * Later calls of event_wait and event_sync wait for this record. */
+/* Enqueues a record of `e`. It runs when all earlier commands of the stream are done. Later calls of
+ * event_wait and event_sync wait for it. */
 int event_record(struct devset *ds, uint32_t stream, struct event *e);
-/* Enqueues a wait on the stream. Later commands of the stream start when the latest record of e has run.
- * Only records that were enqueued before this call count. */
+/* Makes the stream wait for the latest record of `e`. Only records that were enqueued before this call
+ * count. */
 int event_wait(struct devset *ds, uint32_t stream, struct event *e);
 /* Blocks the calling thread until the latest record of e has run. */
 int event_sync(struct devset *ds, struct event *e);
@@ -182,13 +177,12 @@ int event_sync(struct devset *ds, struct event *e);
 /* Blocks until every stream is empty. Returns 0, or the first error of any command. */
 int devset_drain(struct devset *ds);
 
-/* Asks every device whether it still works and writes the broken ones to ret. Call it after a failure. A
- * device that survives an error, such as a refused call or missing memory, is not blamed. Devices of the
- * cpu backend never break. */
+/* Asks every device whether it still works and writes the broken ones to `ret`. Call it after a failure. A
+ * refused call or missing memory does not break a device. */
 void devset_blame(struct devset *ds, struct device_blame *ret);
 
-/* Reads the counters of a device. They are exact after devset_drain. While streams run, they may lag
- * behind, but they include all work before the last drain. Any thread may call it. */
+/* Reads the counters of a device. They are exact after devset_drain, but may lag while streams run. Any
+ * thread may call it. */
 void devset_counters(const struct devset *ds, uint32_t device, struct device_counters *ret);
 
 /* devset_release drains the devset, frees the arenas of its devices and returns the result of
@@ -201,9 +195,9 @@ void devset_counters(const struct devset *ds, uint32_t device, struct device_cou
 int devset_release(struct devset *ds);
 int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-/* Allocates zeroed, page-aligned host memory for tensors. The memory is pinned if the backend's copies
- * need that. Returns -ENOMEM if there is too little memory; err then holds advice, and nothing stays
- * pinned. devset_host_free takes the same number of bytes. Its p may be NULL. */
+/* Allocates zeroed, page-aligned host memory for tensors. It is pinned if the backend's copies need that.
+ * Returns -ENOMEM, with advice in `err`, if there is too little memory. devset_host_free needs the same
+ * number of bytes, and `p` may be NULL. */
 int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err);
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes);
 

@@ -1,5 +1,5 @@
-/* The table of layer kinds, the initial weights, and the launches that several kinds of layers share. All
- * functions are pure and work on constant data. Any thread may call them. */
+/* The table of layer kinds, the initial weights, and launches that several kinds share. All functions are
+ * pure. Any thread may call them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,9 +84,8 @@ void layer_add_param(struct layer_params *p, const char *name, enum param_class 
     p->n++;
 }
 
-/* Writes the uniform random numbers 2 * pair and 2 * pair + 1 of a layer to ret. Numbers are counted from
- * the start of the parameters of the layer or inner layer, so a parameter's values do not depend on the
- * number of elements that one call fills. */
+/* Writes the random numbers 2 * pair and 2 * pair + 1 of a layer to `ret`. They are uniform. The first
+ * number belongs to the start of the layer's parameters. */
 static void init_pair(uint64_t seed, uint32_t key, uint64_t pair, float ret[2])
 {
     uint64_t block = pair / 2;
@@ -105,7 +104,7 @@ static void make_normal(float x[2])
     x[1] = (float)(r * sin(angle));
 }
 
-/* Fills w with n random initial values. The first of them belongs to element `from` of p's layer. */
+/* Fills `w` with `n` random initial values. The first of them belongs to element `from` of the layer. */
 static void init_random(const struct layer_param *p, uint64_t seed, uint64_t from, uint64_t n, float *w)
 {
     float bound = (float)(1.0 / sqrt((double)p->fan_in));
@@ -131,8 +130,8 @@ static void init_param(const struct layer_param *p, uint64_t seed, uint64_t from
         init_random(p, seed, from, p->count, w);
 }
 
-/* The random numbers of a parameter are counted from the first parameter with the same key, so each layer
- * and each inner layer has its own sequence. */
+/* The first parameter with a key starts the count of random numbers. So each layer and each inner layer
+ * has its own sequence. */
 void layer_init(const struct layer *l, uint64_t seed, float *w)
 {
     uint32_t n = layer_type(l)->params(l, NULL);
@@ -150,7 +149,8 @@ void layer_init(const struct layer *l, uint64_t seed, float *w)
     free(params);
 }
 
-/* Sets the id and the key of every layer inside `outer`, at all nesting levels. *n counts these layers. */
+/* Sets the id and the key of every layer inside `outer`, at all nesting levels. *n is the number of layers
+ * so far. */
 static void number_inner(const struct layer *outer, uint32_t id, uint32_t *n)
 {
     struct layer *inner = (struct layer *)(uintptr_t)outer->inner;

@@ -36,7 +36,7 @@ enum layer_kind {
  * begins with kinds of layers is used by those kinds only. */
 struct layer {
     enum layer_kind kind;
-    /* Position of the layer in the chain. An inner layer has the id of the layer that contains it. */
+    /* The position in the chain. An inner layer has the id of its outer layer. */
     uint32_t id;
     /* Selects the layer's sequence of random numbers. Equal to the id, except in inner layers
      * (layer_inner_key). */
@@ -45,14 +45,14 @@ struct layer {
     uint32_t seq;     /* tokens per row; 0 means 1 */
     bool bias;        /* dense, norm, attention, mlp: has a bias */
     enum act act;     /* dense, activation, mlp: the activation function */
-    /* dense, dropout, positions, attention, mlp: probability that an element of the result is set to 0. 0
-     * means no dropout. */
+    /* dense, dropout, positions, attention, mlp: the probability that an element of the result becomes 0.
+     * 0 means no dropout. */
     float dropout;
 
     bool rms;  /* norm: RMS norm instead of layer norm */
     float eps; /* norm: added to the variance */
-    /* attention: number of query heads and number of key heads. heads must be a multiple of kv_heads, and
-     * the width of a token must be a multiple of heads. */
+    /* attention: the number of query heads and of key heads. `heads` must be a multiple of `kv_heads` and
+     * divide the width of a token. */
     uint32_t heads, kv_heads;
     float rope_theta;    /* attention: rotary base; 0 if not rotary */
     float score_dropout; /* attention: probability that a score is dropped */
@@ -67,8 +67,7 @@ struct layer {
     /* attention, mlp: standard deviation of the initial weights of "proj". This matrix writes to the
      * residual. */
     float proj_std;
-    /* lm_head: if `tied`, the layer has no W of its own. It uses the W of the earlier layer with the id
-     * `owner`. */
+    /* lm_head: if `tied`, the layer has no W of its own and uses the W of the earlier layer `owner`. */
     bool tied;
     uint32_t owner;
 
@@ -78,11 +77,11 @@ struct layer {
     uint32_t n_inner;
 };
 
-/* The largest id that a layer may have, and the largest number of inner layers in one layer. */
+/* The largest id of a layer, and the largest number of inner layers in one layer. */
 #define LAYER_MAX_ID    ((1u << 14) - 1)
 #define LAYER_MAX_INNER 1023u
-/* Returns the key for the random numbers of the n-th inner layer of layer `id`. n starts at 1. Inner
- * layers are counted in the order of the chain, at all nesting levels. */
+/* Returns the key for the random numbers of inner layer `n` of layer `id`. `n` starts at 1 and counts all
+ * nesting levels, in the order of the chain. */
 static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
 {
     return n << 14 | id;
@@ -94,12 +93,11 @@ struct model {
     uint32_t n_layers;
 };
 
-/* Sets the id and the key of every layer and of every inner layer. The function casts away the const of
- * `inner`, so the inner layers must be in writable memory. */
+/* Sets the id and the key of every layer and inner layer. The inner layers must be in writable memory,
+ * although `inner` is const. */
 void model_number(const struct model *m);
 
-/* Size in bytes of each block of memory that a layer needs. Blocks that have rows are sized for `rows`
- * rows. 0 means that the layer does not have this block. */
+/* The size in bytes of each block that a layer needs for `rows` rows. 0 means that there is no such block. */
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
     uint64_t x; /* X, and also dX */
@@ -113,8 +111,8 @@ struct layer_sizes {
     uint64_t result; /* losses: the results R */
 };
 
-/* Number of operations and bytes of memory traffic for one micro-batch of `rows` rows. The planner uses
- * them to estimate times when it has no measurement. */
+/* The operations and the bytes of memory traffic for `rows` rows. The planner estimates times from them
+ * when it has no measurement. */
 struct layer_cost {
     uint64_t fwd_flops, bwd_flops;
     uint64_t fwd_bytes, bwd_bytes; /* bytes that the ops read and write */
@@ -138,8 +136,8 @@ enum param_init {
 enum param_class { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_CLASS_COUNT };
 extern const char *const param_class_names[PARAM_CLASS_COUNT]; /* "matrix", "bias", "norm", "embedding" */
 
-/* One named parameter, which is a tensor inside a layer's W. layer_type.params lists the parameters in the
- * order in which they are stored in W. There is no padding between them. */
+/* A named parameter: one tensor inside a layer's W. Parameters follow each other in W without padding, in
+ * the order of layer_type.params. */
 struct layer_param {
     char name[64]; /* for example "weight", "bias", "attn.qkv.weight" */
     uint32_t rank;
@@ -153,8 +151,7 @@ struct layer_param {
     uint32_t key; /* key of its layer's random numbers */
 };
 
-/* The memory that one forward or backward pass of a layer works on. Pointers that the pass does not use
- * are NULL. */
+/* The memory of one forward or backward pass. Pointers that the pass does not use are NULL. */
 struct layer_io {
     const struct step_args *step;
     uint32_t rows;
@@ -162,21 +159,21 @@ struct layer_io {
     /* bwd: add to dw instead of overwriting it. True for every micro-batch except the first. */
     bool accumulate;
     const float *w, *x;
-    /* fwd: the output. NULL if only S is needed, as when the last layer of a pack is recomputed. */
+    /* fwd: the output. NULL if a recompute needs only S. */
     float *y;
-    /* fwd: the buffer for S, or NULL if S is not saved. bwd: the S that the forward pass saved. */
+    /* fwd: where to save S, or NULL. bwd: the S that the forward pass saved. */
     float *s;
     float *dw, *dx; /* dx is NULL in the first layer */
     const float *dy;
-    /* Workspace. A forward pass gets `room` bytes if S is saved, and `scratch_fwd` bytes otherwise. A
+    /* Workspace. A forward pass gets `room` bytes if it saves S, and `scratch_fwd` bytes if not. A
      * backward pass gets `scratch_bwd` bytes. */
     float *scratch;
     const void *target;
     struct step_result *result;
 };
 
-/* The functions of one kind of layer. Each kind has a file that defines one constant of this type, named
- * layer_<kind>. The functions send launches to the sink and keep no state. */
+/* The functions of one kind of layer. Each kind defines one constant, layer_<kind>, in a file of its own.
+ * The functions keep no state. */
 struct layer_type {
     const char *name;
     bool is_loss;
@@ -185,8 +182,7 @@ struct layer_type {
     bool loss_in_bwd;
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
-    /* Writes the parameters to ret and returns their number. If ret is NULL, the function only counts
-     * them. */
+    /* Writes the parameters to `ret` and returns their number. If `ret` is NULL, only counts them. */
     uint32_t (*params)(const struct layer *l, struct layer_param *ret);
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
@@ -200,8 +196,8 @@ static inline const struct layer_type *layer_type(const struct layer *l)
     return layer_types[l->kind];
 }
 
-/* Fills a W block with its initial values. Each value depends only on the seed, the layer's key and the
- * position of the element. */
+/* Fills W with its initial values. A value depends only on the seed, the layer's key and the element's
+ * position. */
 void layer_init(const struct layer *l, uint64_t seed, float *w);
 
 enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_COUNT };
@@ -227,8 +223,8 @@ uint32_t optimizer_parts(const struct optimizer *o);
 uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
 
 enum group_type { GROUP_U64, GROUP_U32, GROUP_F32 };
-/* One part of the group state: a single field of struct group_state. Graphs and plans treat the group
- * state as one block. A checkpoint stores the saved parts by name. */
+/* One part of the group state: a single field of struct group_state. A checkpoint stores the saved parts
+ * by name. */
 struct group_part {
     const char *name;
     enum group_type type;
@@ -237,40 +233,36 @@ struct group_part {
      * skipped. */
     bool saved;
 };
-/* Returns the number of parts in the group state of this optimizer, and points *ret at the first part.
- * `decision` says whether the job clips gradients or skips steps. Returns 0 for plain SGD without a
- * decision. */
+/* Returns the number of parts in the optimizer's group state, and points *ret at the first one. `decision`
+ * says whether the job clips gradients or skips steps. Plain SGD without a decision has no parts. */
 uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret);
-/* Returns the size of the GROUP tensor in bytes, or 0 if the optimizer has no group state. */
+/* Returns the size of the group state in bytes, or 0 if there is none. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 
-/* The memory that an update works on: a range of the weights W, and the same range of the gradient dW and
- * of each part of the optimizer state K. */
+/* The memory of one update: a range of the weights W, and the same range of the gradient dW and the
+ * optimizer state K. */
 struct optimizer_io {
     float *w;
-    /* Gradient of W. If W is used by a second layer, dw2 is the gradient of that use. Otherwise dw2 is
-     * NULL. */
+    /* The gradient of W. `dw2` is the gradient from a second layer that uses W, or NULL. */
     const float *dw, *dw2;
     float *k[OPTIMIZER_PARTS];       /* the first optimizer_parts() pointers are used */
     const struct group_state *group; /* NULL: no scale, no bias correction */
     uint64_t w_bytes;
     bool no_decay;
 };
-/* Points io->k at the parts of the optimizer state k. Each part is io->w_bytes long. k may be NULL if the
- * optimizer has no state. */
+/* Points io->k at the parts of the optimizer state `k`. Each part is io->w_bytes long. `k` may be NULL if
+ * there is no state. */
 void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *io);
-/* The bytes begin..end of a layer's weights W. In this range, either all parameters have weight decay or
- * none of them has. */
+/* The bytes begin..end of a layer's W. Weight decay applies to all of them or to none. */
 struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;
 };
-/* Cuts the bytes begin..end of the layer's weights W at each place where weight decay starts or stops.
- * Writes the resulting ranges to ret and returns their number. If ret is NULL, it only counts them. */
+/* Cuts the bytes begin..end of W where weight decay starts or stops. Writes the ranges to `ret` and
+ * returns their number. If `ret` is NULL, only counts them. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* Returns the part of *io that covers the bytes begin..end. These offsets are counted from the first byte
- * of *io. */
+/* Returns the part of *io from byte `begin` to byte `end`, counted from the start of *io. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
 /* Launches one op that updates the range of W that io describes. */

@@ -1,5 +1,5 @@
-/* The activation layer: y = act(x), with in = out. The backward pass reads the layer's input, so nothing
- * is saved. All functions run in the caller's thread and have no effect besides their launches. */
+/* The activation layer: y = act(x), with in = out. Nothing is saved, because the backward pass reads the
+ * layer's input. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void activation_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

@@ -25,8 +25,7 @@ static struct attention_shape attention_shape_of(const struct layer *l, uint32_t
     };
 }
 
-/* Offsets of the parameters in W, the layer's block of weights, in bytes. W holds qkv and its bias, then
- * proj and its bias. */
+/* The byte offsets of the parameters in W: qkv and its bias, then proj and its bias. */
 struct attention_weights {
     uint64_t qkv_b, proj, proj_b, end;
 };
@@ -42,7 +41,7 @@ static struct attention_weights attention_weights_of(const struct layer *l, cons
     return w;
 }
 
-/* Offsets in S, the block that the forward pass saves, in bytes. qkv comes first, at offset 0. */
+/* The byte offsets in S, the values saved for the backward pass. qkv is at offset 0. */
 struct attention_saved {
     uint64_t attended, lse, end;
 };
@@ -57,8 +56,8 @@ static struct attention_saved attention_saved_of(const struct layer *l, const st
     return a;
 }
 
-/* Offsets in the scratch of the backward pass, in bytes. If the layer has dropout, the gradient of proj's
- * output comes first, at offset 0. */
+/* The byte offsets in the scratch of the backward pass. With dropout, the gradient of proj's output is at
+ * offset 0. */
 struct attention_gradients {
     uint64_t attended, qkv, scratch, end;
 };
@@ -96,8 +95,7 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
     uint64_t w = attention_weights_of(l, &s).end, x = layer_bytes(rows, l->in),
              qkv = layer_bytes(s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
-    /* Number of operations in the products q k^T and p v. The causal mask makes half of each product
-     * unnecessary. */
+    /* The operations of the products q k^T and p v. The causal mask saves half of each product. */
     uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width;
 
     *ret = (struct layer_cost){

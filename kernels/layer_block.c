@@ -24,7 +24,7 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* A position in the chain of inner layers. It holds the byte offsets of the current inner layer's blocks. */
+/* A position in the chain of inner layers, with the byte offsets of the current layer's blocks. */
 struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
@@ -32,8 +32,7 @@ struct inner_walk {
     /* Offsets of the current layer's input and output in the outer S. The first layer's input and the last
      * layer's output are not in S, so these offsets are then unused. */
     uint64_t x, y;
-    /* Offset of the current layer's own S in the outer S, and the offset at which the next inner layer's
-     * part begins. */
+    /* Where the current layer's S begins in the outer S, and where the next layer's part begins. */
     uint64_t s, end;
 };
 
@@ -42,8 +41,8 @@ static void inner_walk_begin(struct inner_walk *k)
     *k = (struct inner_walk){0};
 }
 
-/* Moves to inner layer i. Call this function for i = 0, 1, 2, ... in this order, because each offset is
- * computed from the one before. */
+/* Moves to inner layer `i`. Call this for i = 0, 1, 2, ... in this order, because each offset builds on
+ * the last one. */
 static void inner_walk_to(struct inner_walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
 {
     k->w += k->size.w;
@@ -71,15 +70,15 @@ static uint64_t needed_workspace(const struct inner_walk *k)
     return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
 }
 
-/* Returns true if the inner layer's forward workspace fits into the part of S that later layers will fill.
- * `saved` is the size of S in bytes. */
+/* Returns true if the workspace fits into the part of S that later layers will fill. `saved` is the size
+ * of S in bytes. */
 static bool fits_in_s(const struct inner_walk *k, uint64_t saved)
 {
     return needed_workspace(k) <= saved - k->end;
 }
 
-/* Returns the size in bytes of the largest gradient between two inner layers. Sets *ret_n to the number of
- * these gradients that must be in scratch at the same time. */
+/* Returns the bytes of the largest gradient between two inner layers. *ret_n is the number of such
+ * gradients that scratch must hold at a time. */
 static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_t *ret_n)
 {
     uint64_t most = 0;
@@ -141,8 +140,8 @@ static void residual_cost(const struct layer *l, uint32_t rows, struct layer_cos
     ret->bwd_bytes += 3 * x;
 }
 
-/* Adds the inner layer's name in front of the parameter's name, as in "attn.qkv.weight". Does nothing if
- * the layer has no name. */
+/* Puts the inner layer's name in front of the parameter's name, as in "attn.qkv.weight". Does nothing
+ * without a name. */
 static void add_prefix(struct layer_param *p, const char *prefix)
 {
     char name[sizeof p->name];
@@ -201,8 +200,8 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
     return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * l->in);
 }
 
-/* Runs the backward pass of inner layer i. Layer i reads the gradient of its output from half[i % 2] and
- * writes the gradient of its input to the other half, so two buffers are enough. */
+/* Runs the backward pass of inner layer `i`. It reads the gradient of its output from half[i % 2] and
+ * writes the gradient of its input to the other half. */
 static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t i, const struct op_sink *sink)
 {
     uint32_t gradients;

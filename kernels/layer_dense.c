@@ -75,7 +75,7 @@ static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 static int dense_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     bool saves = has_act(l) && io->s;
-    /* A recompute needs only S. In that case the op writes z to S and applies no activation. */
+    /* A recompute needs only S. Then the op writes z to S and applies no activation. */
     float *y = io->y ? io->y : saves ? io->s : NULL;
     int r;
 
@@ -88,8 +88,8 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
     return r || !io->y ? r : layer_drop(l, io, y, y, sink);
 }
 
-/* Computes the gradient of z from dy and points *ret at it. If the layer has neither activation nor
- * dropout, *ret is dy itself. Otherwise *ret points into scratch. */
+/* Computes the gradient of z and points *ret at it. It is in scratch, or dy itself if there is neither
+ * activation nor dropout. */
 static int bwd_to_z(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                     const float **ret)
 {

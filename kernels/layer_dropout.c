@@ -14,8 +14,8 @@ static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost
     *ret = (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 2 * x, .bwd_bytes = 2 * x};
 }
 
-/* Launches the dropout op. layer_drop cannot be used here: if p is 0 it launches nothing, but this layer
- * must still copy its input. */
+/* Launches the dropout op even if p is 0, because this layer must then copy its input. layer_drop would
+ * launch nothing. */
 static int launch_dropout(const struct layer *l, const struct layer_io *io, const float *from, float *to,
                           const struct op_sink *sink)
 {

@@ -10,14 +10,14 @@
 #include "kernels/layers.def"
 #undef LAYER
 
-/* LAYER_LAUNCH(io, sink, bias_fwd, .y = ..., ...) sends one op to the sink and gives 0 or a negative
+/* Sends one op to the sink, as in LAYER_LAUNCH(io, sink, bias_fwd, .y = ..., ...). Gives 0 or a negative
  * errno. */
 #define LAYER_LAUNCH(io, sink, name, ...)                                                                    \
     ((sink)->launch((sink)->ctx,                                                                             \
                     &(struct op_call){.op = OP_##name, .step = (io)->step, .name = {__VA_ARGS__}}))
 
-/* Returns the size in bytes of a float array [a][b]. If the product overflows, returns 2^60. No machine
- * has that much memory, and several such sizes can be added without overflow. */
+/* Returns the bytes of a float array [a][b], or 2^60 on overflow. Several such sizes can be added without
+ * another overflow. */
 static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
 {
     const uint64_t most = UINT64_C(1) << 60;
@@ -25,15 +25,13 @@ static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
     return n < most / sizeof(float) ? n * sizeof(float) : most;
 }
 
-/* Rounds a size up to a multiple of the cache line, so that the next array of the block is aligned for
- * vector code. */
+/* Rounds a size up to whole cache lines, so that the next array is aligned for vector code. */
 static inline uint64_t layer_round(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-/* Returns the address that is `bytes` bytes after the start of a block of floats, or NULL if `block` is
- * NULL. */
+/* Returns the address `bytes` bytes after the start of `block`, or NULL if `block` is NULL. */
 static inline float *layer_at(float *block, uint64_t bytes)
 {
     return block ? block + bytes / sizeof(float) : NULL;
@@ -44,7 +42,7 @@ static inline const float *layer_at_const(const float *block, uint64_t bytes)
 }
 
 /* layer_seq returns the number of tokens per row. layer_width and layer_width_out return the number of
- * elements in one token of the input and of the output. */
+ * elements in a token of the input or output. */
 static inline uint32_t layer_seq(const struct layer *l)
 {
     return l->seq > 1 ? l->seq : 1;
@@ -63,13 +61,13 @@ static inline uint32_t layer_tokens(const struct layer *l, uint32_t rows)
     return rows * layer_seq(l);
 }
 
-/* Applies the layer's dropout to its result, or to the gradient of its result. If the layer has no
- * dropout, the function launches nothing and does not write to `to`. */
+/* Applies the layer's dropout to its result or to the gradient of its result. Without dropout, it launches
+ * nothing and `to` stays unchanged. */
 int layer_drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
                const struct op_sink *sink);
 
-/* Arguments of layer_linear_bwd, the backward pass of y = x w^T + b. It always computes the gradient dw of
- * the weights. It computes the gradients db and dx only if these pointers are not NULL. */
+/* The arguments of layer_linear_bwd, the backward pass of y = x w^T + b. It always computes `dw`. It
+ * computes `db` and `dx` only if they are not NULL. */
 struct layer_linear {
     const float *dy, *x, *w;
     float *dw, *db, *dx;
@@ -85,16 +83,15 @@ static inline uint32_t layer_no_params(const struct layer *l, struct layer_param
     return 0;
 }
 
-/* Collects the parameters of a layer for its params() function. The parameters are stored in W in the
- * order in which they are added. */
+/* Collects the parameters of a layer for its params() function, in the order of W. */
 struct layer_params {
     const struct layer *l;
     struct layer_param *at; /* output array, or NULL to only count */
     uint32_t n;
     uint64_t offset; /* total size so far, in bytes */
 };
-/* Adds a parameter of the shape [a][b], or [a] if b is 0. The class, `std` and `fan_in` determine its
- * initial values by the table at enum param_init. */
+/* Adds a parameter of the shape [a][b], or [a] if `b` is 0. enum param_init shows how class, `std` and
+ * `fan_in` decide its initial values. */
 void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
                      float std, uint32_t fan_in);
 

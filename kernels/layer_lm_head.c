@@ -12,12 +12,11 @@
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP 128u
-/* A chunk of tokens may always have up to this many logits, even if the vocabulary table is small. */
+/* A chunk may always have this many logits, even if the vocabulary is small. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
-/* Returns the number of tokens in a chunk. A chunk has up to CHUNK_SMALL logits, or one sixth of the
- * table's elements if that is more. A device that holds the table and its gradient has space for so many
- * logits too. */
+/* Returns the number of tokens in a chunk. A chunk has up to CHUNK_SMALL logits, or a sixth of the table's
+ * elements if that is more. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->vocab, share = layer_width(l) / 6;
@@ -69,8 +68,7 @@ struct token_chunk {
     const float *x;
 };
 
-/* Launches the ops that compute the logits of a chunk and their loss. If dx is not NULL, the gradient of
- * the logits is computed too. */
+/* Launches the ops for the logits of a chunk and their loss. If `dx` is not NULL, also for their gradient. */
 static int logits_of(const struct layer *l, const struct layer_io *io, const struct token_chunk *c, float *dx,
                      const struct op_sink *sink)
 {

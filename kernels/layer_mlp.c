@@ -23,8 +23,7 @@ static struct mlp_shape mlp_shape_of(const struct layer *l, uint32_t rows)
     };
 }
 
-/* Offsets of the parameters in W, the layer's block of weights, in bytes. W holds fc and its bias, then
- * proj and its bias. */
+/* The byte offsets of the parameters in W: fc and its bias, then proj and its bias. */
 struct mlp_weights {
     uint64_t fc_b, proj, proj_b, end;
 };

@@ -1,6 +1,5 @@
-/* The mse layer, the loss of regression: the mean of (x - target)^2 over the outputs of a row. The targets
- * are floats [rows][in]. The backward pass starts from x again, so nothing is saved. All functions run in
- * the caller's thread and have no effect besides their launches. */
+/* The mse layer, a loss: the mean of (x - target)^2 over a row. Targets are floats [rows][in]. Nothing is
+ * saved. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void mse_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

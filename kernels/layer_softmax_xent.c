@@ -1,6 +1,5 @@
-/* The softmax_xent layer, the loss of classification: the cross entropy of softmax(x) against one class
- * (int32) per row or per token. The backward pass starts from x again, so nothing is saved. All functions
- * run in the caller's thread and have no effect besides their launches. */
+/* The softmax_xent layer, a loss: the cross entropy of softmax(x) against one class per row or token.
+ * Classes are int32. Nothing is saved. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -25,7 +24,7 @@ static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer
     };
 }
 
-/* Launches the op that computes the loss or its gradient. Exactly one of `result` and `dx` is not NULL. */
+/* Launches the op for the loss or for its gradient. Exactly one of `result` and `dx` is NULL. */
 static int launch_xent(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                        struct step_result *result, float *dx)
 {

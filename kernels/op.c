@@ -1,5 +1,4 @@
-/* The names of ops and activations, for dumps, traces and specs. All data is constant, so any thread may
- * read it. */
+/* The names of ops and activations. All data is constant, so any thread may read it. */
 #include "kernels/op.h"
 
 const char *const op_names[OP_COUNT] = {

@@ -28,8 +28,8 @@ enum op {
 
 extern const char *const op_names[OP_COUNT];
 
-/* The activation functions. ACT_GELU is the tanh approximation of gelu, ACT_GELU_ERF is exact gelu, and
- * ACT_SILU is x * sigmoid(x). */
+/* The activation functions. ACT_GELU is gelu by its tanh formula, ACT_GELU_ERF is exact gelu, and ACT_SILU
+ * is x * sigmoid(x). */
 enum act { ACT_NONE, ACT_RELU, ACT_GELU, ACT_TANH, ACT_GELU_ERF, ACT_SILU, ACT_COUNT };
 extern const char *const act_names[ACT_COUNT];
 
@@ -44,8 +44,8 @@ struct op_linear_fwd {
     uint32_t rows, in, out;
     enum act act;
 };
-/* Gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If z is not NULL, dx is
- * also multiplied by act'(z). */
+/* The gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If `z` is not NULL,
+ * dx is multiplied by act'(z). */
 struct op_linear_bwd_data {
     const float *dy, *w;
     /* Input of the activation that produced the layer's input, [rows][in]. NULL if no activation produced
@@ -82,7 +82,7 @@ struct op_act_fwd {
     uint64_t n;
     enum act act;
 };
-/* Gradient of an activation: dx = dy * act'(x), where x is the activation's input. dx may be dy. */
+/* The gradient of an activation: dx = dy * act'(x). `x` is the activation's input. `dx` may be `dy`. */
 struct op_act_bwd {
     const float *x, *dy;
     float *dx;
@@ -135,7 +135,8 @@ struct op_rownorm_bwd {
     float *dx; /* may be dy, or NULL */
     /* Gradient of w: (accumulate ? dw : 0) + the column sums of dy * xhat. */
     float *dw;
-    /* Gradient of b: (accumulate ? db : 0) + the column sums of dy. NULL if there is no bias. */
+    /* The gradient of b: the column sums of dy, added to the old db if `accumulate` is set. NULL without a
+     * bias. */
     float *db;
     uint32_t rows, n;
     bool rms, accumulate;
@@ -168,9 +169,8 @@ struct op_attention_bwd {
     uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
 };
-/* Rotary position embedding, in place. Rotates the first `heads` heads of each token of x[rows][seq][n].
- * At position t, the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head). If
- * `inverse` is set, it turns back by the same angle. */
+/* Rotates the first `heads` heads of each token in x[rows][seq][n], for rotary positions. At position t,
+ * the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head). `inverse` turns it back. */
 struct op_rope {
     float *x;
     uint32_t rows, seq, n;
@@ -204,11 +204,10 @@ struct op_zero {
 struct op_softmax_xent {
     const float *x;        /* logits [rows][n] */
     const int32_t *target; /* [rows], < n; negative targets are ignored */
-    /* Loss and number of correct answers: (accumulate ? *result : 0) + the sums over the rows that count,
-     * in row order. NULL if the caller does not need the loss. */
+    /* The loss and the number of correct answers, summed in row order over the rows that count.
+     * `accumulate` adds them to the old values. May be NULL. */
     struct step_result *result;
-    /* Gradient with respect to x, times step->grad_scale. Rows that do not count get 0. dx may be x. NULL
-     * if the caller does not need the gradient. */
+    /* The gradient of x, times step->grad_scale. Rows that do not count get 0. `dx` may be `x`, or NULL. */
     float *dx;
     uint32_t rows, n;
     /* seq is the number of targets per sample, at least 1. first_row counts targets, not samples. */
@@ -216,8 +215,8 @@ struct op_softmax_xent {
     float smoothing;
     bool accumulate;
 };
-/* Mean squared error. result->loss is the sum of mean((x - target)^2) over the valid rows. result->correct
- * is 0. */
+/* Mean squared error. result->loss is the sum of mean((x - target)^2) over valid rows. result->correct is
+ * 0. */
 struct op_mse_fwd {
     const float *x, *target; /* [rows][n] each */
     struct step_result *result;
@@ -229,12 +228,11 @@ struct op_mse_bwd {
     float *dx;
     uint32_t rows, n, first_row;
 };
-/* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. v is
- * NULL if there is no momentum. */
+/* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. `v` is
+ * NULL without momentum. */
 struct op_sgd {
     float *w;
-    /* Gradient of w. If a second layer uses w, dw2 is the gradient of that use, and the op adds it to dw.
-     * Otherwise dw2 is NULL. */
+    /* The gradient of w. `dw2` is the gradient from a second layer that uses w, or NULL. The op adds both. */
     const float *dw, *dw2;
     float *v;
     /* The state that the step's decision wrote. NULL means that the update is applied with scale 1. */
@@ -242,16 +240,15 @@ struct op_sgd {
     uint64_t n;
     float momentum, weight_decay;
 };
-/* Updates weights by AdamW with decoupled weight decay, as PyTorch does: w -= lr*wd*w; update m and v; w
- * -= lr * (m*bc1) / (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. */
+/* Updates weights by AdamW, as PyTorch does: w -= lr*wd*w; update m and v; w -= lr * (m*bc1) /
+ * (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. */
 struct op_adamw {
     float *w;
-    /* Gradient of w. If a second layer uses w, dw2 is the gradient of that use, and the op adds it to dw.
-     * Otherwise dw2 is NULL. */
+    /* The gradient of w. `dw2` is the gradient from a second layer that uses w, or NULL. The op adds both. */
     const float *dw, *dw2;
     float *m, *v;
-    /* The state that the step's decision wrote. NULL means that the update is applied with scale, bc1 and
-     * bc2 equal to 1. */
+    /* The state that the step's decision wrote. NULL means: apply the update, with scale, bc1 and bc2
+     * equal to 1. */
     const struct group_state *group;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
@@ -262,16 +259,15 @@ struct op_add {
     const float *x;
     uint64_t n;
 };
-/* Sum of squares in double precision: *sum = sum of (x + x2)^2. The elements are summed in blocks of fixed
- * size, so the order of additions is always the same. */
+/* A sum of squares in double precision: *sum = sum of (x + x2)^2. Blocks of fixed size keep the order of
+ * additions the same. */
 struct op_sumsq {
     const float *x, *x2; /* x2 may be NULL */
     double *sum;
     uint64_t n;
 };
-/* Adds one layer's sum of squares to the squared global norm: decision->sumsq = (first ? 0 :
- * decision->sumsq) + *sum. If *sum is not finite, the op sets decision->bad_layer to `layer`. Otherwise,
- * if `first` is set, it sets decision->bad_layer to STEP_NO_LAYER. */
+/* Adds one layer's sum of squares to decision->sumsq. `first` starts a new total at 0 and sets
+ * decision->bad_layer to STEP_NO_LAYER. If *sum is not finite, decision->bad_layer becomes `layer`. */
 struct op_norm_add {
     const double *sum;
     struct step_decision *decision;
@@ -283,7 +279,7 @@ struct op_norm_add {
  * += 1; scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1; bias_correct1 = 1 / (1 - beta1^t);
  * bias_correct2 = 1 / (1 - beta2^t). */
 struct op_decide {
-    /* The decision. The op reads sumsq and writes `apply`. If this is NULL, every step is applied with
+    /* The decision. The op reads `sumsq` and writes `apply`. NULL means that every step is applied with
      * scale 1. */
     struct step_decision *decision;
     struct group_state *group;
@@ -291,8 +287,8 @@ struct op_decide {
     float beta1, beta2;
 };
 
-/* One launch of an op. A stream's queue copies the struct by value, but `step` must stay valid until the
- * launch has run. */
+/* One launch of an op. The stream's queue copies the struct, but `step` must stay valid until the launch
+ * has run. */
 struct op_call {
     enum op op;
     const struct step_args *step;
@@ -311,12 +307,11 @@ struct op_range {
 };
 #define OP_RANGES 7 /* largest number of arrays in one call */
 
-/* Writes all arrays of a call to ret, each once and with its exact size, and returns their number. The
- * result of the call depends only on these arrays and on `step`. An op may leave an array untouched, for
- * example when an update is not applied. */
+/* Lists all arrays that a call may read or write, each once and with its exact size. Returns their number.
+ * The result depends only on these arrays and on `step`. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
 
-/* The receiver of a layer's launches. It is a stream of a device, or a test that runs each launch at once. */
+/* The receiver of a layer's launches: a stream of a device, or a test that runs each launch at once. */
 struct op_sink {
     int (*launch)(void *ctx, const struct op_call *call); /* 0 or negative errno */
     void *ctx;

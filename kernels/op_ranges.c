@@ -1,6 +1,6 @@
-/* Lists the arrays that each op reads and writes (op_ranges in op.h). This is the only place that computes
- * sizes in bytes from the shapes of an op's arguments. If an op of ops.def has no function here, this file
- * does not compile. All functions are pure. Any thread may call them. */
+/* Lists the arrays that each op reads and writes. Only this file computes sizes in bytes from the shapes
+ * of ops. An op without a function here does not compile. All functions are pure, and any thread may call
+ * them. */
 #include "kernels/op.h"
 
 /* The arrays that op_ranges has found so far. */
@@ -30,7 +30,7 @@ static uint64_t floats(uint64_t a, uint64_t b)
     return a * b * sizeof(float);
 }
 
-/* Adds the input and the output of an elementwise op. If both are the same array, it is listed once, as an
+/* Adds the input and the output of an elementwise op. If both are one array, it is listed once, as an
  * output. */
 static void add_mapped(struct range_list *l, const float *from, float *to, uint64_t bytes)
 {

@@ -1,5 +1,5 @@
-/* Optimizers: the sizes and parts of their state, and the launch that updates a W block. All functions are
- * pure. Any thread may call them. */
+/* Optimizers: the sizes and parts of their state, and the launch that updates W. All functions are pure.
+ * Any thread may call them. */
 #include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static bool has_no_decay(const struct optimizer *o, const struct layer_param *p)
     return (o->no_decay & 1u << p->class) != 0;
 }
 
-/* This function relies on the parameters of a layer filling W without gaps, in the order of params(). */
+/* The parameters of a layer fill W without gaps, in the order of params(). */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret)
 {

@@ -8,38 +8,34 @@
 
 #include <stdint.h>
 
-/* The values of a step that are known when it is enqueued. The program of a plan is the same for every
- * step, so the executor passes the current step_args to every launch. No field may depend on the result of
- * an earlier step, because several steps are in flight at a time. Such values belong in struct
- * group_state. */
+/* The values of a step that are known when it is enqueued. Every launch gets them. They must not depend on
+ * results of earlier steps, because several steps run at a time. Such values belong in struct group_state. */
 struct step_args {
     uint64_t step; /* number of the step, starting at 0 */
     uint64_t seed; /* seed of dropout */
     /* Learning rate of this step. Skipped steps count as steps in the learning-rate schedule. */
     float lr;
-    /* Each row's loss gradient is multiplied by this factor: 1 / number of valid targets in the batch. */
+    /* The factor for each row's loss gradient: 1 / number of valid targets in the batch. */
     float grad_scale;
     /* Number of rows in the global batch that count. In evaluation, the remaining rows may be padding. */
     uint32_t valid_rows;
     uint32_t training; /* 0 turns dropout off */
 };
 
-/* The result of the loss layer for one micro-batch (RESULT tensor). The values are sums over the valid
- * rows, in row order. */
+/* The result of the loss layer for one micro-batch: sums over the valid rows, in row order. */
 struct step_result {
     double loss; /* sum of the losses of the rows */
     /* Classification: number of rows whose largest output is at the target class. Regression: 0. */
     double correct;
 };
 
-/* The decision about a step (DECISION tensor). If the job clips gradients or skips steps, DECIDE writes
- * one for each step, and the trainer reads it when the step is complete. Updates do not read it. The
- * values that they need are in struct group_state. */
+/* The decision about a step. DECIDE writes it if the job clips gradients or skips steps. The trainer reads
+ * it when the step is complete. Updates read struct group_state instead. */
 struct step_decision {
     /* Squared global norm of the gradient. The layers' sums are added in ascending order of their ids. */
     double sumsq;
-    /* Valid if apply is 0: the last layer whose gradient is not finite. STEP_NO_LAYER if each layer's sum
-     * is finite and only the total is not. */
+    /* If `apply` is 0: the last layer whose gradient is not finite. STEP_NO_LAYER if only the total is not
+     * finite. */
     uint32_t bad_layer;
     uint32_t apply; /* 0 if the step is skipped */
 };
@@ -62,7 +58,7 @@ struct group_state {
     float bias_correct2; /* AdamW: 1 / (1 - beta2^t) */
     /* This step's gradients are multiplied by this factor before the update. 1 if they are not clipped. */
     float scale;
-    /* 0 if this step is skipped. Updates then do not change the weights W and the optimizer state K. */
+    /* 0 if this step is skipped. Updates then leave weights and optimizer state unchanged. */
     uint32_t apply;
 };
 

@@ -29,9 +29,8 @@ VMATH_INLINE float vmath_clamp(float x, float most)
     return x < -most ? -most : x;
 }
 
-/* exp is computed in three parts: write x = n ln 2 + r with an integer n, then e^x = 2^n e^r.
- * vmath_exp_steps returns t = n + magic. Adding the magic number rounds x / ln 2 to an integer and leaves
- * n in the low bits of the sum. */
+/* exp writes x as n ln 2 + r with an integer n, so that e^x = 2^n e^r. Adding the magic number rounds x /
+ * ln 2 to n and leaves n in the low bits. */
 #define VMATH_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
 
 VMATH_INLINE float vmath_exp_steps(float x)
@@ -39,8 +38,7 @@ VMATH_INLINE float vmath_exp_steps(float x)
     return x * 1.44269504f + VMATH_ROUND_MAGIC;
 }
 
-/* Returns r = x - n ln 2. ln 2 is split into two parts, and the first part has so few bits that its
- * product with n is exact. */
+/* Returns r = x - n ln 2. ln 2 is split into two parts, so that n times the first part is exact. */
 VMATH_INLINE float vmath_exp_rest(float x, float t)
 {
     float n = t - VMATH_ROUND_MAGIC;
@@ -68,8 +66,8 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     return p * scale;
 }
 
-/* Returns e^x. The error is at most 1.5 ulp for |x| <= 80, and x is clamped to this range. Writes x = n ln
- * 2 + r with |r| <= ln 2 / 2 and uses a polynomial for e^r. */
+/* Returns e^x with an error of at most 1.5 ulp. x is clamped to +-80. A polynomial gives e^r for the rest
+ * r = x - n ln 2. */
 VMATH_INLINE float vmath_exp(float x)
 {
     x = vmath_clamp(x, VMATH_EXP_MAX);
@@ -94,9 +92,8 @@ VMATH_INLINE float vmath_tanh(float x)
     return a < 0.625f ? near : __builtin_copysignf(far, x);
 }
 
-/* The tanh form of gelu is x * s(v), where s is the logistic function and v = 2 sqrt(2/pi) (x + 0.044715
- * x^3). It does not lose precision at negative x. For |x| > 12, gelu is exactly 0 or x in float. Clamping
- * x to +-12 keeps x^3 finite. */
+/* The tanh form of gelu is x * s(v), with the logistic function s and v = 2 sqrt(2/pi) (x + 0.044715 x^3).
+ * It stays precise at negative x. Clamping x to +-12 keeps x^3 finite. */
 #define VMATH_GELU_SCALE 1.59576912f
 #define VMATH_GELU_CUBE  0.044715f
 
@@ -125,7 +122,7 @@ VMATH_INLINE float vmath_gelu(float x)
     return x * vmath_gelu_parts(x).s;
 }
 
-/* Returns the derivative of gelu, which is s + x s' with s' = s (1 - s) v' = e s^2 v'. */
+/* Returns the derivative of gelu: s + x s', with s' = s (1 - s) v' = e s^2 v'. */
 VMATH_INLINE float vmath_gelu_slope(float x)
 {
     struct vmath_gelu g = vmath_gelu_parts(x);
@@ -145,7 +142,7 @@ struct vmath_normal {
     float density; /* e^(-x^2/2) / sqrt(2 pi) */
 };
 
-/* Clears the lower half of the bits of a, so that the square of the result is exact. */
+/* Clears the lower half of the bits of `a`, so that the square of the result is exact. */
 VMATH_INLINE float vmath_upper_half(float a)
 {
     uint32_t bits;
@@ -200,7 +197,7 @@ VMATH_INLINE float vmath_gelu_erf_slope(float x)
     return g.below + g.x * g.density;
 }
 
-/* silu is x * s(x), where s is the logistic function. For x < -80, s is set to 0. */
+/* silu is x * s(x), with the logistic function s. For x < -80, s is 0. */
 struct vmath_silu {
     float x; /* x, clamped to +-80 */
     float e; /* exp(-x) */
@@ -223,7 +220,7 @@ VMATH_INLINE float vmath_silu(float x)
     return x * vmath_silu_parts(x).s;
 }
 
-/* Returns the derivative of silu, which is s + x s' with s' = s (1 - s) = e s^2. */
+/* Returns the derivative of silu: s + x s', with s' = s (1 - s) = e s^2. */
 VMATH_INLINE float vmath_silu_slope(float x)
 {
     struct vmath_silu g = vmath_silu_parts(x);
