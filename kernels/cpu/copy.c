@@ -103,8 +103,8 @@ void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *po
 
 #else
 
-/* Under the sanitizers, the calling thread makes the whole copy. With several threads, the pool's lock
- * would order them and hide a missing wait. */
+/* Under the sanitizers, the calling thread makes the whole copy. Otherwise the pool's lock would hide a
+ * missing wait. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
 {
     (void)pool;

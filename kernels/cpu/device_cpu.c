@@ -42,8 +42,8 @@
 /* One stream and its counters. This struct is passed to the stream's thread as ctx. */
 struct cpu_stream {
     struct stream *stream;
-    /* The pool that shares the work of this stream's commands. Compute streams of devices use the devset's
-     * pool, and all other streams use its background view (pool_background). */
+    /* The pool that shares the work of this stream. Compute streams of devices use the devset's pool. All
+     * other streams use its background view. */
     struct pool *pool;
     uint64_t bytes_per_s; /* speed limit of copies, or 0 */
     bool delayed;         /* delay_seed was given */
@@ -66,8 +66,7 @@ struct cpu_devset {
     struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* numbered as in plans */
 };
 
-/* An event is a position in a stream, or all zero if it was never recorded. Only the enqueueing thread
- * uses it. */
+/* An event is a position in a stream, or all zero without a record. Only the enqueueing thread uses it. */
 struct cpu_event {
     struct stream *on;
     uint64_t position;
@@ -95,16 +94,14 @@ static void add_count(_Atomic uint64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-/* Sleeps for a random time before some of the commands. On average, one in DELAY_ONE_IN commands is
- * delayed. */
+/* Sleeps for a random time before one in DELAY_ONE_IN commands, on average. */
 static void delay(struct rng *rng)
 {
     if (rng_below(rng, DELAY_ONE_IN) == 0)
         clock_sleep_ns(rng_below(rng, DELAY_MAX_NS));
 }
 
-/* Returns the number of nanoseconds that a link of this speed needs for `bytes` bytes, rounded up. Returns
- * UINT64_MAX on overflow. */
+/* Returns the nanoseconds that a link needs for `bytes` bytes, rounded up. Returns UINT64_MAX on overflow. */
 static uint64_t link_ns(uint64_t bytes, uint64_t bytes_per_s)
 {
     unsigned __int128 ns = ((unsigned __int128)bytes * 1000000000u + (bytes_per_s - 1)) / bytes_per_s;
@@ -348,15 +345,15 @@ static int record(struct devset *base, uint32_t stream, struct event *event)
     return 0;
 }
 
-/* Enqueues the wait even if the event has already happened. A check here would make later commands depend
- * on the progress of that stream. It would also hide a missing wait from the thread sanitizer. */
+/* Enqueues the wait even if the event has already happened. Otherwise the thread sanitizer might not find
+ * a missing wait. */
 static int wait(struct devset *base, uint32_t stream, struct event *event)
 {
     const struct cpu_event *e = cpu_event(event);
     struct stream *s = cpu(base)->streams[stream].stream;
 
-    /* An event that was never recorded needs no wait. If the event was recorded on this same stream, the
-     * order of the stream's commands is enough. */
+    /* An event without a record needs no wait. Nor does an event of this same stream, whose commands run
+     * in order. */
     if (e->position == 0 || e->on == s)
         return 0;
     stream_push(
@@ -376,7 +373,7 @@ static int sync_event(struct devset *base, struct event *event)
 
 /* ---- results ---- */
 
-/* Commands of this backend cannot fail. The only possible error is that memory in front of an arena was
+/* Commands of this backend cannot fail. The only error is that memory in front of an arena was
  * overwritten. */
 static int drain(struct devset *base)
 {

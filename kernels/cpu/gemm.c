@@ -30,10 +30,9 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/tune.h"
 
-/* Tiles are at most TILE_M x TILE_N. They are halved until there are as many tiles as wanted. A tile is
- * not halved if it would become smaller than the least tile, where copying into the library's panels would
- * cost more than the arithmetic. Nor is it halved below the least work, where waking a thread would cost
- * more. Multiples of TILE_STEP suit the library's kernels. tools/bench.d/gemm.c measures all this. */
+/* Tiles are at most TILE_M x TILE_N. They are halved until there are as many as wanted, but not below the
+ * least tile and the least work. There, overhead would exceed the arithmetic. tools/bench.d/gemm.c
+ * measures this. */
 #define TILE_M       512
 #define TILE_N       512
 #define TILE_M_LEAST 64
@@ -43,22 +42,22 @@
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
-/* Number of tiles to aim for. Copies may share the cores with the op. With many tiles, threads then wait
- * less for the last tile. */
+/* The number of tiles to aim for. With many tiles, threads wait less for the last one while copies share
+ * the cores. */
 #define TILES_WANTED 8
-/* Number of tiles to aim for if each tile transposes its part of an operand, or if k is large. */
+/* The number of tiles to aim for if each tile transposes an operand, or if k is large. */
 #define TILES_TURNED 4
 
-/* If rows are a multiple of FAR_APART floats apart, the operand is copied first. The copy pays off only if
- * each row is read at least READS_ENOUGH times. */
+/* An operand is copied first if its rows are a multiple of FAR_APART floats apart. Each row must be read
+ * READS_ENOUGH times to make this worthwhile. */
 #define FAR_APART    1024
 #define READS_ENOUGH 128
 
 /* Describes how one product is cut into tiles. It lives on the stack of gemm_run_variant. */
 struct tiling {
     const struct gemm *g;
-    /* Which operands are transposed or copied before the library reads them. With AVX512, these choices do
-     * not change the bits. */
+    /* The operands that are transposed or copied before the library reads them. With AVX512, this does not
+     * change the bits. */
     bool turn_a, turn_b, copy_b;
     uint32_t rows, cols; /* number of rows and columns of tiles */
 };
@@ -89,9 +88,8 @@ static void choose_tiles(struct tiling *t)
     }
 }
 
-/* Returns the first row or column of tile i. The tiles share `size` evenly, and each start is rounded down
- * to a multiple of TILE_STEP. Each share is at least 2 * TILE_STEP, so no tile becomes narrower than
- * GEMM_SMALL. */
+/* Returns the first row or column of tile `i`. Tiles share `size` evenly and start at multiples of
+ * TILE_STEP. No tile is narrower than GEMM_SMALL. */
 static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 {
     if (i == tiles)
@@ -106,15 +104,15 @@ struct operand {
     bool trans;
 };
 
-/* Each thread's buffers for copied operands. They have room for TILE_STEP more rows and columns than a
- * tile, because the start of a tile is rounded down. */
+/* Each thread's buffers for copied operands. They hold TILE_STEP more rows and columns than a tile,
+ * because tiles start at rounded places. */
 #define COPIED_A_LD (GEMM_K_BLOCK + TILE_STEP)
 #define COPIED_B_LD (TILE_N + TILE_STEP)
 static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
 static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
 
-/* operand_a and operand_b return the part of an operand that one call into the library needs. They copy it
- * first if choose_copies has decided so. */
+/* These return the part of an operand that one library call needs. They copy it first if choose_copies has
+ * decided so. */
 static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;
@@ -157,7 +155,7 @@ static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_
 
     dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0,
                                       1.0f, a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, c, g->n);
-    /* The library could not allocate its panels. There is no way to go on, because an op cannot fail. */
+    /* The library could not allocate its memory. An op cannot fail, so there is no way to go on. */
     if (status != dnnl_success) {
         log_error("dnnl_sgemm failed with status %d", (int)status);
         abort();
@@ -182,7 +180,7 @@ static void run_tile(void *ctx, uint32_t i)
         g->done(g, m0, m1, n0, n1);
 }
 
-/* Returns true if the library uses AVX512. The library can be told to use less than the processor has. */
+/* Returns true if the library uses AVX512. It can be told not to, even if the processor has it. */
 static bool has_avx512(void)
 {
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
@@ -225,8 +223,8 @@ void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool)
 
 static struct tune_table variants;
 
-/* Returns a key made of everything that the running time depends on. It is never 0. If two shapes have the
- * same key, they merely share one choice of variant. */
+/* Returns a key made of everything that the running time depends on. It is never 0. Shapes with the same
+ * key share one choice of variant. */
 static uint64_t key_of(const struct gemm *g)
 {
     uint64_t key = g->m, flags = g->a_trans | g->b_trans << 1 | g->accumulate << 2 | (g->done != NULL) << 3;

@@ -21,32 +21,31 @@ struct pool;
 /* If a product has fewer rows or columns than this, oneDNN sums in a different order. */
 #define GEMM_SMALL 16
 
-/* A matrix product: c[m][n] = (accumulate ? c : 0) + op(a) * op(b). All matrices are dense and row-major.
- * a is [m][k], or [k][m] if a_trans is set. b is [k][n], or [n][k] if b_trans is set. m, n and k are at
- * least 1. */
+/* A matrix product: c[m][n] = (accumulate ? c : 0) + op(a) * op(b). Matrices are dense and row-major. `a`
+ * is [m][k], or [k][m] if `a_trans` is set. `b` is [k][n], or [n][k] if `b_trans` is set. m, n and k are
+ * at least 1. */
 struct gemm {
     const float *a, *b;
     float *c;
     uint32_t m, n, k;
     bool a_trans, b_trans, accumulate;
-    /* Called for each part of c as soon as the part is complete, while it is still in a cache. The part
-     * has the rows m0..m1-1 and the columns n0..n1-1. The final c must not depend on the choice of parts.
-     * May be NULL. */
+    /* Called for each complete part of c, while it is still in a cache. The part has the rows m0..m1-1 and
+     * the columns n0..n1-1. The final c must not depend on the choice of parts. May be NULL. */
     void (*done)(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1);
     const void *ctx; /* argument for `done` */
 };
 
 /* Computes the product. The threads of the pool share the work. */
 void gemm_run(const struct gemm *g, struct pool *pool);
-/* Computes the product in variant 0 or 1. The variants differ in the operands that they copy first, but
- * both give the same bits. gemm_run finds out which variant is faster. */
+/* Computes the product in variant 0 or 1. They copy different operands first, but give the same bits.
+ * gemm_run finds out which is faster. */
 void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool);
 
 enum gemm_isa { GEMM_PLAIN, GEMM_AVX2, GEMM_AVX512 };
 /* Returns the best instruction set that this processor supports. */
 enum gemm_isa gemm_small_best(void);
-/* Computes a product whose m or n is less than GEMM_SMALL. gemm_run passes gemm_small_best() as isa. All
- * instruction sets give the same bits. */
+/* Computes a product whose m or n is less than GEMM_SMALL. All instruction sets give the same bits.
+ * gemm_small_best() returns the fastest one. */
 void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool);
 
 #define GEMM_ROWS 8

@@ -23,8 +23,8 @@
 #include "kernels/cpu/gemm.h"
 
 #define LANES 16
-/* Number of rows or columns of the wide operand in one piece of work for the pool. Each piece makes its
- * own copy of the panel, so pieces must not be too small. */
+/* The number of rows or columns of the wide operand in one piece of work. Each piece copies the panel, so
+ * pieces must not be too small. */
 #define WIDE_PIECE 128
 
 /* The narrow operand for one block of k, padded with zeros to LANES columns. */
@@ -32,24 +32,23 @@ typedef float panel[GEMM_K_BLOCK][LANES];
 
 /* The kernels of one instruction set. */
 struct kernels {
-    /* The "rows" form. For each j < count, out[j][i] is the chain of fused multiply-adds of wide[j * ld +
-     * k] * p[k][i] over k < n. */
+    /* The "rows" form: for each j < count, out[j][i] is the sum of wide[j * ld + k] * p[k][i] over k < n.
+     * Each sum is one chain of fused multiply-adds. */
     void (*rows)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                  float (*out)[LANES]);
-    /* The "lanes" form. For each i < narrow and l < lanes, out[i][l] is the chain of fused multiply-adds
-     * of wide[k * ld + l] * p[k][i] over k < n. */
+    /* The "lanes" form: for each i < narrow and l < lanes, out[i][l] is the sum of wide[k * ld + l] *
+     * p[k][i] over k < n. Each sum is one chain of fused multiply-adds. */
     void (*lanes)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow, uint32_t n,
                   float (*out)[WIDE_PIECE]);
     void (*some_rows)(const struct gemm_rows *g);
 };
 
-/* A product, written in terms of its wide and its narrow operand: c(j, i) = sum over k of wide(j, k) *
- * narrow(i, k). */
+/* A product of a wide and a narrow operand: c(j, i) = sum over k of wide(j, k) * narrow(i, k). */
 struct small {
     const struct gemm *g;
     const float *wide, *narrow;
     float *c;
-    /* Strides of the wide operand, of the narrow operand and of c. One stride of each pair is 1. */
+    /* The strides of the wide operand, the narrow operand and c. One stride of each pair is 1. */
     size_t wide_j, wide_k;
     size_t narrow_i, narrow_k;
     size_t c_j, c_i;
@@ -213,8 +212,8 @@ static const struct kernels *kernels_of(enum gemm_isa isa)
     return &kernels_plain;
 }
 
-/* Copies n rows of the narrow operand, starting at k0, into a panel. The inner loop runs over contiguous
- * memory. */
+/* Copies `n` rows of the narrow operand into a panel, starting at row `k0`. The inner loop reads
+ * contiguous memory. */
 static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
 {
     const float *from = s->narrow + k0 * s->narrow_k;
@@ -240,8 +239,7 @@ static void put_line(float *restrict c, const float *restrict out, size_t out_st
             c[l] = out[l * out_stride];
 }
 
-/* Stores results in c: c(j0 + j, i) = out[j * out_j + i * out_i]. If `add` is set, the results are added
- * to c instead. */
+/* Stores results in c: c(j0 + j, i) = out[j * out_j + i * out_i]. If `add` is set, adds them to c. */
 static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j,
                 size_t out_i, bool add)
 {
@@ -272,7 +270,7 @@ static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint
     const float *wide = s->wide + k0 * s->wide_k + j0;
 
     s->kernels->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
-    /* The remaining columns do not fill a vector. They are copied into a panel that is padded with zeros. */
+    /* The remaining columns do not fill a vector, so they are copied and padded with zeros. */
     if (rest > 0) {
         panel tail;
         memset(tail, 0, n * sizeof tail[0]);

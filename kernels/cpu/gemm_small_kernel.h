@@ -47,7 +47,7 @@ TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count,
         NAME(rows_group)(wide + j * ld, ld, p, n, 1, out + j);
 }
 
-/* Multiplies `rows` rows of the narrow operand, starting at row i, by `vecs` vectors of the wide operand. */
+/* Multiplies `rows` rows of the narrow operand, from row `i`, by `vecs` vectors of the wide operand. */
 TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p, uint32_t i, uint32_t n,
                                      uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -69,8 +69,8 @@ TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p
         NAME(vec_store)(out[i + a / vecs] + (size_t)(a % vecs) * LANES, acc[a]);
 }
 
-/* Multiplies `rows` rows of the narrow operand, starting at row i, by all columns of the wide operand. The
- * last columns, which are fewer than `vecs` vectors, are processed one vector at a time. */
+/* Multiplies `rows` rows of the narrow operand, from row `i`, by all columns of the wide operand. The last
+ * columns go one vector at a time. */
 TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t i,
                                      uint32_t n, uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -82,9 +82,8 @@ TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lane
         NAME(lanes_group)(wide + l, ld, p, i, n, rows, 1, (float(*)[WIDE_PIECE])(out[0] + l));
 }
 
-/* Multiplies the whole narrow operand by `lanes` columns of the wide operand. `lanes` must be a multiple
- * of LANES. `narrow` is rounded up to a multiple of 4, which is safe because the panel is padded with
- * zeros. */
+/* Multiplies the narrow operand by `lanes` columns of the wide operand. `lanes` must be a multiple of
+ * LANES. `narrow` is rounded up to a multiple of 4, where the panel has zeros. */
 TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p,
                                     uint32_t narrow, uint32_t n, float (*out)[WIDE_PIECE])
 {
@@ -101,8 +100,7 @@ TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes
         NAME(lanes_strip)(wide, ld, lanes, p, 0, n, 16, 1, out);
 }
 
-/* Computes one tile of c. The tile has `rows` rows, starting at row i, and `vecs` vectors of columns,
- * starting at column j. */
+/* Computes one tile of c: `rows` rows from row `i`, and `vecs` vectors of columns from column `j`. */
 TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j, uint32_t rows, uint32_t vecs)
 {
     const float *a = g->a + i * g->a_i, *b = g->b + j;

@@ -38,8 +38,8 @@ int guarded_init(struct guarded *g, uint64_t bytes)
     body = round_up(bytes, page);
     total = body + 2 * page;
 
-    /* Reserve the whole range without access, then make the middle accessible. Only the accessible part
-     * counts as used memory, so only that call can be refused for lack of memory. */
+    /* Reserve the whole range without access, then make the middle accessible. Only that second call can
+     * fail for lack of memory. */
     uint8_t *map = mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)
         return -ENOMEM;

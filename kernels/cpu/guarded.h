@@ -1,6 +1,5 @@
-/* Blocks of memory whose size is enforced. They serve as the arenas of virtual devices. An access behind
- * the end of a block faults at once. An access in front of a block either faults or is found later by
- * guarded_intact. */
+/* Blocks of memory whose size is enforced, used as arenas. An access behind the end faults at once. An
+ * access in front of the block faults, or guarded_intact finds it later. */
 #ifndef KERNELS_CPU_GUARDED_H
 #define KERNELS_CPU_GUARDED_H
 
@@ -10,17 +9,16 @@
 
 /* A block of memory between two guard pages. See the picture in guarded.c. */
 struct guarded {
-    /* Start of the block. If `bytes` is a multiple of a power of two up to the page size, so is this
-     * address. */
+    /* The start of the block. It is as aligned as `bytes` is, up to a page. */
     uint8_t *base;
     uint64_t bytes;
-    /* Start of the mapping, which is the front guard page. Equal to base - slack - one page. */
+    /* The start of the mapping, which is the front guard page: base - slack - one page. */
     uint8_t *map;
     size_t map_bytes;
 };
 
-/* Maps a block of `bytes` bytes, which must be more than 0. The block is zeroed, and each page is
- * allocated when it is first touched. Returns -ENOMEM if there is too little memory. */
+/* Maps a zeroed block of `bytes` bytes, at least 1. A page takes memory only when it is first touched.
+ * Returns -ENOMEM if there is too little memory. */
 int guarded_init(struct guarded *g, uint64_t bytes);
 /* Unmaps the block and clears *g. Does nothing if *g is already zero. */
 void guarded_finish(struct guarded *g);

@@ -25,9 +25,8 @@
 #define CPU_SANITIZED 1
 #endif
 
-/* CPU_CLONES compiles a function for several instruction sets. The loader selects a version at program
- * start. This is off under the sanitizers, because the selection runs before they are ready. It is also
- * off with clang, which does not support it here. */
+/* Compiles a function for several instruction sets. The loader selects one at program start. This is off
+ * under the sanitizers, which are not ready at that time, and with clang, which does not support it here. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(CPU_SANITIZED)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -37,7 +36,7 @@
 #define CPU_INLINE static inline __attribute__((always_inline))
 
 /* Put this before a loop whose iterations are independent. The compiler may then use vectors even if input
- * and output can be the same array. */
+ * and output are one array. */
 #if defined(__clang__)
 /* Empty for clang, because clang warns about each loop on which its own pragma has no effect. */
 #define CPU_INDEPENDENT
@@ -50,8 +49,7 @@ void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
 void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
 
 /* Settings for the dropout of attention scores. cpu_dropout_keep sets keep[i] to 1 if element first + i is
- * kept, and to 0 otherwise. `q` is the position of the row in the global batch. op_attention_fwd numbers
- * the elements. */
+ * kept, and to 0 if not. `q` is the row's position in the global batch. */
 struct cpu_dropout {
     const struct step_args *step;
     uint32_t layer, q;
@@ -59,8 +57,7 @@ struct cpu_dropout {
 };
 void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n);
 
-/* Number of elements in one piece of work for the pool. Processing a piece takes several times as long as
- * waking a thread. */
+/* The number of elements in one piece of work. A piece takes several times as long as waking a thread. */
 #define PIECE 32768u
 
 /* Returns the number of pieces that n elements are cut into. */
@@ -69,8 +66,8 @@ CPU_INLINE uint32_t piece_count(uint64_t n)
     return (uint32_t)((n + PIECE - 1) / PIECE);
 }
 
-/* piece_begin returns the index of the first element of piece i. piece_size returns the number of elements
- * in the piece, out of n in total. */
+/* piece_begin returns the first element of piece `i`. piece_size returns its number of elements, out of
+ * `n` in total. */
 CPU_INLINE uint64_t piece_begin(uint32_t i)
 {
     return (uint64_t)i * PIECE;
@@ -82,7 +79,7 @@ CPU_INLINE size_t piece_size(uint32_t i, uint64_t n)
     return left < PIECE ? (size_t)left : PIECE;
 }
 
-/* Returns the number of rows in one piece of a matrix with n columns. A piece always has whole rows. */
+/* Returns the number of rows in one piece of a matrix with `n` columns. */
 CPU_INLINE uint32_t piece_rows(uint32_t n)
 {
     return n < PIECE ? PIECE / n : 1;

@@ -36,13 +36,13 @@
 #define LANES 16 /* width of a vector and a sum */
 /* The largest number of queries whose scores a forward task holds at once. */
 #define STRIP 128
-/* QUERIES is the number of queries in a strip of the backward pass. KEYS is the number of keys in a block.
- * The bits of the result depend on both. */
+/* QUERIES is the number of queries in a strip of the backward pass, and KEYS the number of keys in a
+ * block. Both affect the bits of the result. */
 #define QUERIES 64
 #define KEYS    128
 
-/* Every block of keys begins at the start of a strip. So if one query of a strip sees a key of a block,
- * all queries of the strip see the block's first key. */
+/* A block of keys begins where a strip of queries begins. So all queries of a strip see the block's first
+ * key, or none does. */
 _Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0, "a block begins where a strip begins");
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
@@ -74,8 +74,8 @@ struct attention_task {
     uint32_t r, kv; /* number of the sample and key head */
     /* Keys and values, [keys][width]. Only the backward pass uses k, and only the forward pass uses v. */
     float *k, *v;
-    /* Transposed keys and values, in blocks of KEYS keys: [head][keys of the block]. Only the backward
-     * pass uses vt. */
+    /* Transposed keys and values in blocks of KEYS keys: [head][keys of the block]. The forward pass does
+     * not use `vt`. */
     float *kt, *vt;
     float *dk, *dv; /* backward only */
     /* Queries, dy and results of a strip, [queries][width]. Only the backward pass uses dy. */
@@ -88,8 +88,8 @@ struct attention_task {
 struct query_strip {
     uint32_t h, q0, rows; /* head, first query, number of queries */
     const float *lse;     /* backward only: lse of these queries */
-    /* One number for each query. The forward pass stores the factor of the output here. The backward pass
-     * stores D, which is defined at the top of this file. */
+    /* One number for each query: the factor of the output in the forward pass, or D in the backward pass.
+     * The top of this file defines D. */
     float factor[STRIP];
 };
 
@@ -103,8 +103,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* qkv_at, y_at and lse_at return the index of head h of a token in qkv, y and lse. In qkv, the key heads
- * follow the query heads, and the value heads follow the key heads. */
+/* These return the index of head `h` of a token in qkv, y and lse. In qkv the query heads come first, then
+ * the key heads, then the value heads. */
 static size_t qkv_at(const struct cpu_attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return ((size_t)r * a->seq + token) * a->token + (size_t)h * a->head;
@@ -133,8 +133,8 @@ CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict fro
         to[i] = from[i] * factor;
 }
 
-/* Copies one head of `rows` tokens into padded rows and multiplies it by `factor`. Appends rows of zeros
- * until the number of rows is a multiple of `multiple`. */
+/* Copies one head of `rows` tokens into padded rows, times `factor`. Rows of zeros fill up to a multiple
+ * of `multiple`. */
 static void copy_in(const struct cpu_attention *a, float *to, const float *from, size_t ld, uint32_t rows,
                     uint32_t multiple, float factor)
 {
@@ -182,8 +182,8 @@ static void transpose(const struct cpu_attention *a, float *to, const float *fro
 
 /* ---- products of queries and keys ---- */
 
-/* Returns the number of keys that at least one query sees. Considers the GEMM_ROWS queries that start at
- * query i, and the block of keys that starts at `first`. */
+/* Returns the number of keys in a block that any of GEMM_ROWS queries sees. The queries start at `i`, and
+ * the block at `first`. */
 static uint32_t seen_keys(const struct cpu_attention *a, const struct query_strip *s, uint32_t i,
                           uint32_t first)
 {
@@ -210,8 +210,8 @@ static void multiply_transposed(const struct attention_task *t, const struct que
                       a->isa);
 }
 
-/* Multiplies scores by keys or values: out[queries][width] = score[queries][ld] * x. The first block of
- * keys overwrites out, and later blocks add to it. */
+/* Multiplies scores by keys or values: out[queries][width] = score[queries][ld] * x. Blocks after the
+ * first add to `out`. */
 static void add_seen(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                      const float *score, const float *x)
 {
@@ -231,8 +231,8 @@ static void add_seen(const struct attention_task *t, const struct query_strip *s
                       a->isa);
 }
 
-/* Adds to the gradients of keys or values: dx[keys][width] += score^T * x[queries][width]. Skips the
- * queries that see none of the current GEMM_ROWS keys because of the causal mask. */
+/* Adds to the gradients of keys or values: dx[keys][width] += score^T * x[queries][width]. Queries that
+ * see none of the keys are skipped. */
 static void add_to_keys(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                         const float *score, const float *x, float *dx)
 {
@@ -302,8 +302,8 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
         x[i] = x[i] * y[i];
 }
 
-/* Turns scores into softmax weights P, and dscore into the gradients dS, if there is no dropout. P and dS
- * are defined at the top of this file. */
+/* Turns scores into softmax weights P, and `dscore` into dS, without dropout. The top of this file defines
+ * P and dS. */
 CPU_CLONES static void score_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
                                       float d)
 {
@@ -314,7 +314,7 @@ CPU_CLONES static void score_gradient(float *restrict score, float *restrict dsc
     }
 }
 
-/* Turns scores into keep * P, and dscore into dS, if there is dropout. keep[i] is 1 or 0. */
+/* Turns scores into keep * P, and `dscore` into dS, with dropout. keep[i] is 1 or 0. */
 CPU_CLONES static void score_gradient_kept(float *restrict score, float *restrict dscore,
                                            const float *restrict keep, size_t n, float lse, float d)
 {
@@ -325,7 +325,7 @@ CPU_CLONES static void score_gradient_kept(float *restrict score, float *restric
     }
 }
 
-/* Returns the sum of x * y, computed in LANES lanes. n need not be a multiple of LANES. */
+/* Returns the sum of x * y, computed in LANES lanes. `n` may be any number. */
 CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y, size_t n)
 {
     float lane[LANES] = {0};
@@ -339,7 +339,7 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold_scores(lane);
 }
 
-/* Writes the dropout mask of query i of the strip to keep[n], for the n keys that start at key `first`. */
+/* Writes the dropout mask of query `i` to keep[n], for `n` keys from key `first`. */
 static void keep_keys(const struct attention_task *t, const struct query_strip *s, uint32_t i, uint32_t first,
                       float *keep, uint32_t n)
 {
@@ -363,8 +363,8 @@ static void drop_row(const struct attention_task *t, const struct query_strip *s
 
 /* ---- forward ---- */
 
-/* Turns the scores of query i into keep * e, the unnormalized softmax weights. In the last vector, keys
- * that the query does not see get 0. */
+/* Turns the scores of query `i` into keep * e, the softmax weights before division. Keys that the query
+ * does not see get 0. */
 static void soften_row(const struct attention_task *t, struct query_strip *s, uint32_t i)
 {
     const struct cpu_attention *a = &t->run->a;
@@ -372,7 +372,7 @@ static void soften_row(const struct attention_task *t, struct query_strip *s, ui
     uint32_t n = s->q0 + i + 1, whole = round_up(n, LANES);
 
     for (uint32_t k = n; k < whole; k++)
-        /* vmath_exp clamps -infinity and gives e^-80, which is too small to change a sum of at least 1. */
+        /* The exponential of -infinity is e^-80 here, too small to change a sum of at least 1. */
         row[k] = -INFINITY;
     float max = score_max(row, whole), sum = row_exp(row, whole, max);
     memset(row + n, 0, (whole - n) * sizeof *row);
@@ -398,7 +398,7 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
         copy_scaled(t->run->fwd->y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
 }
 
-/* Takes the next n floats from the thread's memory. All sizes must be multiples of a cache line. */
+/* Takes the next `n` floats from the thread's memory. Sizes must be whole cache lines. */
 static float *take(float **at, size_t n)
 {
     float *piece = *at;
@@ -406,8 +406,8 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-/* Returns the number of queries in a strip of the forward pass: the whole sequence, or a power of two that
- * is small enough for the scores of the strip to stay in a cache. */
+/* Returns the number of queries in a strip of the forward pass. The strip is the whole sequence, or a
+ * power of two whose scores fit a cache. */
 static uint32_t fwd_strip_rows(uint32_t seq)
 {
     uint32_t strip = STRIP;
@@ -420,8 +420,8 @@ static uint32_t fwd_strip_rows(uint32_t seq)
 static void take_fwd(struct attention_task *t, uint32_t strip)
 {
     const struct cpu_attention *a = &t->run->a;
-    /* The extra cache line keeps the distance between rows from being a power of two. Otherwise the rows
-     * would compete for the same cache lines. */
+    /* With the extra cache line, the distance between rows is not a power of two. Otherwise rows would
+     * compete for the same cache lines. */
     size_t ld = a->keys + LINE;
     float *at =
         cpu_thread_memory(sizeof *at * ((size_t)2 * a->keys * a->width + strip * (2 * a->width + ld)));
@@ -451,8 +451,8 @@ static void fwd_task(struct attention_task *t)
 
 /* ---- backward ---- */
 
-/* Turns the scores of a strip and one block of keys into keep * P, and their gradients into dS. Both
- * become 0 for keys that a query does not see. */
+/* Turns the scores of a strip and a block of keys into keep * P, and their gradients into dS. Both are 0
+ * for keys that a query does not see. */
 static void block_gradient(const struct attention_task *t, const struct query_strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};

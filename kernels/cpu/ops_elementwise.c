@@ -1,5 +1,5 @@
-/* Activations and dropout. Each element is computed by itself, so pieces and vectors of any size give the
- * same bits. Any thread may call these functions. */
+/* Activations and dropout. Each element is computed by itself, so the bits do not depend on pieces or
+ * vectors. Any thread may call these functions. */
 #include <assert.h>
 #include <string.h>
 
@@ -7,8 +7,8 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
-/* Defines the loop y = act(x) for one activation function. Each function has its own loop, so that the
- * compiler can vectorize it. y may be x. */
+/* Defines the loop y = act(x) for one activation. Each has its own loop, so that the compiler can
+ * vectorize it. `y` may be `x`. */
 #define FORWARD(name, function)                                                                              \
     CPU_CLONES static void name(const float *x, float *y, size_t n)                                          \
     {                                                                                                        \
@@ -118,13 +118,12 @@ void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, act_bwd_piece, &o, piece_count(o.n));
 }
 
-/* BLOCKS is the number of Philox blocks that are computed side by side. SPAN is the number of elements
- * that these blocks cover. */
+/* BLOCKS is the number of Philox blocks that are computed side by side. SPAN is their number of elements. */
 #define BLOCKS 32
 #define SPAN   ((size_t)4 * BLOCKS)
 
-/* Sets bits[4 * b + w] to word w of rng_philox(seed, block + b, q, c2, c3). Computes the same function as
- * rng.h, but with the rounds in the outer loop. */
+/* Sets bits[4 * b + w] to word w of rng_philox(seed, block + b, q, c2, c3). The rounds are in the outer
+ * loop, for vector code. */
 CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t c2, uint32_t c3,
                             uint32_t bits[SPAN])
 {
@@ -174,8 +173,7 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
     }
 }
 
-/* Sets keep[i] to 1 or 0 for the n elements that start at element `skip` of a span. `quad` is the number
- * of the span's first quad. */
+/* Sets keep[i] to 1 or 0 for `n` elements, from element `skip` of a span. `quad` is the span's first quad. */
 CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint64_t quad,
                                  size_t skip, uint32_t q, uint32_t c2, uint32_t c3)
 {

@@ -24,8 +24,8 @@ CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, flo
         y[i] = x[i] + b[i];
 }
 
-/* Adds the bias to a finished part of the product and applies the activation. The part is still in a cache
- * at this time. */
+/* Adds the bias to a finished part of the product and applies the activation, while the part is in a
+ * cache. */
 static void finish_fwd(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
     const struct op_linear_fwd *o = g->ctx;
@@ -110,8 +110,8 @@ void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, bias_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Writes the sum of each column to db, for `width` columns. `width` is at most COLUMNS. If `accumulate` is
- * set, the sums are added to the old values. */
+/* Writes the sum of each column to `db`, for at most COLUMNS columns. If `accumulate` is set, adds the
+ * sums to the old values. */
 CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n,
                                         size_t width, bool accumulate)
 {

@@ -21,8 +21,7 @@
 #define BATCH_ROWS 512
 #define LEAST_WORK 4096u
 
-/* Returns the number of rows in one piece of work. Short rows are grouped until a piece has about
- * LEAST_WORK elements. */
+/* Returns the number of rows in one piece of work. A piece of short rows has about LEAST_WORK elements. */
 static uint32_t rows_per_piece(uint32_t n)
 {
     return n < LEAST_WORK ? LEAST_WORK / n : 1;
@@ -83,8 +82,8 @@ static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, 
     }
 }
 
-/* Copies the last, partial group of a row and fills the rest of the group with -infinity. -infinity is
- * never the maximum, and it adds only e^-80 to a sum of at least 1. */
+/* Copies the last, partial group of a row and fills it up with -infinity. That adds only e^-80 to a sum of
+ * at least 1. */
 CPU_INLINE void pad_group(const float *x, size_t n, float group[LANES])
 {
     for (int l = 0; l < LANES; l++)
@@ -168,8 +167,8 @@ CPU_CLONES static float logits_sum(const float *x, size_t n)
     return lane[0];
 }
 
-/* Computes dx = (softmax(x) - uniform) * scale, which is the gradient for every class except the target.
- * dx may be x. */
+/* Computes dx = (softmax(x) - uniform) * scale, the gradient for every class but the target. `dx` may be
+ * `x`. */
 CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, float max, float inverse,
                                           float uniform, float scale)
 {
@@ -185,8 +184,7 @@ static bool xent_counts(const struct op_call *call, uint32_t r)
     return ((uint64_t)o->first_row + r) / o->seq < call->step->valid_rows && o->target[r] >= 0;
 }
 
-/* Computes the loss of a row. Must be called before the logits are overwritten. `sum` is the sum of exp(x
- * - max). */
+/* Computes the loss of a row, before the logits are overwritten. `sum` is the sum of exp(x - max). */
 static void xent_loss(const struct rows_ctx *c, uint32_t r, float max, float sum, float smoothing)
 {
     const struct op_softmax_xent *o = &c->call->softmax_xent;

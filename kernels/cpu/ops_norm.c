@@ -105,8 +105,7 @@ void cpu_op_rownorm_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, norm_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Computes column sums over all rows. Adds the sums of dy * xhat to dw, and the sums of dy to db, for
- * `width` columns. `width` is at most COLUMNS. */
+/* Adds the column sums of dy * xhat to `dw`, and those of dy to `db`. `width` is at most COLUMNS. */
 CPU_CLONES static void sum_norm_columns(const float *restrict x, const float *restrict dy,
                                         const float *restrict stats, size_t rows, size_t n, size_t width,
                                         float *restrict dw, float *restrict db)
@@ -143,7 +142,7 @@ static void norm_bwd_columns(void *ctx, uint32_t i)
     store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
 }
 
-/* Two values of one row: the sum or mean of g, and the sum or mean of g * xhat. */
+/* Two values of one row: the sum or mean of g and of g * xhat. */
 struct row_sums {
     float g, g_hat;
 };

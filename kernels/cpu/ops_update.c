@@ -32,8 +32,7 @@
 
 #define LANES 16
 #define BLOCK 4096u
-/* Number of partial sums that are on the stack at a time. They take 16 KiB, and one pool_run covers 8 Mi
- * elements. */
+/* The number of partial sums on the stack at a time. They take 16 KiB and cover 8 Mi elements. */
 #define BLOCKS_AT_ONCE 2048u
 #define BLOCKS_A_PIECE 16u
 
@@ -72,8 +71,7 @@ struct sgd_scalars {
     float scale, momentum, weight_decay, lr;
 };
 
-/* Returns element i of dw, plus element i of dw2 if dw2 is not NULL. The compiler turns each loop that
- * calls this function into two loops, one for each case. */
+/* Returns dw[i], plus dw2[i] if `dw2` is not NULL. The compiler makes a loop of its own for each case. */
 CPU_INLINE float gradient(const float *restrict dw, const float *restrict dw2, size_t i)
 {
     return dw2 ? dw[i] + dw2[i] : dw[i];

@@ -33,7 +33,7 @@ struct pool_run_state {
     void *ctx;
     uint32_t n;
     bool background;
-    /* Index of the next piece to hand out. It may grow beyond n. With 64 bits it never wraps around. */
+    /* The next piece to hand out. It may grow beyond `n`, but 64 bits never wrap around. */
     _Atomic uint64_t next;
     /* Number of threads that work on this run, without its caller. Changed only under crew.mutex. */
     _Atomic uint32_t helpers;
@@ -46,8 +46,7 @@ struct pool {
     bool background;
 };
 
-/* The threads of a pool and the list of its runs. pool_create creates this struct and pool_destroy frees
- * it. */
+/* The threads of a pool and the list of its runs. pool_create creates it and pool_destroy frees it. */
 struct crew {
     struct pool ops, background; /* the two views; const */
     pthread_mutex_t mutex;
@@ -59,8 +58,7 @@ struct crew {
     struct pool_run_state *runs;
     /* Number of background runs in the list. Changed only under mutex. */
     _Atomic uint32_t n_background;
-    /* Number of runs added so far. A thread that does not hold the mutex watches this number to notice a
-     * new run. */
+    /* The number of runs added so far. Threads without the mutex watch it to notice a new run. */
     _Atomic uint32_t posted;
     uint32_t working; /* threads inside a run; guarded by mutex */
     /* Number of cores that the process may use, or the number of threads if that is larger. Const. */
@@ -103,17 +101,16 @@ static void join(struct pool_run_state *r)
     atomic_fetch_add_explicit(&r->helpers, 1, memory_order_relaxed);
 }
 
-/* Removes the calling helper from a run. The caller must hold the mutex. Do not use r after the mutex is
- * released, because r is on the stack of another thread that may then return. */
+/* Removes the calling helper from a run. The caller holds the mutex. After it is released, `r` may be
+ * gone, because it is on another thread's stack. */
 static void leave(struct crew *c, struct pool_run_state *r)
 {
     if (atomic_fetch_sub_explicit(&r->helpers, 1, memory_order_release) == 1)
         pthread_cond_broadcast(&c->done);
 }
 
-/* How long a thread looks for work before it sleeps, about 0.1 ms. During a step, work arrives every few
- * microseconds, and sleeping and waking up takes longer than that. The limit is in cycles of the
- * processor's counter, because the length of a pause instruction differs between processors. */
+/* How long a thread looks for work before it sleeps, about 0.1 ms. During a step, work arrives sooner than
+ * a thread could sleep and wake up. The unit is cycles of the processor's counter. */
 #define LOOK_CYCLES 250000u
 
 #if defined(__x86_64__)
@@ -138,7 +135,8 @@ static void relax(void)
 }
 #endif
 
-/* Spins until a run is added or LOOK_CYCLES have passed. `seen` is the caller's last value of `posted`. */
+/* Spins until a run is added or LOOK_CYCLES have passed. `seen` is the last value of `posted` that the
+ * caller saw. */
 static void look_for_work(const struct crew *c, uint32_t seen)
 {
     uint64_t begin = cycles();
@@ -156,8 +154,7 @@ static void look_for_end(const struct pool_run_state *r)
 
 /* ---- workers ---- */
 
-/* Waits for work. The caller holds the mutex before and after the call. The function may also return when
- * there is no work. */
+/* Waits for work. The caller holds the mutex before and after. May return although there is no work. */
 static void idle(struct crew *c)
 {
     uint32_t seen = atomic_load_explicit(&c->posted, memory_order_relaxed);
@@ -223,7 +220,7 @@ static void remove_run(struct crew *c, struct pool_run_state *r)
 }
 
 /* Adds a run and wakes workers for it. The caller holds the mutex, and this function releases it. `joins`
- * is true if the caller will work on the run itself. */
+ * is true if the caller works on the run too. */
 static void post(struct crew *c, struct pool_run_state *r, bool joins)
 {
     uint32_t wake = joins ? r->n - 1 : r->n;
@@ -237,8 +234,8 @@ static void post(struct crew *c, struct pool_run_state *r, bool joins)
         pthread_cond_signal(&c->work);
 }
 
-/* Works on pieces of background runs while helpers still work on the run `own`. The caller of an op
- * does this when all pieces of its own run are taken. */
+/* Works on background runs while helpers finish the run `own`. The caller of an op does this when its own
+ * pieces are all taken. */
 static void help_background(struct crew *c, const struct pool_run_state *own)
 {
     struct pool_run_state *r;
@@ -266,7 +263,7 @@ static void run_op(struct crew *c, struct pool_run_state *r)
     while (take_piece(r))
         ;
 
-    /* Every piece is taken. Once the helpers have left, every piece is done, and no other thread uses r. */
+    /* Every piece is taken. Once the helpers have left, every piece is done and nobody else uses `r`. */
     pthread_mutex_lock(&c->mutex);
     remove_run(c, r);
     pthread_mutex_unlock(&c->mutex);
@@ -336,8 +333,8 @@ static int start_workers(struct crew *c, uint32_t n)
     return -r;
 }
 
-/* Waits until all workers have started. A thread allocates memory when it starts (in cpu_thread_init), and
- * this must not happen in the middle of a step. */
+/* Waits until all workers have started. A thread allocates memory at its start, which must not happen
+ * during a step. */
 static void await_workers(struct crew *c)
 {
     pthread_mutex_lock(&c->mutex);

@@ -31,7 +31,7 @@
 #include "base/arena.h"
 #include "kernels/cpu/cpu.h"
 
-/* A thread that sleeps until a stream reaches a position. The struct lives on the stack of that thread. */
+/* A thread that sleeps until a stream reaches a position. It is on that thread's stack. */
 struct stream_waiter {
     uint64_t position;
     pthread_cond_t reached;
@@ -46,8 +46,7 @@ struct stream {
     pthread_mutex_t lock;
     /* Signalled when a command is enqueued and when `closing` is set. The stream's thread waits for it. */
     pthread_cond_t work;
-    /* Number of commands enqueued so far. Only the enqueueing thread changes it, and it holds the lock
-     * then. */
+    /* The number of commands enqueued so far. Only the enqueueing thread changes it, with the lock held. */
     uint64_t pushed;
     uint64_t done; /* position reached; guarded by lock */
     /* Waiters whose position has not been reached yet, in no particular order. Guarded by lock. */
@@ -57,13 +56,13 @@ struct stream {
     bool running;
     bool closing; /* guarded by lock */
 
-    /* Command i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed` is
-     * more than i. After that it belongs to the stream's thread until `done` is more than i. */
+    /* Command i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed`
+     * exceeds i, and then to the stream's thread until `done` exceeds i. */
     struct stream_command queue[STREAM_QUEUE];
 };
 
-/* Removes and wakes the waiters whose position is reached. The caller must hold the lock, because a waiter
- * is on the stack of its thread. That thread may return as soon as it gets the lock. */
+/* Removes and wakes the waiters whose position is reached. The caller must hold the lock. Without it, a
+ * waiter may return, and its struct on the stack would be gone. */
 static void wake_waiters(struct stream *s)
 {
     struct stream_waiter **at = &s->waiters;
@@ -84,8 +83,8 @@ static void *stream_main(void *arg)
     struct stream *s = arg;
 
     cpu_thread_init();
-    /* A copy with a speed limit sleeps until its time is over and must wake up on time. The default timer
-     * slack of 50 us is longer than a small copy takes. */
+    /* A copy with a speed limit must wake up on time. The default timer slack of 50 us is longer than a
+     * small copy. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 
     pthread_mutex_lock(&s->lock);
@@ -107,8 +106,7 @@ static void *stream_main(void *arg)
     return NULL;
 }
 
-/* Starts the stream's thread with all signals blocked, so that other threads of the process receive the
- * signals. */
+/* Starts the stream's thread with all signals blocked, so that other threads receive them. */
 static int start_thread(struct stream *s)
 {
     sigset_t all, before;
@@ -190,8 +188,8 @@ void stream_push(struct stream *s, const struct stream_command *c)
     bool was_empty;
 
     pthread_mutex_lock(&s->lock);
-    /* If the queue is full, sleep until half of it is free. Waking up for every single command would cost
-     * more than the commands do. */
+    /* Sleep until half of a full queue is free. Waking up for every command would cost more than the
+     * commands. */
     if (s->pushed - s->done == STREAM_QUEUE)
         await_locked(s, s->pushed - STREAM_QUEUE / 2);
     was_empty = s->done == s->pushed;

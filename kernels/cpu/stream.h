@@ -31,8 +31,8 @@ enum command_kind {
     COMMAND_COUNT
 };
 
-/* One entry of a stream's queue. stream_push copies the struct. Its pointers must stay valid until the
- * command has run. */
+/* One entry of a stream's queue. stream_push copies it. Its pointers must stay valid until the command has
+ * run. */
 struct stream_command {
     enum command_kind kind;
     union {
@@ -57,20 +57,19 @@ struct stream_command {
 
 typedef void stream_run_fn(void *ctx, const struct stream_command *c);
 
-/* Creates a stream. Its thread calls run(ctx, command) for one command after another. `name` is the name
- * of the thread in debuggers. Returns a negative errno if pthread_create fails. */
+/* Creates a stream. Its thread calls run(ctx, command) for one command after another. Debuggers show the
+ * thread as `name`. Returns a negative errno if the thread cannot be started. */
 int stream_create(const char *name, stream_run_fn *run, void *ctx, struct stream **ret);
-/* Waits until the queue is empty, then stops the thread and frees the stream. s may be NULL. */
+/* Waits until the queue is empty, stops the thread and frees the stream. `s` may be NULL. */
 void stream_destroy(struct stream *s);
 
 /* Copies a command into the queue. Sleeps while the queue is full. Only the enqueueing thread may call it. */
 void stream_push(struct stream *s, const struct stream_command *c);
-/* Returns the position that the stream reaches when everything pushed so far is done. Only the enqueueing
- * thread may call it. */
+/* Returns the position at which everything pushed so far is done. Only the enqueueing thread may call it. */
 uint64_t stream_pushed(const struct stream *s);
 
-/* Sleeps until the stream reaches `position`, which must be at most stream_pushed. Any thread except the
- * stream's own may call it. */
+/* Sleeps until the stream reaches `position`, at most stream_pushed. The stream's own thread must not call
+ * it. */
 void stream_await(struct stream *s, uint64_t position);
 
 #endif

@@ -14,14 +14,13 @@
 #include "base/log.h"
 #include "kernels/cpu/cpu.h"
 
-/* Buffer sizes are rounded up to a multiple of STEP, which is itself a multiple of the cache line. */
+/* Buffer sizes are multiples of STEP, which is a multiple of the cache line. */
 #define STEP ((size_t)1 << 16)
 
 static _Thread_local void *buffer;
 static _Thread_local size_t buffer_bytes;
 
-/* This key has a destructor that frees the thread's buffer. at_exit_once makes sure that the key is
- * created only once. */
+/* Its destructor frees the thread's buffer. at_exit_once creates the key once. */
 static pthread_key_t at_exit;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 

@@ -30,8 +30,8 @@ static void plain(const float *from, size_t ld, size_t rows, size_t columns, flo
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* low_pairs interleaves the low pairs of floats in each quarter of the vectors a and b. high_pairs
- * interleaves the high pairs. */
+/* low_pairs interleaves the low pairs of floats in each quarter of `a` and `b`. high_pairs does so with
+ * the high pairs. */
 TARGET INLINE __m512 low_pairs(__m512 a, __m512 b)
 {
     return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));

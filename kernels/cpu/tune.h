@@ -1,6 +1,5 @@
-/* Finds by trial which of two variants of a computation is faster on this machine. Variant 0 is the
- * default and variant 1 is the alternative. Both must produce the same bits, so the choice affects only
- * the time.
+/* Finds by trial which of two variants is faster on this machine. Variant 0 is the default. Both give the
+ * same bits.
  *
  * A tuning table starts as all zeros. Any thread may use it at any time. */
 #ifndef KERNELS_CPU_TUNE_H
@@ -11,7 +10,7 @@
 #define TUNE_PAIRS 8 /* largest number of trials per variant */
 /* Once the alternative has won this many trials clearly, it is always used. */
 #define TUNE_WINS 7
-/* Number of computations that a table can hold. When the table is full, new computations use the default. */
+/* The number of computations in a table. When it is full, new ones use the default. */
 #define TUNE_SLOTS 512
 
 /* The trials of one computation. */
@@ -28,11 +27,11 @@ struct tune_table {
     struct tune_slot slots[TUNE_SLOTS];
 };
 
-/* Returns the variant to use for the computation `key`, which must not be 0. If *ret_slot is not NULL,
- * this call is a trial: the caller measures the time and passes it to tune_note. */
+/* Returns the variant for the computation `key`, which must not be 0. If *ret_slot is not NULL, this is a
+ * trial: measure the time and pass it to tune_note. */
 uint32_t tune_choose(struct tune_table *t, uint64_t key, struct tune_slot **ret_slot);
-/* Records that a trial of `variant` took `ns` nanoseconds. A trial of the alternative is compared with the
- * latest trial of the default. */
+/* Records that a trial of `variant` took `ns` nanoseconds. Variant 1 is compared with the latest trial of
+ * variant 0. */
 void tune_note(struct tune_slot *slot, uint32_t variant, uint64_t ns);
 
 #endif
