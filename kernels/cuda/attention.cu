@@ -41,8 +41,8 @@
 /* Both factors of a product pass through shared memory in slices of this length. */
 #define DEPTH 16u
 
-/* Distances between rows in shared memory, in floats. They make each row start at a multiple of 16 bytes
- * and in a different bank. */
+/* The distances between rows in shared memory, in floats. Rows start at multiples of 16 bytes and in
+ * different banks. */
 #define PITCH      (TILE + 4u)
 #define WIDE_PITCH (WIDE * TILE + 4u)
 
@@ -74,15 +74,15 @@ struct tile_block {
     uint32_t column;         /* first column of the block's result */
 };
 
-/* The shared memory of a thread block: the two factors of a product, and a tile of weights or gradients. */
+/* The shared memory of a thread block: two factors of a product, and a tile of weights or gradients. */
 struct shared_tiles {
     float a[DEPTH][PITCH];
     float b[DEPTH][WIDE_PITCH];
     float tile[TILE][PITCH]; /* [other][own] */
 };
 
-/* my_own and my_other return the first row and the first column of this thread's part of a tile. Rows
- * belong to the block's own side, columns to the other side. */
+/* These return the first row and the first column of this thread's part of a tile. Rows belong to the
+ * block's own side, and columns to the other side. */
 static __device__ __forceinline__ uint32_t my_own(void)
 {
     return threadIdx.x / LANES * PART;
@@ -101,8 +101,8 @@ static __device__ __forceinline__ uint64_t qkv_pitch(const struct cuda_attention
     return ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head;
 }
 
-/* Returns the index in qkv of head `index` of the first token in a row. The query heads come first, then
- * the key heads, then the value heads. */
+/* Returns the index in qkv of head `index` of a row's first token. Query heads come first, then key heads,
+ * then value heads. */
 static __device__ __forceinline__ uint64_t qkv_at(const struct cuda_attention *a, uint32_t row,
                                                   uint32_t index)
 {
@@ -148,9 +148,8 @@ static __device__ __forceinline__ uint32_t key_head(const struct cuda_attention 
     return h / (a->heads / a->kv_heads);
 }
 
-/* Returns the tile that this thread block works on. Blocks of one head have neighbouring numbers, because
- * they read the same data. Tiles that take longest should come first, so `last` reverses the order of the
- * tiles. */
+/* Returns the tile that this thread block works on. Blocks of one head are neighbours, because they read
+ * the same data. `last` reverses the order, so that the longest tiles come first. */
 static __device__ __forceinline__ struct tile_block my_block(const struct cuda_attention *a, uint32_t heads,
                                                              uint32_t columns, bool last)
 {
@@ -167,8 +166,7 @@ static __device__ __forceinline__ struct tile_block my_block(const struct cuda_a
 /* ---- products ---- */
 
 /* Loads a tile with one column per token: to[k][i] = element depth + k of token first + i. Elements beyond
- * the head or the sequence become 0. Eight neighbouring threads read one sector of memory, and four such
- * groups write to different banks. */
+ * the head or the sequence are 0. */
 static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct head_tokens t,
                                                    uint32_t first, uint32_t depth,
                                                    const struct cuda_attention *a)
@@ -182,7 +180,7 @@ static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch,
 }
 
 /* Loads a tile with one row per token: to[k][j] = element column + j of token first + k. Elements beyond
- * the head or the sequence become 0. */
+ * the head or the sequence are 0. */
 static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct head_tokens t,
                                                   uint32_t first, uint32_t column, uint32_t columns,
                                                   const struct cuda_attention *a)
@@ -208,8 +206,8 @@ static __device__ __forceinline__ void add_outer(const float *x, const float *y,
             c[i][j] = fmaf(own[i], other[j], c[i][j]);
 }
 
-/* Computes c[i][j], the dot product of tokens own + i and other + j. Uses the shared memory. Every thread
- * has finished with it when the call begins and when it returns. */
+/* Computes c[i][j], the dot product of tokens own + i and other + j. Uses the shared memory, which must be
+ * free. It is free again when the call returns. */
 static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, struct head_tokens x,
                                                       uint32_t own, struct head_tokens y, uint32_t other,
                                                       const struct cuda_attention *a, float (*c)[PART])
@@ -229,8 +227,8 @@ static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, st
 }
 
 /* For each token o of the other side, adds tile[o][own + i] times element 64 w + j of token o to
- * sum[w][i][j]. c is this thread's part of the tile. Every thread has finished with the shared memory when
- * the call begins and when it returns. */
+ * sum[w][i][j]. `c` is this thread's part of the tile. The shared memory must be free, and is free again
+ * on return. */
 static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
                                                      struct head_tokens y, uint32_t other, uint32_t column,
                                                      uint32_t wide, const struct cuda_attention *a,
@@ -286,7 +284,7 @@ static __device__ __forceinline__ bool sees(const struct cuda_attention *a, uint
 }
 
 /* Returns 16 bits. Bit 4 n + m is set if dropout keeps the weight of query q + n and key k + m. The loop
- * is not unrolled, because the random numbers of sixteen weights would take too many registers. */
+ * is not unrolled, to save registers. */
 static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention *a, uint32_t row, uint32_t h,
                                                      uint32_t q, uint32_t k)
 {
@@ -319,8 +317,8 @@ struct running {
     float sum; /* sum over the keys of this lane */
 };
 
-/* Turns the scores of this thread's keys into weights relative to the maximum so far. Returns the factor
- * that all earlier sums must be multiplied by. */
+/* Turns the scores of this thread's keys into weights, relative to the maximum so far. Returns the factor
+ * for all earlier sums. */
 static __device__ __forceinline__ float weigh(const struct cuda_attention *a, uint32_t q, uint32_t k,
                                               float *c, struct running *r)
 {
@@ -342,7 +340,7 @@ static __device__ __forceinline__ float weigh(const struct cuda_attention *a, ui
     return shrink;
 }
 
-/* Turns this thread's part of a tile of scores into weights, and rescales the sums of earlier tiles. */
+/* Turns this thread's part of the scores into weights, and rescales the sums of earlier tiles. */
 static __device__ __forceinline__ void weigh_tile(const struct cuda_attention *a, const struct tile_block *b,
                                                   uint32_t other, uint32_t wide, float (*c)[PART],
                                                   struct running *running, float (*sum)[PART][PART])
@@ -417,8 +415,8 @@ static __global__ void attend_deltas(const struct cuda_attention a)
         a.delta[query_at(&a, token / a.seq, h) + token % a.seq] = sum;
 }
 
-/* Handles one query and one key. On entry *c is the product of their heads, and *g is the product of dy
- * and the value. On return *c is the weight after dropout, and *g is the gradient of the score. */
+/* Handles one query and one key. On entry *c is the product of their heads, and *g that of dy and the
+ * value. On return *c is the weight after dropout, and *g the gradient of the score. */
 static __device__ __forceinline__ void weigh_back(const struct cuda_attention *a, bool seen, bool kept,
                                                   float lse, float delta, float *c, float *g)
 {
@@ -535,8 +533,7 @@ static void launch(const struct cuda_compute *at, const struct cuda_attention *a
     (a->head <= TILE ? narrow : wide)<<<grid, THREADS, 0, at->stream>>>(*a);
 }
 
-/* Builds the kernel arguments from a forward or a backward op. Both kinds of op have fields with these
- * names. */
+/* Builds the kernel arguments from a forward or a backward op. Both have fields with these names. */
 #define ATTENTION_OF(o, step)                                                                                \
     attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head, (o)->first_head,       \
                  dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
@@ -588,8 +585,7 @@ int cuda_op_attention_bwd(const struct cuda_compute *at, const struct op_call *c
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Launches every kernel once so that CUDA loads it. The sequences have no tokens, so the kernels read and
- * write nothing. */
+/* Launches every kernel once, so that CUDA loads it. There are no tokens, so nothing is read or written. */
 int cuda_warm_attention(const struct cuda_compute *at)
 {
     struct cuda_attention none = {0};

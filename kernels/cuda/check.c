@@ -1,5 +1,5 @@
-/* Implements check.h: logs the first failed CUDA call, clears the stored error, and turns it into an
- * errno. Only the enqueueing thread runs this code. */
+/* Implements check.h: logs the first failed CUDA call, clears the error, and returns an errno. Only the
+ * enqueueing thread runs this code. */
 #include "kernels/cuda/check.h"
 
 #include <errno.h>

@@ -17,8 +17,7 @@ extern "C" {
 #endif
 
 struct backend_host;
-/* The table of functions that the program lends to the module. It is set before any other function of the
- * module runs. */
+/* The functions that the program lends to the module. Set before any other function of the module runs. */
 extern const struct backend_host *cuda_host;
 
 /* The first failure of a devset, if any. Only the enqueueing thread uses it. */
@@ -29,8 +28,8 @@ struct cuda_fault {
 /* Returns the errno for e, or 0 for cudaSuccess. Clears the error that the runtime stores. */
 int cuda_errno(cudaError_t e);
 
-/* cuda_check and cublas_check return 0 if the call succeeded. Otherwise they return a negative errno. The
- * first failure is logged and stored in f. */
+/* These return 0 if the call succeeded, or a negative errno. The first failure is logged and stored in
+ * `f`. */
 int cuda_check(struct cuda_fault *f, cudaError_t e, const char *call, const char *file, int line);
 int cublas_check(struct cuda_fault *f, int status, const char *call, const char *file, int line);
 

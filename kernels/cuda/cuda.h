@@ -20,9 +20,8 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_ops.h"
 
-/* Sizes of the memory that a device needs beside its arena. The cuBLAS workspace and the partial sums are
- * allocated when the devset is opened. Spare memory is left for the libraries, because cuBLAS loads a
- * kernel when a shape first needs it. */
+/* The memory that a device needs beside its arena. The workspace and the partial sums are allocated at
+ * open. Spare memory is left for cuBLAS, which loads kernels when a shape first needs them. */
 #define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* as cuBLAS itself uses on large devices */
 #define CUDA_PARTIALS_BYTES  (CUDA_PARTIALS * sizeof(double))
 #define CUDA_SPARE_BYTES     (UINT64_C(128) << 20)
@@ -37,12 +36,12 @@ struct cuda_stream {
 
 /* ---- host_queue.c: the host's compute stream ---- */
 
-/* Largest number of calls in the host's queue that are not done yet. Must be even, because the queue has
- * two halves. */
+/* The largest number of unfinished calls in the host's queue. It is even, because the queue has two
+ * halves. */
 #define HOST_QUEUE 256
 
-/* One enqueued call. It belongs to the enqueueing thread until it is launched. After that it belongs to
- * the driver until it has run. */
+/* One enqueued call. It belongs to the enqueueing thread until its launch, and then to the driver until it
+ * has run. */
 struct host_slot {
     struct op_call call;
     struct step_args step;
@@ -70,8 +69,8 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
 
 #define RELAY_BYTES (UINT64_C(4) << 20) /* size of one buffer */
 
-/* The path from a device to devices that it cannot access directly. The peer stream of the sender copies
- * data to pinned buffers, and the stream `in` of the receiver copies it from there. */
+/* The way from a device to devices that it cannot access directly. The sender's peer stream copies data to
+ * pinned buffers, and the receiver's stream `in` copies it from there. */
 struct relay {
     /* The stream on which this device receives data. NULL if all devices can access each other directly. */
     cudaStream_t in;
@@ -116,7 +115,7 @@ struct cuda_devset {
     int number[DEVICE_MAX]; /* CUDA's number for each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];
-    /* All streams, with the same numbers as in plans. The host's stream is a CUDA stream of device 0. */
+    /* All streams, numbered as in plans. The host's stream is a CUDA stream of device 0. */
     struct cuda_stream streams[LANE_COUNT * DEVICE_MAX + 1];
 };
 
@@ -137,15 +136,15 @@ void host_memory_init(struct cuda_devset *ds, uint64_t chunk_bytes);
 void host_memory_finish(struct cuda_devset *ds);
 int cuda_host_alloc(struct devset *base, uint64_t bytes, void **ret, struct err *err);
 void cuda_host_free(struct devset *base, void *p, uint64_t bytes);
-/* Returns the number of bytes that one copy may move. A copy must not cross the end of a registration.
- * Returns 0 if some of the `bytes` bytes at p are not pinned. */
+/* Returns the number of bytes that one copy may move, up to the end of a registration. Returns 0 if some
+ * of the bytes are not pinned. */
 uint64_t host_piece(const struct cuda_devset *ds, const void *p, uint64_t bytes);
 
 /* Prepares copies between all devices of ds. The copies go directly or through pinned buffers. */
 int peer_open(struct cuda_devset *ds, struct err *err);
 /* Frees everything that peer_open made. The devset must be drained. Also works if peer_open has failed. */
 void peer_close(struct cuda_devset *ds);
-/* Enqueues a copy on the peer stream of device `from`. src must be in the memory of that device. */
+/* Enqueues a copy on the peer stream of device `from`, which must hold `src`. */
 int peer_copy(struct cuda_devset *ds, uint32_t from, void *dst, const void *src, uint64_t bytes);
 
 /* ---- enqueue.c: launches, copies, marks, events ---- */

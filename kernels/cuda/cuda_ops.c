@@ -25,8 +25,7 @@ cuda_op_fn *const cuda_ops[OP_COUNT] = {
 #undef OP
 };
 
-/* A matrix product in row-major order, as in kernels/cpu/gemm.h: c[m][n] = (accumulate ? c : 0) + op(a)
- * op(b). */
+/* A matrix product in row-major order: c[m][n] = (accumulate ? c : 0) + op(a) op(b). */
 struct product {
     const float *a, *b;
     float *c;

@@ -20,21 +20,20 @@
 extern "C" {
 #endif
 
-/* Number of doubles on each device for the partial sums of ops. One thread adds up the partial sums in
- * order. An op with more partial sums works in several rounds. */
+/* The number of doubles on each device for partial sums. One thread adds them up in order. An op that
+ * needs more works in several rounds. */
 #define CUDA_PARTIALS 65536u
 
 /* Everything that an op needs to run on a device. Const while the devset is open. */
 struct cuda_compute {
     struct cuda_fault *fault;
-    /* The compute stream of the device. It runs one op at a time, so only one op uses `partials`. */
+    /* The device's compute stream. It runs one op at a time, so ops can share `partials`. */
     cudaStream_t stream;
     struct cublasContext *blas; /* bound to `stream`, with its own workspace */
     double *partials;           /* [CUDA_PARTIALS], on the device */
 };
 
-/* The function of one op, and the table of the functions of all ops. A function returns 0 or a negative
- * errno. */
+/* The function of one op, and the table of all of them. It returns 0 or a negative errno. */
 typedef int cuda_op_fn(const struct cuda_compute *at, const struct op_call *call);
 extern cuda_op_fn *const cuda_ops[OP_COUNT];
 
@@ -42,13 +41,12 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 #include "kernels/ops.def"
 #undef OP
 
-/* Adds the bias to a product and applies the activation. The product is in o->z, or in o->y if z is NULL.
- * Does nothing if the op has neither bias nor activation. */
+/* Adds the bias to a product and applies the activation. The product is in o->z, or in o->y if `z` is
+ * NULL. Does nothing if the op has neither. */
 int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o);
 
-/* Each of these functions launches every kernel of one file once, on empty input. CUDA loads a kernel at
- * its first launch, which may allocate memory and wait for the device. This must happen while the devset
- * is opened. */
+/* Launches every kernel of one file once, on empty input. CUDA loads a kernel at its first launch, which
+ * may allocate memory and wait. So this must happen while the devset is opened. */
 int cuda_warm_attention(const struct cuda_compute *at);
 int cuda_warm_elementwise(const struct cuda_compute *at);
 int cuda_warm_loss(const struct cuda_compute *at);

@@ -51,7 +51,7 @@ static int check_device_count(uint32_t wanted, struct err *err)
 
 /* ---- arenas ---- */
 
-/* Allocates the arena of device d. Fails if fewer than `beside_bytes` bytes would stay free on the device. */
+/* Allocates the arena of device `d`. Fails if fewer than `beside_bytes` bytes would stay free. */
 static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64_t beside_bytes,
                       struct err *err)
 {
@@ -114,8 +114,7 @@ static int open_stream(struct cuda_devset *ds, uint32_t stream)
     return 0;
 }
 
-/* Creates the cuBLAS handle. The stream must be set before the workspace, because setting the stream
- * resets the workspace. */
+/* Creates the cuBLAS handle. The stream is set first, because setting it resets the workspace. */
 static int open_blas(struct cuda_device *dev)
 {
     struct cuda_fault *f = dev->compute.fault;
@@ -129,7 +128,7 @@ static int open_blas(struct cuda_device *dev)
     return 0;
 }
 
-/* Launches every kernel once on empty input, so that CUDA loads all kernels now and not during a step. */
+/* Launches every kernel once on empty input, so that CUDA does not load kernels during a step. */
 static int warm_up(const struct cuda_compute *at)
 {
     static int (*const files[])(const struct cuda_compute *at) = {cuda_warm_attention, cuda_warm_elementwise,
@@ -185,8 +184,7 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
 
 /* ---- names ---- */
 
-/* Writes each kind of device once to ds->numerics, because the bits of a matrix product depend on the
- * kind. */
+/* Writes each kind of device once to ds->numerics. The bits of a matrix product depend on it. */
 static int name_devices(struct cuda_devset *ds)
 {
     char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;
@@ -213,8 +211,8 @@ static const char *numerics(const struct devset *base)
 
 /* ---- which device is broken ---- */
 
-/* Asks each device for the state of its compute stream. A broken device answers every call with its error,
- * so this query finds it. If the stream was never created, it is NULL, which is CUDA's default stream. */
+/* Asks each device for the state of its compute stream. A broken device answers every call with its error.
+ * A stream that was never created is NULL, CUDA's default stream. */
 static void blame(struct devset *base, struct device_blame *ret)
 {
     struct cuda_devset *ds = cuda(base);

@@ -1,5 +1,4 @@
-/* Decides which elements dropout keeps. The rule is that of op_dropout in kernels/op.h, with the random
- * numbers of base/rng.h. */
+/* Decides which elements dropout keeps. The rule is at op_dropout in kernels/op.h. */
 #ifndef KERNELS_CUDA_DROPOUT_CUH
 #define KERNELS_CUDA_DROPOUT_CUH
 
@@ -28,7 +27,7 @@ static inline struct dropout dropout_of(const struct step_args *step, enum rng_p
     return d;
 }
 
-/* Returns four bits for one row. Bit w is set if element 4 * quad + w is kept. */
+/* Returns four bits for a row. Bit w is set if element 4 * quad + w is kept. */
 static __device__ __forceinline__ unsigned dropout_kept(const struct dropout *d, uint32_t row, uint64_t quad)
 {
     const struct rng_block random = rng_quad(d->seed, quad, d->first_row + row, d->word2, d->step);

@@ -128,7 +128,7 @@ static __global__ void swiglu_fwd(const float *x, float *y, uint32_t rows, uint3
     }
 }
 
-/* Computes the gradient of swiglu. dx may be x, because one thread handles both elements of a pair. */
+/* Computes the gradient of swiglu. `dx` may be `x`, because one thread handles both elements of a pair. */
 static __global__ void swiglu_bwd(const float *x, const float *dy, float *dx, uint32_t rows, uint32_t n)
 {
     FOR_EACH(i, (uint64_t)rows * n)
@@ -218,8 +218,7 @@ int cuda_op_bias_fwd(const struct cuda_compute *at, const struct op_call *call)
 }
 
 /* Sizes of bias_bwd. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each row of
- * threads sums one chunk of CHUNK_ROWS rows at a time. The first row of threads then adds these sums to
- * the totals in ascending order. */
+ * threads sums CHUNK_ROWS rows at a time. The first one then adds up these sums in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u

@@ -45,8 +45,7 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
     return cuda_ops[call->op](&ds->devices[device].compute, call);
 }
 
-/* Copies between the host and a device. If the host memory crosses the end of a registration, the copy is
- * split there. */
+/* Copies between the host and a device. The copy is split where a registration ends. */
 static int host_copy(struct cuda_devset *ds, cudaStream_t stream, uint8_t *dst, const uint8_t *src,
                      uint64_t bytes, bool in)
 {
@@ -83,8 +82,8 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
     return r;
 }
 
-/* Does nothing on a real device. Under the simulator it fills the memory, so that the race detector sees
- * the discard as a write. */
+/* Does nothing on a real device. Under the simulator it fills the memory, so that the race detector sees a
+ * write. */
 int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
 {
     struct cuda_devset *ds = cuda(base);
@@ -103,8 +102,8 @@ static void mark_now(void *at)
     *(uint64_t *)at = cuda_host->now_ns();
 }
 
-/* Uses a host function rather than a CUDA timing event, because all devices and the host then share one
- * clock. The stream stops during the call, so only a few steps are traced. */
+/* Uses a host function and not a CUDA timing event, so that all devices and the host share one clock. The
+ * stream stops during the call, so only a few steps are traced. */
 int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at)
 {
     struct cuda_devset *ds = cuda(base);
@@ -167,8 +166,8 @@ int cuda_event_wait(struct devset *base, uint32_t stream, struct event *event)
 
     if (ds->fault.code < 0)
         return ds->fault.code;
-    /* An event that was never recorded needs no wait. If the event was recorded on this same stream, the
-     * order of the stream's commands is enough. */
+    /* An event without a record needs no wait. Nor does an event of this same stream, whose commands run
+     * in order. */
     if (e->stream == UINT32_MAX || e->stream == stream)
         return 0;
     CUDA_TRY(&ds->fault, cudaStreamWaitEvent(ds->streams[stream].stream, e->on[e->device], 0));
@@ -189,8 +188,8 @@ int cuda_event_sync(struct devset *base, struct event *event)
 
 /* ---- results ---- */
 
-/* Waits for all streams, even if one of them has failed. Waits for events instead of calling
- * cudaStreamSynchronize, so that the thread sleeps and does not spin. */
+/* Waits for all streams, even if one of them has failed. It waits for events, because
+ * cudaStreamSynchronize would spin. */
 int cuda_drain(struct devset *base)
 {
     struct cuda_devset *ds = cuda(base);

@@ -58,8 +58,7 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
     const uint64_t at = q->pushed % HOST_QUEUE;
     struct host_slot *s = &q->slots[at];
 
-    /* Before a half is used again, wait until its last call is done. If the event was never recorded,
-     * there is nothing to wait for. */
+    /* Before a half is used again, its last call must be done. An event without a record needs no wait. */
     if (at % HALF == 0)
         CUDA_TRY(f, cudaEventSynchronize(q->half_done[at / HALF]));
     s->call = *call;

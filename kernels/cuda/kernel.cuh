@@ -13,8 +13,8 @@
 #define LANES   16u
 #define SUMS    (THREADS / LANES) /* sums in a block, LANES threads each */
 
-/* Returns the number of thread blocks for n pieces of work if each block does `per` pieces. The number is
- * limited, so kernels loop over the remaining pieces. */
+/* Returns the number of thread blocks for `n` pieces of work, with `per` pieces in each block. The number
+ * is limited, so kernels loop over the rest. */
 static inline unsigned grid_for(uint64_t n, uint64_t per)
 {
     const uint64_t blocks = (n + per - 1) / per, most = 1u << 20;
@@ -27,8 +27,7 @@ static inline unsigned grid_for(uint64_t n, uint64_t per)
     for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                                 \
          i += (uint64_t)gridDim.x * THREADS)
 
-/* Returns i % n. If i is small, uses a 32-bit division, which is several times as fast as a 64-bit
- * division. */
+/* Returns i % n. Uses a 32-bit division if `i` is small, because it is several times as fast. */
 static __device__ __forceinline__ uint32_t column_of(uint64_t i, uint32_t n)
 {
     return i >> 32 ? (uint32_t)(i % n) : (uint32_t)i % n;
@@ -40,8 +39,7 @@ static __device__ __forceinline__ unsigned lanes_mask(void)
     return 0xffffu << (threadIdx.x & 16u);
 }
 
-/* Adds up the lanes of a sum: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. Returns the sum in every
- * lane. */
+/* Adds up the lanes of a sum: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. Every lane gets the sum. */
 static __device__ __forceinline__ float fold_lanes_float(float v)
 {
     for (unsigned w = LANES / 2; w > 0; w /= 2)
@@ -66,7 +64,7 @@ static __device__ __forceinline__ float max_lanes(float v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
-/* Returns the row that this thread works on. Half a warp computes a row, and the grid must have row_grid()
+/* Returns the row that this thread works on. Half a warp computes a row. The grid must have row_grid()
  * blocks. */
 static __device__ __forceinline__ uint32_t my_row(void)
 {
@@ -78,8 +76,8 @@ static inline unsigned row_grid(uint32_t rows)
     return rows / SUMS + (rows % SUMS != 0);
 }
 
-/* Returns ((start + x[0]) + x[1]) + ... in thread 0. All threads of the block load the numbers, and thread
- * 0 adds them. The grid must have only one block. */
+/* Returns ((start + x[0]) + x[1]) + ... in thread 0. All threads of the block load the numbers. The grid
+ * must have only one block. */
 static __device__ double add_in_order(double start, const double *x, uint32_t n)
 {
     __shared__ double tile[THREADS];

@@ -15,7 +15,7 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/vmath.h"
 
-/* Each row has two partial sums: its loss, and 1 or 0 for a correct or wrong answer. */
+/* Each row has two partial sums: its loss, and 1 for a correct answer or 0. */
 #define ROWS_AT_ONCE (CUDA_PARTIALS / 2)
 
 /* Returns the number of valid rows among the `rows` rows that start at first_row. */
@@ -48,8 +48,8 @@ static __device__ float row_sum(const float *x, uint32_t n)
     return fold_lanes_float(sum);
 }
 
-/* Returns the sum of exp(x - max) over a row. The last group of 16 elements is filled up with -infinity,
- * as in the cpu backend. */
+/* Returns the sum of exp(x - max) over a row. The last group of 16 is filled up with -infinity, for the
+ * bits of the cpu backend. */
 static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
 {
     const uint32_t lane = threadIdx.x % LANES;
@@ -114,7 +114,7 @@ static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t 
     }
 }
 
-/* Writes zeros as the loss and the gradient of a row that is padding or has a negative target. */
+/* Writes zeros as loss and gradient, for a row of padding or with a negative target. */
 static __device__ void xent_nothing(const struct xent *o, uint32_t r)
 {
     if (o->loss && threadIdx.x % LANES == 0) {
@@ -141,7 +141,7 @@ static __global__ void xent(const struct xent o)
     const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
     if (o.loss)
         xent_loss(&o, r, (uint32_t)target, max, sum);
-    /* dx may be x. So all lanes must have read the row before any lane writes its gradient. */
+    /* `dx` may be `x`, so all lanes must read the row before any lane writes its gradient. */
     __syncwarp(lanes_mask());
     if (o.dx)
         xent_gradient(&o, r, (uint32_t)target, max, sum);
@@ -200,9 +200,8 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
     }
 }
 
-/* Returns the number of rows in the batch that starts at row `begin`. Rows are processed in batches
- * because the partial sums have limited space. The first batch is processed even if it is empty, so that
- * the result becomes 0. */
+/* Returns the number of rows in the batch that starts at row `begin`. The space for partial sums limits
+ * it. The first batch runs even if it is empty, so that the result becomes 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
     const uint64_t left = rows > begin ? rows - begin : 0;

@@ -1,5 +1,5 @@
-/* Implements nvml.h with dlopen. Every call is optional, because an older driver lacks some calls and a
- * container may refuse others. */
+/* Implements nvml.h with dlopen. Every call is optional: old drivers lack some, and containers refuse
+ * some. */
 #include "kernels/cuda/nvml.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ struct nvml {
     nvml_return (*numa_node)(nvml_device d, unsigned *ret);
 };
 
-/* POSIX allows a pointer from dlsym to be used as a function pointer, but ISO C has no cast for this. */
+/* POSIX lets a pointer from dlsym be a function pointer, but ISO C has no cast for it. */
 #define LOAD(n, field, name) (*(void **)&(n)->field = dlsym((n)->library, name))
 
 struct nvml *nvml_open(void)
@@ -52,8 +52,8 @@ void nvml_close(struct nvml *n)
     free(n);
 }
 
-/* Reports the fastest speed that both the device and its slot support. The current speed would be wrong,
- * because an idle link runs slower. */
+/* Reports the fastest speed that device and slot support. The current speed would mislead, because an idle
+ * link is slower. */
 static void describe_link(const struct nvml *n, nvml_device device, struct device_info *d)
 {
     unsigned generation, width;

@@ -1,8 +1,6 @@
-/* The few calls of NVML that discovery uses. NVML (libnvidia-ml.so.1) comes with the driver and is loaded
- * at run time, so nothing needs to be linked. Without the library, only the facts that it knows are
- * missing. Its functions are declared in nvml.c because not every toolkit has the header. The interface is
- * stable.
- */
+/* The few NVML calls that find facts about devices. The library comes with the driver and is loaded at run
+ * time. Without it, only these facts are missing. nvml.c declares its functions, because not every toolkit
+ * has the header. */
 #ifndef KERNELS_CUDA_NVML_H
 #define KERNELS_CUDA_NVML_H
 
@@ -17,9 +15,9 @@ struct nvml *nvml_open(void);
 /* Shuts NVML down and unloads the library. n may be NULL. */
 void nvml_close(struct nvml *n);
 
-/* Fills in the facts that NVML knows about the device with the bus id in d: the generation and width of
- * its link, and its NUMA node. Unknown fields stay unchanged. n may be NULL. Free memory does not come
- * from NVML, because the CUDA runtime knows better how much memory this process can really use. */
+/* Fills in the PCIe link and the NUMA node of the device whose bus id is in `d`. Unknown fields stay
+ * unchanged. `n` may be NULL. Free memory comes from the CUDA runtime instead, which knows better what
+ * this process can use. */
 void nvml_describe(const struct nvml *n, struct device_info *d);
 
 #endif

@@ -15,8 +15,8 @@
 
 #define EVENT_FLAGS (cudaEventDisableTiming | cudaEventBlockingSync)
 
-/* Enables direct access from device d to the other devices, and stores the ones that it can access. It is
- * not an error if d cannot access a device. */
+/* Enables direct access from device `d` to the others, and stores which of them it can access. No access
+ * is not an error. */
 static void enable_access(struct cuda_devset *ds, uint32_t d)
 {
     for (uint32_t p = 0; p < ds->base.n_devices; p++) {
@@ -99,8 +99,8 @@ static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_
 
     for (uint64_t at = 0; at < bytes; at += RELAY_BYTES, b ^= 1) {
         const uint64_t piece = bytes - at < RELAY_BYTES ? bytes - at : RELAY_BYTES;
-        /* This piece reuses a buffer, so wait until the buffer's previous piece has arrived. Buffers of
-         * earlier copies are free, because each copy ends with a wait. */
+        /* This piece reuses a buffer, so wait until the buffer's previous piece has arrived. Earlier
+         * copies have ended with a wait. */
         if (at >= 2 * RELAY_BYTES)
             CUDA_TRY(f, cudaStreamWaitEvent(out, receiver->emptied[b], 0));
         CUDA_TRY(f, cudaMemcpyAsync(sender->buffers[b], src + at, piece, cudaMemcpyDeviceToHost, out));

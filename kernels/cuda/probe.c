@@ -62,8 +62,8 @@ static int32_t numa_node_of(const char *bus_id)
     return node;
 }
 
-/* Returns the number of free bytes, measured while a context exists on the device. The context is
- * destroyed afterwards. Returns 0 if the device refuses a context. */
+/* Returns the free bytes, measured with a context on the device. Destroys the context afterwards. Returns
+ * 0 if the device refuses a context. */
 static uint64_t ask_free(int device)
 {
     size_t free_bytes = 0, total_bytes;
@@ -73,7 +73,7 @@ static uint64_t ask_free(int device)
     return free_bytes;
 }
 
-/* Fills in all fields for one device. Measures the free memory of the device only if `ask` is true. */
+/* Fills in all fields for one device. Measures its free memory only if `ask` is true. */
 static int describe(int device, const struct nvml *nvml, bool ask, struct device_info *ret, struct err *err)
 {
     struct cudaDeviceProp p;

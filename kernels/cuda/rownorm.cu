@@ -1,7 +1,5 @@
-/* Normalization of rows, forward and backward, with the order of sums of kernels/cpu/ops_norm.c. Half a
- * warp computes a row. Sums over columns are computed as in bias_bwd (elementwise.cu).
- *
- * Only the enqueueing thread runs this code. */
+/* Normalization of rows, forward and backward. Sums have the order of kernels/cpu/ops_norm.c. Half a warp
+ * computes a row. Only the enqueueing thread runs this code. */
 #include <math.h>
 
 #include "kernels/cuda/cuda_ops.h"
@@ -83,8 +81,8 @@ struct norm_bwd {
     bool rms, accumulate;
 };
 
-/* Computes dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd, where g = dy * w and xhat is the normalized
- * x. RMS norm has no mean(g). dx may be dy, because a lane writes only elements that no other lane reads. */
+/* Computes dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd, with g = dy * w and the normalized x as
+ * xhat. RMS norm has no mean(g). `dx` may be `dy`, because no other lane reads what a lane writes. */
 static __global__ void norm_bwd_rows(const struct norm_bwd o)
 {
     const uint32_t r = my_row(), lane = threadIdx.x % LANES;
@@ -109,8 +107,7 @@ static __global__ void norm_bwd_rows(const struct norm_bwd o)
 }
 
 /* Sizes of norm_bwd_columns. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each row
- * of threads sums one chunk of CHUNK_ROWS rows at a time. The first row of threads then adds these sums to
- * the totals in ascending order. */
+ * of threads sums CHUNK_ROWS rows at a time. The first one then adds up these sums in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
@@ -161,8 +158,7 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
         o.db[column] = o.accumulate ? o.db[column] + total.b : total.b;
 }
 
-/* Launches the kernel for columns first. It reads dy, and the kernel for rows may overwrite dy because dx
- * may be the same array. */
+/* Launches the kernel for columns first, because it reads dy. The kernel for rows may overwrite dy. */
 int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;

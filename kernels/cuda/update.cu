@@ -48,7 +48,7 @@ static __device__ __forceinline__ float gradient(const float *dw, const float *d
 
 /* ---- sgd ---- */
 
-/* The factors of one sgd update. The kernel reads the scale from the group state when it runs. */
+/* The factors of one sgd update. The kernel reads the scale from the group state. */
 struct cuda_sgd_scalars {
     float momentum, weight_decay, lr;
 };
@@ -84,7 +84,7 @@ int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
 /* ---- adamw ---- */
 
 /* The factors of one adamw update. The kernel reads the scale and the bias corrections from the group
- * state when it runs. */
+ * state. */
 struct cuda_adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };
@@ -132,8 +132,8 @@ int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
 
 #define BLOCK 4096u /* elements of one partial sum */
 
-/* Writes the sum of squares of each block of x[n] to sums[b]. If x2 is not NULL, squares x + x2 instead.
- * Half a warp computes one block. */
+/* Writes the sum of squares of each block b of x[n] to sums[b]. If `x2` is not NULL, squares x + x2. Half
+ * a warp computes one block. */
 static __global__ void block_sumsq(const float *x, const float *x2, uint64_t n, double *sums, uint32_t blocks)
 {
     const uint32_t b = blockIdx.x * SUMS + threadIdx.x / LANES;

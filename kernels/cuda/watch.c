@@ -1,6 +1,5 @@
-/* Implements watch.h. The tool is the simulator of tests/cudasim, whose libcudart has one function more
- * than the real one. The function is declared here as weak. With the real library the loader leaves it
- * NULL, so on a GPU the cost is one comparison. Any thread may call these functions. */
+/* Implements watch.h. The tool is the simulator of tests/cudasim, whose libcudart has one more function.
+ * It is declared as weak here, so it is NULL with the real library. Any thread may call these functions. */
 #include "kernels/cuda/watch.h"
 
 #include <stddef.h>

@@ -1,6 +1,5 @@
-/* Reports memory accesses to a tool that looks for races, if there is one. Such a tool sees streams,
- * events, kernels and copies. It does not see the memory accesses of host functions, and it does not know
- * when the contents of memory are no longer needed. Without a tool these functions do nothing. */
+/* Reports memory accesses to a tool that looks for races. The tool cannot see by itself what host
+ * functions access, or when memory is no longer needed. Without a tool these functions do nothing. */
 #ifndef KERNELS_CUDA_WATCH_H
 #define KERNELS_CUDA_WATCH_H
 
@@ -9,8 +8,8 @@
 /* Returns true if a race detector is present. */
 bool watch_is_on(void);
 
-/* A host function calls watch_op or watch_write before it accesses memory. watch_op reports all arrays
- * that op_ranges lists for the call. */
+/* A host function calls watch_op or watch_write before it accesses memory. watch_op reports all arrays of
+ * the call. */
 void watch_op(const struct op_call *call);
 void watch_write(const void *p, uint64_t bytes);
 
