@@ -1,5 +1,5 @@
-/* Implements base64.h. Decoding is strict: the length must be a multiple of 4, padding is allowed only at
- * the end, and the bits that padding leaves unused must be zero. So any data has exactly one base64 text. */
+/* Implements base64.h. Decoding is strict, so that any data has exactly one base64 text. Padding is
+ * allowed only at the end, and unused bits must be zero. */
 #include "base/base64.h"
 
 #include <errno.h>

@@ -1,8 +1,7 @@
-/* A loss curve of bounded size: at most CURVE_POINTS points, each the mean of `stride` consecutive values.
+/* A loss curve of at most CURVE_POINTS points. Each point is the mean of `stride` consecutive values.
  *
- * When all points are used, each pair of neighbours is merged into one point and the stride doubles. A curve
- * depends only on the values that were added, so two runs with the same losses have the same curve.
- */
+ * When all points are used, neighbours are merged in pairs and the stride doubles. Runs with the same
+ * losses have the same curve. */
 #ifndef BASE_CURVE_H
 #define BASE_CURVE_H
 

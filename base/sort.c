@@ -1,9 +1,7 @@
 /* Implements sort_array as a bottom-up merge sort.
  *
- * Short runs are sorted by insertion. Then runs are merged in pairs, from the array into the scratch memory
- * and back. Two runs that are already in order are copied after a single comparison, so nearly sorted input
- * is fast. Any thread may call sort_array.
- */
+ * Short runs are sorted by insertion and then merged in pairs. Two runs that are already in order need
+ * only one comparison, so nearly sorted input is fast. Any thread may call sort_array. */
 #include "base/sort.h"
 
 #include <stdbool.h>

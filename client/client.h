@@ -1,8 +1,7 @@
-/* Shared parts of all commands: the table of commands, the global options, output, failures, and
- * calls to the daemon.
+/* Shared parts of all commands: options, output, failures, and calls to the daemon.
  *
- * Most functions here return an exit code (enum client_exit). When the code is not CLIENT_DONE, the failure
- * has already been reported to the user, and the command only returns the code. */
+ * Most functions here return an exit code. If it is not CLIENT_DONE, the failure has already been
+ * reported, and the command only returns the code. */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
 

@@ -1,7 +1,7 @@
 /* tutti backup: copies the daemon's state to a file while the daemon runs.
-
-   The daemon sends the copy in pieces, and this program writes the file as its own user. The file is
-   either complete or absent, because it gets its name only at the end. */
+ *
+ * The daemon sends the copy in pieces, and this program writes the file as its own user. The file is
+ * either complete or absent, because it gets its name only at the end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -48,9 +48,9 @@ struct private_daemon {
 };
 
 /* Starts a private daemon in a new directory. Its socket appears a little later.
-
-   `backend` may be NULL: then $TUTTI_BACKEND or "auto" applies. `machine` may be NULL: then the daemon
-   uses the devices of this computer. */
+ *
+ * `backend` may be NULL: then $TUTTI_BACKEND or "auto" applies. `machine` may be NULL: then the daemon
+ * uses the devices of this computer. */
 int private_start(const char *backend, const char *machine, struct private_daemon *ret, struct err *err);
 /* Returns true while the daemon runs. If it has exited, `err` gets the end of its log. */
 bool private_alive(struct private_daemon *d, struct err *err);

@@ -1,6 +1,6 @@
-/* The dropout layer: y = keep ? x / (1 - p) : 0, with in = out. The mask is a function of (seed, step,
- * layer, row, element), so the backward pass applies the same op to the gradient and nothing is saved. All
- * functions run in the caller's thread and have no effect besides their launches. */
+/* The dropout layer: y = keep ? x / (1 - p) : 0, with in = out. The mask can be computed again, so nothing
+ * is saved. The backward pass applies the same op to the gradient. All functions run in the caller's
+ * thread. */
 #include "kernels/layer_impl.h"
 
 static void dropout_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

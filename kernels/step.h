@@ -1,8 +1,5 @@
-/* Small structs that carry the values of one training step: the arguments of every launch (step_args), the
- * result of the loss (step_result), the decision about the step (step_decision), and the state that
- * outlives the step and changes with that decision (group_state). All are plain data, so that a plan can
- * copy them between host and device byte by byte.
- */
+/* Small structs with the values of one training step: arguments, result, decision, and the state that
+ * outlives the step. They are plain data, so a plan can copy them between host and device. */
 #ifndef KERNELS_STEP_H
 #define KERNELS_STEP_H
 

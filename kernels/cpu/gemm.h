@@ -49,9 +49,9 @@ enum gemm_isa gemm_small_best(void);
 void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool);
 
 #define GEMM_ROWS 8
-/* GEMM_ROWS rows of a product whose operands are in a cache: c[i][j] = (accumulate ? c : 0) + the sum over
- * k of a[i * a_i + k * a_k] * b[k * ldb + j]. The sum is one chain of fused multiply-adds in ascending k,
- * starting from zero. n must be a multiple of 16. */
+/* A product of GEMM_ROWS rows, with operands in a cache: c[i][j] = (accumulate ? c : 0) + the sum over k
+ * of a[i * a_i + k * a_k] * b[k * ldb + j]. The sum is one chain of fused multiply-adds, from zero, in
+ * ascending k. `n` must be a multiple of 16. */
 struct gemm_rows {
     const float *a, *b;
     float *c;
