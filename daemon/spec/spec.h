@@ -169,8 +169,8 @@ struct spec {
 
 struct json;
 
-/* Reads the architecture of the Hugging Face folder `dir` into *ret. *ret_crc is a checksum that tells
- * folders with different weights apart. Returns 0, or a negative errno with a message. */
+/* Reads the architecture of the Hugging Face folder `dir` into *ret. *ret_crc is a checksum of the
+ * sizes of its files and of samples of their content. Returns 0, or a negative errno with a message. */
 typedef int spec_folder_fn(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
 /* Options for reading a spec. They must be valid only during the call. A zeroed struct means a strict
