@@ -288,7 +288,8 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
  * the bits of the result, so it must not depend on the computer's speed. */
 /* Number of tasks of all sizes together. The smallest size does not count. */
 #define AUTO_MOST_TASKS (1u << 18)
-/* Number of instructions to build. After this, every further size gets the least work possible. */
+/* Limit on the instructions that are built for all sizes together. When it is used up, each remaining size
+ * gets only one quick attempt. */
 #define AUTO_MOST_WORK (2ull * PLAN_WORK)
 
 static bool contains(const uint32_t *list, uint32_t n, uint32_t value)

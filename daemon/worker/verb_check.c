@@ -51,7 +51,7 @@ static int run_check(const struct verb_options *o)
 
 const struct worker_verb verb_check = {
     .word = {"check", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
-    .forms = {{"JOB.json [options]", "check that a job is valid, that its files exist, and that it fits"}},
+    .forms = {{"JOB.json [options]", "check that a job is valid and fits"}},
     .where = where_all,
     .run = run_check,
 };

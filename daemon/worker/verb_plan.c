@@ -205,7 +205,7 @@ const struct option_table plan_table = {"what to print with --plan and --plan-pr
 
 const struct worker_verb verb_plan = {
     .word = {"plan", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
-    .forms = {{"JOB.json [options]", "print the plan: which device computes what, bytes, memory, time"}},
+    .forms = {{"JOB.json [options]", "print the plan: tasks, bytes, memory, time"}},
     .tables = {&plan_table},
     .where = where_all,
     .check = plan_options_check,

@@ -469,7 +469,7 @@ static const char *const needs[] = {"device-memory", "batch", NULL};
 
 const struct worker_verb verb_plan_profile = {
     .word = {"plan-profile", "FILE", .kind = OPTION_TEXT, .at = OPTION_AT(profile_plan.profile_path)},
-    .forms = {{"FILE --device-memory SIZE --batch N [options]", "plan a model that is known by its profile"}},
+    .forms = {{"FILE --device-memory SIZE --batch N [options]", "plan from a profile"}},
     .tables = {&options, &plan_table},
     .where = where,
     .needs = needs,

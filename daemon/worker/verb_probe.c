@@ -259,7 +259,7 @@ static const char *const where[] = {"backend", "devices", "machine", NULL};
 const struct worker_verb verb_probe = {
     .word = {"probe"},
     .forms = {{"[--measure] [--out FILE]",
-               "print the devices of this machine and the backend that jobs use"}},
+               "print the devices and the backend"}},
     .tables = {&options},
     .where = where,
     .check = check_probe,

@@ -229,7 +229,7 @@ static const char *const needs[] = {"profile",         "form",      "devices", "
 
 const struct worker_verb verb_rules = {
     .word = {"rules", "NAME", .kind = OPTION_NAME, .at = OPTION_AT(rules.system), .names = rules_names},
-    .forms = {{"harmony --profile FILE [options]", "simulate a schedule of Harmony by Harmony's own rules"}},
+    .forms = {{"harmony --profile FILE [options]", "simulate a schedule of Harmony"}},
     .tables = {&options},
     .where = where,
     .needs = needs,

@@ -65,7 +65,7 @@ static const struct option_table options = {"what to measure with --run", rows};
 
 const struct worker_verb verb_run = {
     .word = {"run", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
-    .forms = {{"JOB.json [options]", "train a job; continue from its newest checkpoint if it has one"}},
+    .forms = {{"JOB.json [options]", "train a job, from its newest checkpoint if it has one"}},
     .tables = {&options},
     .where = where_all,
     .set_defaults = set_run_defaults,

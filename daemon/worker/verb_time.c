@@ -521,7 +521,7 @@ static const struct option_table options = {"what to time", rows};
 const struct worker_verb verb_time = {
     .word = {"time", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
     .forms = {{"JOB.json [options]",
-               "measure the layers of a job on this machine, for the plans of later runs"}},
+               "measure the layers of a job, for later plans"}},
     .tables = {&options},
     .where = where_all,
     .run = run_time,

@@ -236,7 +236,7 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
 
 /* ---- the prediction ---- */
 
-/* Gives instructions that never started the time at which the simulation ends. */
+/* Some instructions never started. Sets their times to the end of the simulation. */
 static void end_all(struct timeline_result *t, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -444,7 +444,7 @@ BAD_SPECS = [  # changes, errno, path, part of the message
     ({"queue": {"priority": "normal"}}, "EOPNOTSUPP", "queue.priority", "not supported yet"),
     ({"queue": {"preemptible": True}}, "EOPNOTSUPP", "queue.preemptible", "not supported yet"),
     ({"train.micro_batch": 3}, "EINVAL", "train.micro_batch", ""),
-    ({"train.replicas": 3}, "EINVAL", "train.replicas", "2 and 4"),
+    ({"train.replicas": 3}, "EINVAL", "train.replicas", "2 or 4"),
     ({"train.global_batch": 0}, "EINVAL", "train.global_batch", ""),
     ({"train": 1}, "EINVAL", "train", "object"),
     ({"schema": "job/v2"}, "EINVAL", "schema", ""),
