@@ -258,8 +258,7 @@ static const char *const where[] = {"backend", "devices", "machine", NULL};
 
 const struct worker_verb verb_probe = {
     .word = {"probe"},
-    .forms = {{"[--measure] [--out FILE]",
-               "print the devices and the backend"}},
+    .forms = {{"[--measure] [--out FILE]", "print the devices and the backend"}},
     .tables = {&options},
     .where = where,
     .check = check_probe,

@@ -520,8 +520,7 @@ static const struct option_table options = {"what to time", rows};
 
 const struct worker_verb verb_time = {
     .word = {"time", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
-    .forms = {{"JOB.json [options]",
-               "measure the layers of a job, for later plans"}},
+    .forms = {{"JOB.json [options]", "measure the layers of a job, for later plans"}},
     .tables = {&options},
     .where = where_all,
     .run = run_time,
