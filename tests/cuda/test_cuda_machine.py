@@ -116,7 +116,7 @@ def test_probe_of_some_devices_asks_no_other():
     has(text, "device 0  cudasim, 1.00 GiB, 0000:01", "device 1  cudasim, 1.00 GiB, free 1.00 GiB")
     for wrong in ("", ",", "1,", "x", "64", "1;2", "-1"):
         has(worker("--probe", "--only", wrong, expect=2).stderr, "--only: expected numbers below 64")
-    has(worker("--probe", "--only", "0", "--measure", expect=2).stderr, "without --measure")
+    has(worker("--probe", "--only", "0", "--measure", expect=2).stderr, "--only does not go with --measure")
 
 
 # ---- --measure
