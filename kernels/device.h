@@ -55,8 +55,8 @@ struct device_info {
 #define DEVICES_ALL UINT64_MAX
 
 /* Lists the devices that the backend finds on this machine. Writes up to `max` of them to ret and their
- * number to *ret_n. Returns 0 with *ret_n == 0 if the backend makes virtual devices, of which there can be
- * any number. Fails if the backend cannot be used on this machine, and err says why.
+ * number to *ret_n. Returns 0 with *ret_n == 0 if the backend makes virtual devices. There can be any number
+ * of virtual devices. Fails if the backend cannot be used on this machine, and err says why.
  *
  * Bit i of `asked` requests device_info.free_bytes of the device with index i. Finding this number takes
  * some memory of that device for a moment, so do not ask about a device that another process depends on.

@@ -9,8 +9,8 @@
  * If that part is too small, the workspace lies beside S. A forward pass without S uses the same layout in
  * its scratch, with the workspace behind the place of S.
  *
- * The scratch of the backward pass holds the gradients between inner layers, of which at most two are
- * needed at a time, and the largest scratch of any inner layer.
+ * The scratch of the backward pass holds two gradients between inner layers and the largest scratch of any
+ * inner layer. Two gradients are enough, because no more are needed at a time.
  *
  * All functions run in the caller's thread and have no effect besides their launches.
  */

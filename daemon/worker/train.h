@@ -40,7 +40,7 @@ struct train_report {
     /* Bytes that the devices counted in this run. */
     uint64_t counted_in, counted_out, counted_peer;
     uint64_t weights_hash; /* FNV-1a over the trained weights */
-    /* What the bits of the result depend on besides the spec. */
+    /* The processor features and libraries that the bits of the result depend on, besides the spec. */
     char numerics[96];
     /* The checkpoint was made with other numerics than those of this machine, so the bits may differ. */
     bool numerics_changed;

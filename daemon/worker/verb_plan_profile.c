@@ -1,5 +1,5 @@
-/* --plan-profile: plans a model of which only a profile is known (docs/profile.md), for a machine that the
- * command line describes. It needs no job and looks at no device. The plan is only printed; nothing can run
+/* --plan-profile: plans a model from its profile alone (docs/profile.md). The command line describes the
+ * machine. It needs no job and looks at no device. The plan is only printed; nothing can run
  * it.
  *
  * Policy `auto` searches over micro-batch sizes and forms (scheduler/policy/profile_search.h). The other

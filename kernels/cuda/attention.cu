@@ -19,7 +19,7 @@
  * The factors of a product pass through shared memory, DEPTH at a time. They are laid out so that a thread
  * reads its four values of either factor with one access. A block's result has up to 64 or up to 128
  * columns. There are two kernels of each kind, which differ in their number of registers. Wider heads take
- * several blocks, each of which computes the same scores.
+ * several blocks, and every one of these blocks computes the same scores.
  *
  * Products are fused multiply-adds. Because of -fmad=false they are written explicitly as fmaf.
  *

@@ -1,8 +1,8 @@
 /* Writes a Hugging Face folder.
  *
- * hf_save makes the list of the folder's tensors, each of which refers to the memory of a parameter, and
- * distributes them over shards. It writes config.json, weights and index to a temporary folder beside the
- * final one, syncs everything, and renames the folder. After a crash there is the old folder or the new one,
+ * hf_save lists the folder's tensors and distributes them over shards. Each tensor in the list points to the
+ * memory of a parameter. hf_save then writes config.json, weights and index to a temporary folder beside
+ * the final one, syncs everything, and renames the folder. After a crash there is the old folder or the new one,
  * and perhaps an unused ".tutti-export-*.tmp".
  *
  * An earlier export is exchanged for the new folder and then removed. A folder counts as an earlier export if
