@@ -1,6 +1,6 @@
-/* The positions layer: y = dropout(x + p), with in = out. p holds a learned vector for each of
- * `positions` positions. The layer uses the first `seq` vectors and saves nothing. The positions are a separate layer, so
- * that the W of an embedding is only the token table and can be tied to an lm_head. All functions run in
+/* The positions layer: y = dropout(x + p), with in = out. p holds a learned vector for each of `positions`
+ * positions. The layer uses the first `seq` vectors and saves nothing. The positions are a separate layer,
+ * so that the W of an embedding is only the token table and can be tied to an lm_head. All functions run in
  * the caller's thread and have no effect besides their launches.
  */
 #include "kernels/layer_impl.h"

@@ -1,9 +1,10 @@
 /* Checks a plan against ten invariants. No plan runs unless plan_verify accepts it.
  *
- * The verifier shares no code with the builder. It works from the plan, the graph and the leases alone. First
- * it checks numbers, operands, tasks and waits. Then it executes the programs abstractly: entry, several
- * runs of the cycle, flush, another cycle and exit, and separately eval. Meanwhile it tracks where each version
- * of each tensor is, and which instructions are ordered before others. docs/plan.md states the invariants.
+ * The verifier shares no code with the builder. It works from the plan, the graph and the leases alone.
+ * First it checks numbers, operands, tasks and waits. Then it executes the programs abstractly: entry,
+ * several runs of the cycle, flush, another cycle and exit, and separately eval. Meanwhile it tracks where
+ * each version of each tensor is, and which instructions are ordered before others. docs/plan.md states the
+ * invariants.
  */
 #ifndef SCHEDULER_VERIFY_VERIFY_H
 #define SCHEDULER_VERIFY_VERIFY_H

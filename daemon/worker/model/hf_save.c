@@ -1,13 +1,13 @@
 /* Writes a Hugging Face folder.
  *
  * hf_save lists the folder's tensors and distributes them over shards. Each tensor in the list points to the
- * memory of a parameter. hf_save then writes config.json, weights and index to a temporary folder beside
- * the final one, syncs everything, and renames the folder. After a crash there is the old folder or the new one,
+ * memory of a parameter. hf_save then writes config.json, weights and index to a temporary folder beside the
+ * final one, syncs everything, and renames the folder. After a crash there is the old folder or the new one,
  * and perhaps an unused ".tutti-export-*.tmp".
  *
- * An earlier export is exchanged for the new folder and then removed. A folder counts as an earlier export if
- * it only has files that hf_save writes, and its weights carry the mark of this program. A folder to which
- * somebody has added a tokenizer is therefore never removed.
+ * An earlier export is exchanged for the new folder and then removed. A folder counts as an earlier export
+ * if it only has files that hf_save writes, and its weights carry the mark of this program. A folder to
+ * which somebody has added a tokenizer is therefore never removed.
  */
 #include <dirent.h>
 #include <errno.h>
