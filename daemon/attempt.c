@@ -10,7 +10,8 @@
 #include "daemon/launch.h"
 
 #define MOST_DELAY_MS 60000 /* longest delay before a restart */
-/* Number of restart delays before a job is tried again after its disk was full. */
+/* A job whose disk was full restarts after this many restart delays. With the default delay of 1 s, the job
+ * waits 30 s. */
 #define PAUSE_DELAYS 30
 
 bool attempt_over_limit(const struct job *j)
@@ -73,8 +74,8 @@ void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*don
 {
     struct strbuf reason = {0}, members = {0};
     if (j->checkpoint_step > j->failed_step)
-        /* The job has written a checkpoint since its previous failure, so the earlier failures no longer
-         * count. */
+        /* The job has written a new checkpoint since its previous failure, so it makes progress. The earlier
+         * failures no longer count. */
         j->failures = 0;
     j->failed_step = j->checkpoint_step;
     j->failures++;
@@ -110,8 +111,8 @@ static void end_over_limit(struct daemon *d, struct job *j, void (*done)(void *c
     strbuf_finish(&b);
 }
 
-/* A stopping job may have been stopped by an earlier daemon that shut down. That is so if nobody cancelled
- * it and this daemon keeps running. Such a job goes back into the queue. */
+/* If no user cancelled a stopping job and this daemon keeps running, then an earlier daemon stopped the job
+ * because it shut down itself. Such a job goes back into the queue. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx)
 {
     if (j->cancel)

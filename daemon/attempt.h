@@ -10,19 +10,22 @@
 
 #include "daemon/jobs.h"
 
-/* How many failures in a row a job may have. The next failure without a new checkpoint ends the job. */
+/* Number of failed attempts in a row after which a job is still restarted. One more failure without a new
+ * checkpoint ends the job. */
 #define ATTEMPT_MOST_FAILURES 3
 
-/* Ends the job with this state, exit code and error. `error` is a JSON object, or NULL. */
+/* Ends the job with the given state, exit code and error. `error` is the text of a JSON object that clients
+ * see, or NULL if there was no error. */
 void attempt_end_job(struct daemon *d, struct job *j, enum job_state state, int exit, const char *error,
                      void (*done)(void *ctx, int status), void *ctx);
 
-/* Puts the job back into the queue. `why` is shown to people while the job waits. */
+/* Puts the job back into the queue without counting a failure. `why` is a text that people see while the job
+ * waits. */
 void attempt_requeue(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                      void *ctx);
 
-/* Puts the job back into the queue because its disk is full. The job waits before it restarts. The attempt
- * does not count as a failure. */
+/* Puts the job back into the queue because the disk for its output is full. The job waits a while before it
+ * restarts, so that somebody can make space. The attempt does not count as a failure. */
 void attempt_pause(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                    void *ctx);
 
@@ -32,15 +35,16 @@ void attempt_pause(struct daemon *d, struct job *j, const char *why, void (*done
 void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                     void *ctx);
 
-/* Ends the attempt of a worker that was asked to stop. Returns false and does nothing if nobody asked the
- * worker to stop. */
+/* Ends the attempt if somebody asked the worker to stop: a user, the time limit or a shutdown. Returns false
+ * and changes nothing if nobody asked, so that the caller can treat the end as a failure. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx);
 
-/* Returns whether the job has used up its time limit. */
+/* Returns whether the job has used up the time limit of its spec. All its attempts count, including the
+ * current one. */
 bool attempt_over_limit(const struct job *j);
 
-/* Adds the running time of the current attempt to job->used_ms. Call it once per attempt, before the end
- * is saved. */
+/* Adds the running time of the current attempt to job->used_ms. Call this function once per attempt, before
+ * the end of the attempt is saved. */
 void attempt_count_time(struct job *j);
 
 #endif

@@ -1,4 +1,5 @@
-/* Implements child_collect of child.h: runs a program to its end, with a deadline. */
+/* Implements child_collect of child.h: runs a program to its end and kills the program if it takes too
+ * long. */
 #include "daemon/child.h"
 
 #include <errno.h>
@@ -13,8 +14,8 @@
 
 #define OUTPUT_MAX (1u << 20)
 
-/* Replaces the forked child by the program. If exec fails, writes errno to the pipe `failed`. A successful
- * exec closes the pipe. */
+/* Runs in the forked child and replaces it by the program argv[0]. If exec fails, the child writes errno to
+ * the pipe `failed` for the parent. If exec succeeds, the kernel closes the pipe. */
 static void become(char *const argv[], int out, int failed)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -29,8 +30,8 @@ static void become(char *const argv[], int out, int failed)
     _exit(CHILD_NOT_RUN);
 }
 
-/* Starts the program. Returns 0, or a negative errno if fork failed or the child could not execute the
- * program. */
+/* Starts the program argv[0] with `out` as its standard output. Returns 0, or a negative errno if fork failed
+ * or the program could not be executed. */
 static int start_child(char *const argv[], int out, pid_t *ret)
 {
     int failed[2], code = 0;
@@ -51,8 +52,8 @@ static int start_child(char *const argv[], int out, pid_t *ret)
     return -code;
 }
 
-/* Reads the program's output until end of file. Returns 0, -ETIMEDOUT, or the negative errno of a failed
- * read. */
+/* Reads the program's output into `b` until end of file. Returns 0, -ETIMEDOUT if the time `until_ns` comes
+ * first, or the negative errno of a failed read. */
 static int read_output(int fd, uint64_t until_ns, struct strbuf *b)
 {
     char chunk[4096];
@@ -92,7 +93,8 @@ int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_ou
     close(out[0]);
     if (r < 0) {
         kill(-pid, SIGKILL);
-        /* Signal the child itself too, because it may not have made its process group yet. */
+        /* Signal the child itself too. The signal to the process group misses a child that has not yet made
+         * its group. */
         kill(pid, SIGKILL);
     }
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)

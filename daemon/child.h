@@ -1,5 +1,5 @@
-/* Runs a program until it ends or a deadline passes. The call blocks, so it is used only before the loop
- * starts. */
+/* Runs a program until it ends or a deadline passes. The calling thread blocks, so the daemon does this only
+ * before it starts its event loop. */
 #ifndef DAEMON_CHILD_H
 #define DAEMON_CHILD_H
 
@@ -11,9 +11,9 @@
 /* Exit code of a program that could not be executed, or that could not load its shared libraries. */
 #define CHILD_NOT_RUN 127
 
-/* Runs the program argv[0] and waits until it ends. *ret_output gets its standard output, at most 1 MiB.
- * *ret_exit is its exit code, or CHILD_NOT_RUN if it could not start. Returns -ETIMEDOUT if it had to be
- * killed after `timeout_ms`, and -EIO if a signal ended it. */
+/* Runs the program argv[0] and waits until the program ends. *ret_output gets the first 1 MiB of its standard
+ * output. *ret_exit gets its exit code, or CHILD_NOT_RUN if the program could not start. Returns -ETIMEDOUT
+ * if the program had to be killed after `timeout_ms`, and -EIO if a signal ended it. */
 int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_output, int *ret_exit,
                   struct err *err);
 

@@ -115,7 +115,8 @@ static const struct option options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Values from the command line that are used after parsing. A field is NULL if its option was not given. */
+/* Texts from the command line that are used after all options have been parsed. A pointer is NULL if its
+ * option was not given. */
 struct words {
     bool user;
     const char *socket, *state, *worker, *machine;
@@ -245,7 +246,8 @@ static int set_path(char ret[PATH_MAX], const char *option, struct err *err, con
     return n < 0 || n >= PATH_MAX ? err_set_at(err, -ENAMETOOLONG, option, "the path is too long") : 0;
 }
 
-/* Makes a relative path absolute, so that it stays valid when the daemon changes its directory. */
+/* Makes a relative path absolute, so that the path stays valid when the daemon changes its working
+ * directory. */
 static int absolute(char path[PATH_MAX], const char *option, struct err *err)
 {
     char dir[PATH_MAX], copy[PATH_MAX];
@@ -294,8 +296,8 @@ static int place_sockets(struct config *c, const struct words *w, struct err *er
     return set_path(c->worker_socket, "--socket", err, "%s/%s", dir, "worker.sock");
 }
 
-/* Finds the worker program. --worker or TUTTI_WORKER may name it. Otherwise it is searched in `places`,
- * relative to this program's directory. */
+/* Finds the worker program. The option --worker or the variable TUTTI_WORKER may name it. Otherwise the
+ * worker is searched in `places`, which are relative to the directory of tuttid. */
 static int place_worker(struct config *c, const struct words *w, struct err *err)
 {
     static const char *const places[] = {"tutti-worker", "worker/tutti-worker",
@@ -317,8 +319,8 @@ static int place_worker(struct config *c, const struct words *w, struct err *err
                       "tutti-worker is not in the directory of tuttid; name it with --worker");
 }
 
-/* Takes the backend from the environment if no option decides it. Virtual devices are always cpu devices.
- * A topology file names its own backend. */
+/* Takes the backend from the variable TUTTI_BACKEND, unless an option decides the backend: virtual devices
+ * are always cpu devices, and a topology file names its own backend. */
 static int default_backend(struct config *c, struct err *err)
 {
     const char *env = getenv("TUTTI_BACKEND");

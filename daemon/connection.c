@@ -1,7 +1,7 @@
 /* Implements the connections of connection.h.
  *
- * A line goes straight to the socket. Only bytes that the socket does not take are copied and queued. So an
- * error answer can be sent even when memory has run out.
+ * A line is first written straight to the socket. Only bytes that the socket does not take are copied and
+ * queued. So an error answer can be sent even when memory has run out.
  */
 #include "daemon/connection.h"
 
@@ -15,16 +15,17 @@
 #include "base/mem.h"
 #include "base/wire.h"
 
-/* Time in which the last output must go out before the connection is closed. */
+/* Time in milliseconds to send the remaining output of a finished connection. Then the connection is closed,
+ * sent or not. */
 #define FINISH_MS 5000
-/* How many lines and bytes one connection may hand out per turn. Then the other connections get their
- * turn. Both limits are needed, because a long line takes far longer to parse than a short one. */
+/* How many lines and bytes of one connection are handled per turn. Then the other connections get their turn.
+ * Both limits are needed, because a long line takes far longer to parse than a short line. */
 #define LINES_A_TURN 16
 #define BYTES_A_TURN 8192
 
 struct connection {
     uv_pipe_t pipe;
-    /* Closes the connection if a line does not end in time, or the last output is not sent in time. */
+    /* Closes the connection if a line does not end in time, or if the last output is not sent in time. */
     uv_timer_t timer;
     uv_idle_t turn; /* active while `more` is set */
     const struct connection_ops *ops;
@@ -33,7 +34,8 @@ struct connection {
     int open_handles;
     bool held, reading, closing, finishing, in_lines;
     bool at_end; /* the other side sent end of file */
-    /* Set when the turn is over. The remaining lines are handed out in the next turn. */
+    /* Set when this connection has used up its turn. The lines that are left are handled in the next turn of
+     * the loop. */
     bool more;
     int lines;         /* lines handed out in this turn */
     size_t bytes;      /* bytes of these lines */
@@ -81,8 +83,8 @@ static void on_connection_deadline(uv_timer_t *t)
 static void on_connection_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
 {
     (void)suggested;
-    /* wire_in_space sets n to 0 when memory has run out. libuv then calls on_connection_read with UV_ENOBUFS.
-     */
+    /* If memory has run out, wire_in_space sets n to 0. libuv then calls on_connection_read with
+     * UV_ENOBUFS. */
     size_t n;
     wire_in_space(&of(h)->in, &ret->base, &n);
     ret->len = n;
@@ -109,17 +111,18 @@ static bool turn_is_over(const struct connection *p)
     return p->lines >= LINES_A_TURN || p->bytes >= BYTES_A_TURN;
 }
 
-/* Hands out complete lines to the callback. Stops when no complete line is left, the connection is held,
- * or its turn is over. */
+/* Calls the `line` callback for each complete line. Stops when no complete line is left, when the connection
+ * is held, or when its turn is over. */
 static void give_lines(struct connection *p)
 {
     char *line;
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        /* An outer call of this function, or the next turn of the loop, hands out the lines. */
+        /* Either an outer call of this function hands out the lines, or the next turn of the loop does. */
         return;
-    if (p->lines_ms != uv_now(p->pipe.loop)) { /* the loop's clock changes only between turns */
+    /* The loop's clock changes only between two turns of the loop. So a new time means a new turn. */
+    if (p->lines_ms != uv_now(p->pipe.loop)) {
         p->lines_ms = uv_now(p->pipe.loop);
         p->lines = 0;
         p->bytes = 0;
@@ -176,8 +179,8 @@ static void on_connection_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b
         p->ops->ended(p);
         return;
     }
-    /* on_connection_alloc found no memory. The line cannot be too long, because such a line is refused
-     * earlier. */
+    /* libuv reports UV_ENOBUFS because on_connection_alloc found no memory. A line that is too long cannot be
+     * the cause, because it is refused earlier. */
     if (n == UV_ENOBUFS) {
         p->ops->refused(p, -ENOMEM);
         connection_finish(p);
@@ -231,7 +234,8 @@ static void on_written(uv_write_t *w, int status)
         give_lines(p);
 }
 
-/* Queues a copy of the parts. The first `skip` bytes are left out, because they have been sent. */
+/* Queues a copy of the parts without their first `skip` bytes, which have already been sent. `rest` is the
+ * number of bytes to copy. */
 static int queue_rest(struct connection *p, const uv_buf_t *parts, unsigned n, size_t skip, size_t rest)
 {
     struct send *s = mem_alloc(sizeof *s + rest);
@@ -264,7 +268,8 @@ void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned
     if (r >= 0 || r == UV_EAGAIN)
         r = gone < all ? queue_rest(p, parts, n, gone, all - gone) : 0;
     if (r < 0) {
-        /* The socket may have taken a part of this line, so no other line can be sent on this connection. */
+        /* The socket may have taken only a part of this line. Any further line would be garbled, so the
+         * connection is closed. */
         connection_close(p);
         return;
     }

@@ -22,58 +22,62 @@
 #include "base/strbuf.h"
 
 #define CONNECTION_BACKLOG_BYTES (1u << 20) /* queued output above which nothing is read */
-/* Time in milliseconds within which a line that has begun must end. */
+/* Time in milliseconds that the other side has to finish a line that it began. A slower connection is
+ * closed. */
 #define CONNECTION_LINE_MS 30000
 
 struct connection;
 
 struct connection_ops {
-    /* Gets one line, which is NUL-terminated and has no line feed. The line is valid only during the call. */
+    /* Called with each line. The line is NUL-terminated, has no line feed, and is valid only during the
+     * call. */
     void (*line)(struct connection *p, char *line, size_t bytes);
-    /* Called when a line cannot be read. `code` is -EMSGSIZE for a line that is too long, or -ENOMEM. The
-     * callback may send an answer. Afterwards the connection is closed. */
+    /* Called when a line cannot be read. `code` is -EMSGSIZE if the line is too long, or -ENOMEM if there is
+     * no memory for the line. The callback may send an answer. Afterwards the connection is closed. */
     void (*refused)(struct connection *p, int code);
-    /* Called when all queued output has gone out. */
+    /* Called when all queued output has been written to the socket. */
     void (*drained)(struct connection *p);
-    /* Called when the other side sends no more lines. It may still read. The callback must see to it that
-     * connection_finish or connection_close is called, now or later. */
+    /* Called when the other side will send no more lines. The other side may still read answers. So the
+     * callback must arrange that connection_finish or connection_close is called, now or later. */
     void (*ended)(struct connection *p);
     /* Called when the connection is closed. The connection object is freed when this callback returns. */
     void (*closed)(struct connection *p);
 };
 
-/* Accepts a connection from the listening pipe `server`. `max_line` is the longest line that is accepted,
- * in bytes. connection_ctx returns `ctx`. */
+/* Accepts a connection from the listening pipe `server`. `max_line` is the length in bytes of the longest
+ * line that is accepted. `ctx` is what connection_ctx returns for this connection. */
 int connection_accept(uv_stream_t *server, const struct connection_ops *ops, size_t max_line, void *ctx,
                       struct connection **ret);
 
 void *connection_ctx(const struct connection *p);
 
-/* Returns the process id and the user id of the other side. */
+/* Gets the process id and the user id of the other side of the connection. */
 int connection_credentials(const struct connection *p, pid_t *ret_pid, uid_t *ret_uid);
 
 /* Sends one line. Bytes that the socket does not take at once are copied and queued. If there is no memory
- * for the copy, the connection is closed. Does nothing once the connection is closing. */
+ * for the copy, the connection is closed. Does nothing if the connection is already closing. */
 void connection_send(struct connection *p, const char *line, size_t bytes);
 
-/* Sends one line that consists of `n` parts. */
+/* Like connection_send, but the one line is given as `n` parts. */
 void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned n);
 
-/* Gives the memory of the current line to the caller, who frees *ret. Call it only inside the `line`
- * callback. Returns -ENOMEM if there is no memory for further lines. */
+/* Gives the memory of the current line to the caller, who must free *ret. May be called only inside the
+ * `line` callback. Returns -ENOMEM if there is no memory to receive further lines. */
 int connection_keep_line(struct connection *p, char **ret);
 
-/* Returns whether fewer than CONNECTION_BACKLOG_BYTES bytes of output are queued. */
+/* Returns whether the connection can take more output: fewer than CONNECTION_BACKLOG_BYTES bytes are
+ * queued. */
 bool connection_ready(const struct connection *p);
 
-/* Stops reading lines if `hold` is true, otherwise continues. Nothing is read while too much output is
- * queued. */
+/* Stops reading lines if `hold` is true, and continues if `hold` is false. Even then nothing is read while
+ * too much output is queued. */
 void connection_hold(struct connection *p, bool hold);
 
 /* Closes the connection at once. */
 void connection_close(struct connection *p);
 
-/* Closes the connection when all queued output has gone out, or after a few seconds. */
+/* Closes the connection when all queued output has been written. If the other side does not read the output,
+ * the connection is closed after a few seconds. */
 void connection_finish(struct connection *p);
 
 #endif

@@ -1,4 +1,4 @@
-/* Implements daemon_die, which any part of the daemon may call. */
+/* Implements daemon_die, which any part of the daemon may call to end the process. */
 #include "daemon/daemon.h"
 
 #include <unistd.h>

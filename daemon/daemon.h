@@ -53,8 +53,8 @@ struct state;
 struct users;
 struct workers;
 
-/* The daemon. There is only one, and it lives as long as the process. Only the loop thread uses it. Any
- * thread may read `config`. */
+/* The daemon. There is only one, and it lives as long as the process. Only the loop thread uses it, except
+ * that any thread may read `config`. */
 struct daemon {
     uv_loop_t *loop;
     struct config config;
@@ -69,28 +69,29 @@ struct daemon {
     struct quota *quota;
     struct users *users;
     struct reprobe *reprobe; /* the probe that is running; NULL: none */
-    /* Time of the last probe of the devices. Loop clock. */
+    /* Time of the last probe of the devices, on the loop's clock in milliseconds. */
     uint64_t probed_ms;
-    /* Checksum of the last probe's error message, or 0 after a success. Used to log each failure only
-     * once. */
+    /* Checksum of the error message of the last probe, or 0 if that probe succeeded. An error that repeats
+     * has the same checksum and is logged only once. */
     uint32_t reprobe_failure;
     /* For each device, the id of the job that uses it, or 0 if the device is free. */
     uint64_t device_job[DEVICE_MAX];
     struct health health[DEVICE_MAX]; /* of each device in the inventory */
     /* Whether workers can be started at the moment. */
     struct launch_pause pause;
-    /* Set when the daemon is shutting down. From then on no job can be submitted or started. */
+    /* Set when the daemon is shutting down. From then on, no job can be submitted and no job starts. */
     bool stopping;
-    /* Set when the workers should keep running after the shutdown, for the next daemon (SIGUSR2). */
+    /* Set when SIGUSR2 shuts the daemon down. The workers then keep running, and the next daemon takes them
+     * over. */
     bool keep_workers;
 };
 
-/* Ends the process at once, while workers keep running. Called when the state cannot be written, because
- * such a write must not be repeated. */
+/* Ends the daemon's process at once, while the workers keep running. Called when the state cannot be written,
+ * because a failed write to disk must not be repeated. */
 void daemon_die(struct daemon *d, const char *why);
 
-/* Returns the loop's monotonic clock in milliseconds. The value does not change during one turn of the
- * loop. */
+/* Returns the time of the loop's monotonic clock in milliseconds. The value stays the same during one turn of
+ * the loop. */
 static inline uint64_t daemon_now_ms(const struct daemon *d)
 {
     return uv_now(d->loop);

@@ -56,8 +56,8 @@ bool devices_rest(const struct daemon *d)
 
 /* ---- devices that fail ---- */
 
-/* Returns the health of the device that the backend calls `index`. Returns NULL if the job does not have
- * this device. */
+/* Returns the health of the device that the backend calls `index`, and sets *ret_device to its number in the
+ * inventory. Returns NULL if the job does not lease this device. */
 static struct health *leased(struct daemon *d, const struct job *j, uint64_t index, uint32_t *ret_device)
 {
     for (uint32_t i = 0; d->inventory.real && i < j->lease.n_devices; i++) {
@@ -91,8 +91,8 @@ void devices_praise(struct daemon *d, const struct job *j)
     }
 }
 
-/* Adds the reason why a device is withheld to `b`. Example: "device 1 (NVIDIA A100) is out of service (3
- * errors, the last: ...)". */
+/* Adds to `b` the reason why jobs cannot get this device, such as "device 1 (NVIDIA A100) is out of service
+ * (3 errors, the last: ...)". */
 static void add_withheld(const struct daemon *d, uint32_t device, struct strbuf *b)
 {
     const struct device_info *info = &d->inventory.topology.devices[device];
@@ -149,8 +149,8 @@ bool devices_change(const struct daemon *d)
     return d->inventory.real && !d->inventory.from_file;
 }
 
-/* Time between two probes while jobs wait for devices. The unit is the restart delay, so this is 10 s by
- * default. */
+/* Number of restart delays between two probes while jobs wait for devices. A restart delay is 1 s by default,
+ * so the daemon probes every 10 s. */
 #define REPROBE_DELAYS 10
 
 static bool somebody_is_stuck(const struct daemon *d)

@@ -1,45 +1,44 @@
-/* The devices that the daemon hands out. Decides how the queue sees them and when they are probed again.
- * Also records failures and says why jobs wait. Loop thread only. */
+/* The devices that the daemon hands out to jobs. Decides how the queue sees the devices and when they are
+ * probed again, counts their errors, and says why jobs wait. Loop thread only. */
 #ifndef DAEMON_DEVICES_H
 #define DAEMON_DEVICES_H
 
 #include "daemon/jobs.h"
 #include "daemon/queue.h"
 
-/* Returns the machine as the queue sees it now. */
+/* Returns the devices and the free memory as the queue may use them now. */
 struct queue_machine devices_machine(const struct daemon *d);
 
-/* Returns the machine with as much free memory per device as there ever was. Admission uses it, because
- * other programs may free their memory later. */
+/* Returns the machine as if every device had as much free memory as it ever had. Admission uses this view,
+ * because other programs may free their memory later. */
 struct queue_machine devices_at_best(const struct daemon *d);
 
-/* Returns whether the free memory of the devices can change. Only real devices change. Virtual devices and
- * those of a topology file do not. */
+/* Returns whether the free memory of the devices can change. That is so only for real devices that a probe
+ * found, not for virtual devices or those of a topology file. */
 bool devices_change(const struct daemon *d);
 
-/* Starts a probe of the idle devices if a probe is due. A probe is due before the job `next` (may be NULL)
- * starts, or while jobs wait for memory or for a failed device. Returns 1 while a probe is running, and no
- * job may start until reprobed(d) is called. Returns 0 when no probe is needed, and a negative errno when the
- * probe could not be started. */
+/* Starts a probe of the idle devices if one is due: before the job `next` (may be NULL) starts, or while jobs
+ * wait for memory or for a failed device. Returns 0 if no probe is needed, or a negative errno if the probe
+ * could not start. Returns 1 while a probe runs, and no job may start until reprobed(d) is called. */
 int devices_reprobe_first(struct daemon *d, const struct job *next, void (*reprobed)(struct daemon *d),
                           struct err *err);
 
-/* Takes failed devices back into service after a probe. A device returns if the probe found it and its
- * rest is over. */
+/* Takes failed devices back into service after a probe. A failed device returns if the probe found it and if
+ * it has rested long enough since its last error. */
 void devices_reprobed(struct daemon *d);
 
-/* Counts an error that a device had under this job's worker. `index` is the backend's number of the
- * device. Devices outside the job's lease are ignored. */
+/* Counts an error that a device had while this job's worker used it. `index` is the backend's number of the
+ * device. A device that the job does not lease is ignored. */
 void devices_blame(struct daemon *d, const struct job *j, uint64_t index, const char *reason);
 
-/* Clears the errors of the job's devices, because the job has completed. */
+/* Clears the error counts of the job's devices, because a completed job shows that they work. */
 void devices_praise(struct daemon *d, const struct job *j);
 
-/* Returns whether some device is resting after an error and can be used again later. */
+/* Returns whether some device is resting after an error, so that jobs can use it again later. */
 bool devices_rest(const struct daemon *d);
 
-/* Finds the queued jobs that could not start even on an idle machine. Sets job->stuck to a text that names
- * the withheld devices. Clears job->stuck of all other jobs. */
+/* Finds the queued jobs that could not start even on an idle machine. Sets job->stuck of these jobs to a text
+ * that names the withheld devices, and clears job->stuck of all other jobs. */
 void devices_find_stuck(struct daemon *d, const struct queue_machine *m);
 
 #endif

@@ -12,18 +12,19 @@
 #include "base/strbuf.h"
 #include "base/wire.h"
 
-/* How many event numbers are reserved at once. After a restart, the unused numbers of the block are
- * skipped. */
+/* How many event numbers are reserved in the state at once. The daemon skips the unused numbers of this block
+ * after a restart, so no number is ever used twice. */
 #define SEQ_BLOCK  (1u << 20)
 #define READ_LIMIT 256 /* events that one read from disk returns */
 
 /* One event in memory. */
 struct ring_event {
     uint64_t seq, job;
-    /* The line for watchers. NULL if there was no memory for it. Watchers then get a `gap` event. */
+    /* The JSON line for watchers. NULL if there was no memory for the line. Watchers then get a `gap`
+     * event. */
     char *line;
     size_t bytes;
-    /* Set if the state could not store the event. The event is then sent to no watcher. */
+    /* Set if the state could not store this event. In that case no watcher gets the event. */
     bool dropped;
 };
 
@@ -31,8 +32,8 @@ struct ring_event {
 struct keeping {
     struct events *events;
     uint64_t seq;
-    /* Set when this event is on disk or was given up. It becomes visible once all earlier events are
-     * settled too. */
+    /* Set when this event is on disk, or when the state gave it up. The event becomes visible once all
+     * earlier events are settled too. */
     bool settled;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -42,14 +43,14 @@ struct keeping {
 struct events {
     struct daemon *daemon;
     struct ring_event ring[EVENTS_KEPT]; /* event s is in ring[s % EVENTS_KEPT] */
-    /* The ring has the events with first <= number < next. */
+    /* The ring holds the events whose numbers are at least `first` and less than `next`. */
     uint64_t first, next;
-    /* Events that are being written to disk, in the order of their numbers. */
+    /* Events that are still being written to disk, as a list in the order of their numbers. */
     struct keeping *oldest, *newest;
-    /* Events below this number may be sent. It is less than `first` if the ring fills faster than the disk
-     * can store. */
+    /* Watchers may get the events below this number. The number is less than `first` if new events fill the
+     * ring faster than the disk can store them. */
     uint64_t visible;
-    /* End of the reserved numbers. Only numbers below this one may be given to events. */
+    /* End of the reserved numbers. An event may get only a number below this one. */
     uint64_t reserved;
     struct watcher watchers; /* head of the ring of watchers */
 };
@@ -103,8 +104,8 @@ static void begin_line(struct strbuf *b, uint64_t seq, uint64_t job, const char 
     wire_end(b);
 }
 
-/* Reserves the next block of numbers half a block early. The reservation is then on disk long before its
- * numbers are needed. */
+/* Reserves the next block of event numbers when half of the current block is used. So the reservation is on
+ * disk long before the numbers are needed. */
 static void reserve_more(struct events *e)
 {
     if (e->next + SEQ_BLOCK / 2 < e->reserved)
@@ -127,7 +128,8 @@ static int make_line(struct events *e, uint64_t job, const char *event, const ch
     return -ENOMEM;
 }
 
-/* Gives the next number to an event and stores the event in the ring. The ring then owns the line. */
+/* Gives the next number to an event and stores the event in the ring. From then on the ring owns the memory
+ * of the line. */
 static struct ring_event *append(struct events *e, uint64_t job, const struct strbuf *line)
 {
     reserve_more(e);
@@ -160,8 +162,8 @@ void events_add(struct events *e, uint64_t job, const char *event, const char *m
     advance(e);
 }
 
-/* Called when an event is on disk or was given up. Events become visible in order. So this event waits
- * while an earlier one is still being written. */
+/* Called when an event is on disk or was given up. Events become visible in the order of their numbers. So
+ * this event stays invisible while an earlier event is still being written. */
 static void kept(void *ctx, int status)
 {
     struct keeping *k = ctx;
@@ -215,7 +217,8 @@ static void send_gap(struct events *e, struct watcher *w, uint64_t seq)
     w->send(w, b.at, b.n);
 }
 
-/* A read of old events from disk, for a watcher that fell behind. */
+/* A read of old events from disk. The watcher fell so far behind that memory no longer has the events it
+ * needs. */
 struct catching_up {
     struct events *events;
     struct watcher *watcher;

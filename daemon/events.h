@@ -21,20 +21,21 @@
 
 struct events;
 
-/* Creates the events and reserves event numbers in the state. Blocks. */
+/* Creates the object that keeps the events, and reserves event numbers in the state. The call blocks until
+ * the reservation is on disk. */
 int events_create(struct daemon *d, struct events **ret, struct err *err);
 
 /* Frees the events. `e` may be NULL. Only tests call this. */
 void events_destroy(struct events *e);
 
 /* Adds an event that is kept in memory only. If `job` is 0, every watcher gets the event. `members` is the
- * JSON text of the event's fields, such as "\"step\":3", or NULL. If memory runs out, watchers get a `gap`
- * event instead. */
+ * JSON text of the event's fields, such as "\"step\":3", or NULL. If there is no memory for the event,
+ * watchers get a `gap` event in its place. */
 void events_add(struct events *e, uint64_t job, const char *event, const char *members);
 
 /* Adds an event to the unit `u` and commits the unit. When the unit is on disk, the event becomes visible and
- * `done` (may be NULL) is called. `optional` is passed on to state_commit. If the state gives the unit up,
- * there is no event.
+ * `done` (may be NULL) is called. `optional` is passed on to state_commit. If the state gives up the unit,
+ * watchers never see the event.
  *
  * Returns -ENOMEM when memory runs out or the unit has already failed. In that case nothing is written, the
  * unit is discarded, and `done` is never called.
@@ -45,10 +46,11 @@ int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const 
 /* Returns the number of the newest visible event. */
 uint64_t events_newest(const struct events *e);
 
-/* A connection that wants events. The caller owns the memory and fills in the fields up to `gone`. */
+/* A connection that wants events. The caller owns the memory of the struct and fills in the fields up to
+ * `gone`. */
 struct watcher {
     uint64_t next; /* number of the first event to send */
-    /* Id of the job whose events are wanted. 0 for all jobs. */
+    /* Id of the job whose events are wanted, or 0 for the events of all jobs. */
     uint64_t job;
     bool (*ready)(struct watcher *w); /* whether the connection can take more */
     void (*send)(struct watcher *w, const char *line, size_t bytes); /* sends one whole line */
@@ -60,14 +62,15 @@ struct watcher {
     struct watcher *prev, *following; /* ring of all watchers */
 };
 
-/* Starts to send events to the watcher: the visible events now, and later events when they become visible. */
+/* Starts to send events to the watcher. Events that are already visible are sent now, later events as soon as
+ * they become visible. */
 void events_watch(struct events *e, struct watcher *w);
 
-/* Sends more events to a watcher whose connection has become ready again. */
+/* Sends more events to a watcher whose connection has become ready for output again. */
 void events_pump(struct events *e, struct watcher *w);
 
-/* Stops sending events to the watcher. Calls w->gone at once, or later if a read from disk for this watcher
- * is still under way. */
+/* Stops sending events to the watcher. Calls w->gone at once, or, while a read from disk for this watcher is
+ * under way, when that read ends. */
 void events_unwatch(struct events *e, struct watcher *w);
 
 #endif

@@ -1,4 +1,4 @@
-/* Implements fair_pool.h. A plain list of tasks is fast enough, because there are at most a thousand
+/* Implements fair_pool.h. A plain list of waiting tasks is fast enough, because there are at most a thousand
  * connections with a few tasks each. */
 #include "daemon/fair_pool.h"
 
@@ -24,8 +24,8 @@ static struct fair_pool_turn *turn_of(struct fair_pool *p, uid_t uid)
     return &p->turns.at[p->turns.n - 1];
 }
 
-/* Removes the next task to start from the list, which must not be empty. The user whose last task started
- * longest ago comes first. */
+/* Removes the task that starts next from the list of waiting tasks, which must not be empty. This is the
+ * oldest task of the user whose last task started longest ago. */
 static struct fair_pool_task *take_next(struct fair_pool *p)
 {
     struct fair_pool_task **best = &p->first;

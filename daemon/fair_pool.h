@@ -16,8 +16,8 @@
 
 #include "base/vec.h"
 
-/* One piece of work. The caller fills in the first three fields and keeps the memory valid until `done` is
- * called. */
+/* One piece of work for the pool. The caller fills in the first three fields and keeps the memory valid until
+ * `done` is called. */
 struct fair_pool_task {
     uid_t uid;                              /* the user who asked for the work */
     void (*run)(struct fair_pool_task *t);  /* called in the pool */
@@ -29,10 +29,11 @@ struct fair_pool_task {
     struct fair_pool_task *next;
 };
 
-/* When a user last had a turn. */
+/* One user's entry in the record of who had a turn when. */
 struct fair_pool_turn {
     uid_t uid;
-    /* Number of the task that was last started for this user. Started tasks are numbered from 1. */
+    /* Number of the task that was last started for this user. The tasks of all users are numbered from 1 in
+     * the order in which they start. */
     uint64_t last;
 };
 
@@ -41,16 +42,16 @@ struct fair_pool {
     uint32_t most;                       /* tasks that may run at once */
     uint32_t running;                    /* tasks that run now */
     struct fair_pool_task *first, **end; /* tasks that wait, oldest first */
-    /* One entry for each user who ever added a task. */
+    /* One entry for each user who has ever added a task. */
     VEC(struct fair_pool_turn) turns;
     uint64_t starts; /* number of tasks that were started */
 };
 
-/* Prepares a pool that runs at most `most` tasks at once. `most` should be less than the number of libuv's
- * threads, so that the state always finds a free thread. */
+/* Prepares a pool that runs at most `most` tasks at once. `most` should be less than libuv's number of
+ * threads, so that a thread is always free to write the state. */
 void fair_pool_init(struct fair_pool *p, uv_loop_t *loop, uint32_t most);
 
-/* Frees the memory of the pool. Called after the `done` callback of the last task. */
+/* Frees the memory of the pool. Call this function after the `done` callback of the last task. */
 void fair_pool_finish(struct fair_pool *p);
 
 /* Adds a task. The task starts at once if fewer than `most` tasks are running. */

@@ -17,9 +17,10 @@
 
 #include "base/strbuf.h"
 
-/* Number of errors in a row that make a device count as failed. */
+/* A device counts as failed after this many errors in a row. */
 #define HEALTH_MOST_ERRORS 3
-/* How many restart delays a failed device rests before it may be tried again. This is 10 min by default. */
+/* A failed device rests for this many restart delays before it may be tried again. A restart delay is 1 s by
+ * default, so the rest is 10 min. */
 #define HEALTH_RETRY_RESTS 600
 
 enum health_state { HEALTH_OK, HEALTH_SUSPECT, HEALTH_FAILED, HEALTH_STATE_COUNT };
@@ -27,39 +28,39 @@ extern const char *const health_state_names[HEALTH_STATE_COUNT];
 
 /* The errors of one device. All fields are zero for a device without errors. */
 struct health {
-    /* Number of errors since a job last completed on the device. */
+    /* Number of errors since a job last completed on this device. A completed job resets the number to 0. */
     uint32_t errors;
-    /* Time of the first of these errors, on the wall clock. */
+    /* Time on the wall clock of the first error that `errors` counts. */
     uint64_t since_ms;
-    /* The device must not be used before this time. Loop clock. */
+    /* Jobs must not use the device before this time of the loop's clock. */
     uint64_t rest_until_ms;
-    /* Id of the job whose worker reported the last error. */
+    /* Id of the job whose worker reported the last error of the device. */
     uint64_t job;
     char reason[128]; /* the last error, for people */
 };
 
 enum health_state health_state(const struct health *h);
 
-/* Returns whether the device still rests after its last error. */
+/* Returns whether the device still rests after its last error, so that no job may use it. */
 bool health_rests(const struct health *h, uint64_t now_ms);
 
-/* Counts an error that the worker of this job reported. `rest_ms` is the rest after a device's first
- * error. */
+/* Counts an error that the worker of this job reported. After its first error, a device rests for `rest_ms`
+ * milliseconds. */
 void health_error(struct health *h, uint64_t job, const char *reason, uint64_t now_ms, uint64_t wall_ms,
                   uint64_t rest_ms);
 
-/* Clears the errors, because a job has completed on the device. */
+/* Clears the errors of the device, because a job has completed on it. */
 void health_success(struct health *h);
 
-/* Returns whether a successful probe may bring the device back. It must have failed, and its rest must be
- * over. */
+/* Returns whether a successful probe may bring the device back into service. The device must have failed, and
+ * its rest must be over. */
 bool health_may_return(const struct health *h, uint64_t now_ms);
 
-/* Makes a failed device suspect again, after a successful probe. */
+/* Makes a failed device suspect again, because a probe has found it working. */
 void health_return(struct health *h);
 
-/* Adds the JSON members state, errors, since_ms, error_job and reason to `b`, with a comma before each of
- * them. */
+/* Adds the JSON members state, errors, since_ms, error_job and reason to `b`. Each of them starts with a
+ * comma. */
 void health_add_json(const struct health *h, struct strbuf *b);
 
 #endif
