@@ -58,8 +58,8 @@ void job_destroy(struct job *j)
     free(j);
 }
 
-/* FNV-1a over both texts with their terminating zeros. Two CRCs with different seeds would be no better
- * than one, if the texts have equal lengths. */
+/* Computes FNV-1a over both texts with their terminating zeros. The 64 bits are not made of two CRCs with
+ * different seeds: for texts of equal length, two such CRCs collide together. */
 uint64_t job_spec_hash(const char *spec, const char *dir)
 {
     const char *const parts[] = {spec, dir};

@@ -28,79 +28,84 @@ extern const char *const job_state_names[JOB_STATE_COUNT + 1]; /* NULL-terminate
 #define JOB_NO_EXIT    (-1) /* job->exit before the job has ended */
 #define EXIT_CANCELLED 130  /* job->exit of a cancelled job */
 
-/* The resources that a job's spec asks for. They are filled in when the job is submitted, and constant
+/* The resources that a job's spec asks for. The fields are set when the job is submitted and never change
  * afterwards. */
 struct job_ask {
     uint32_t devices_min, devices_max; /* 1 <= devices_min <= devices_max */
-    /* Number of bytes that the job needs on each device. 0 for all memory of the device. */
+    /* Number of bytes that the job needs on each device. 0 means all memory of the device. */
     uint64_t device_bytes;
     uint64_t host_bytes; /* host memory; 0: the job's share */
-    /* Limit of the running time over all attempts. 0 if there is no limit. */
+    /* Limit in seconds of the running time, added up over all attempts. 0 means no limit. */
     uint64_t time_limit_s;
 };
 
 /* The devices and memory that the daemon lets a job's worker use. */
 struct job_lease {
     uint32_t n_devices;
-    /* The leased devices, as numbers in the inventory. Only the first n_devices entries are set. */
+    /* The leased devices, as numbers in the inventory. Only the first n_devices entries are used. */
     uint32_t devices[DEVICE_MAX];
-    /* Number of bytes that the job may use on each device, and in host memory. */
+    /* Number of bytes that the job may use on each of its devices, and in host memory. */
     uint64_t device_bytes, host_bytes;
 };
 
-/* Identifies one process for all time. A pid alone is not enough, because the kernel reuses pids. */
+/* Identifies one process for all time. A pid alone is not enough, because the kernel gives the pid of an
+ * ended process to a new process. */
 struct job_process {
     pid_t pid; /* 0: no process */
-    /* Start time of the process, in clock ticks since boot. */
+    /* Start time of the process, in the kernel's clock ticks since boot. */
     uint64_t start;
-    /* The kernel's random id of the boot during which the process was started. */
+    /* The kernel's random id of the boot during which the process started. It changes at every reboot. */
     char boot[40];
 };
 
-/* The latest messages of the job's worker, as JSON. A field is NULL if the message never came. */
+/* The latest messages of the job's worker, as JSON texts. A field is NULL if no such message has come. */
 struct job_said {
     char *planned, *progress, *curve, *evals, *report;
-    /* A text for people that is set while the worker is planning. Otherwise NULL. */
+    /* A text for people about the progress of planning, set while the worker plans. Otherwise NULL. */
     char *planning;
 };
 
 struct jobs;
 struct worker; /* launch.h */
 
-/* Everything that the daemon knows about one job. The first part is written once, at the submit. The
+/* Everything that the daemon knows about one job. The first part is written to disk once, at the submit. The
  * status is written at every change. The last part is never written, because workers send it again. */
 struct job {
-    /* The table that has this job. NULL if the record was read for one request. */
+    /* The table of live jobs that has this job. NULL if the record was read from the state for one
+     * request. */
     struct jobs *table;
     uint64_t id;
     char *key, *name, *user, *dir, *output; /* key may be NULL */
     uid_t uid;
-    /* Hash of spec and dir. It tells whether a submit with the same key asks for the same job. */
+    /* Hash of the spec and of `dir`. When a second submit uses the same key, the hash tells whether it asks
+     * for the same job. */
     uint64_t spec_hash;
-    /* Bytes of spec and body that are charged to the user's quota. 0 once the job has ended. */
+    /* Number of bytes of spec and body that count against the user's quota. 0 once the job has ended. */
     uint64_t charged_bytes;
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
-    /* Number of bytes on disk of spec and body, which never change. */
+    /* Number of bytes that spec and body take on disk. They never change after the submit. */
     uint64_t fixed_bytes;
 
     /* status: on disk */
     enum job_state state;
-    /* The reason why the job waits, for people. "" if there is no reason. */
+    /* The reason why the job waits, as a text for people. "" if there is no reason. */
     char *reason;
     uint64_t started_ms, ended_ms; /* wall clock; 0: not yet */
     uint64_t used_ms;              /* running time of the earlier attempts */
-    /* Number of the current attempt. Each worker that is started for the job is one attempt. */
+    /* Number of the current attempt, counted from 1. Each worker that is started for the job is one
+     * attempt. */
     uint32_t attempt;
-    /* Number of failed attempts in a row since the last new checkpoint. */
+    /* Number of attempts that have failed in a row. A new checkpoint starts the count again. */
     uint32_t failures;
     uint64_t checkpoint_step; /* step of the newest checkpoint */
-    /* The value of checkpoint_step when the last attempt failed. */
+    /* The value of checkpoint_step when the last attempt failed. A larger checkpoint_step means progress
+     * since that failure. */
     uint64_t failed_step;
     bool cancel;                /* the user cancelled the job */
     struct job_lease lease;     /* lease of the current or last worker */
     struct job_process process; /* the current or last worker */
-    /* SHA-256 of the worker's secret. "" if the job never had a worker. */
+    /* SHA-256 of the secret that the worker must send. "" if the job never had a worker. */
     char secret_hash[SHA256_HEX_CHARS + 1];
     int exit;
     char *error; /* JSON object; NULL: no error */
@@ -109,40 +114,43 @@ struct job {
 
     /* memory only */
     bool on_disk; /* the submit is on disk and acknowledged */
-    /* Set if the disk still has the worker's secret instead of its hash, as tuttid 0.1.0 wrote it. */
+    /* Set if the disk still has the worker's secret itself instead of its hash. tuttid 0.1.0 stored the
+     * secret. */
     bool secret_in_clear;
     /* Number of writes of this job to the state that are under way. */
     uint32_t saves;
-    /* The job must not start before this time of the loop's clock. 0 if it may start at once. */
+    /* The job must not start before this time of the loop's clock. 0 if the job may start at once. */
     uint64_t not_before_ms;
-    /* Set if the job could not start even on an idle machine. The text names the withheld devices.
+    /* Set if the job could not start even on an idle machine: a text that names the withheld devices.
      * Otherwise NULL. */
     char *stuck;
     struct job_said said;
-    /* Set when the end of the job and the last messages of its worker are on disk. */
+    /* Set when the disk has the end of the job and the last messages of its worker. */
     bool archived;
-    /* The state before the job ended. Clients see it until the end is on disk. */
+    /* The state of the job before it ended. Clients see this older state until the end is on disk. */
     enum job_state before;
     struct worker *worker; /* NULL: no worker process */
 };
 
-/* Returns whether the job is done, failed or cancelled. */
+/* Returns whether the job has ended: it is done, failed or cancelled. */
 bool job_ended(const struct job *j);
 
-/* Returns the state that clients may see. An ended job shows its previous state until its end is on disk. */
+/* Returns the state that clients may see. An ended job shows the state before its end until the end is on
+ * disk. */
 enum job_state job_visible_state(const struct job *j);
 
-/* Replaces *text by a copy of `to`, which may be NULL. Frees the old text. Aborts the process when memory
- * runs out. */
+/* Replaces the text *text by a copy of `to` and frees the old text. `to` may be NULL. Aborts the process when
+ * memory runs out. */
 void job_set_text(char **text, const char *to);
 
 /* Frees the texts in j->said. */
 void job_forget_said(struct job *j);
 
-/* Frees the record, which must not be in a table. `j` may be NULL. */
+/* Frees a job record, which must not be in the table of jobs. `j` may be NULL. */
 void job_destroy(struct job *j);
 
-/* Returns a 64-bit hash of a spec's text and its directory. Paths in the spec are relative to `dir`. */
+/* Returns a 64-bit hash of a spec's text and of the directory `dir`. The directory matters, because paths in
+ * the spec are relative to it. */
 uint64_t job_spec_hash(const char *spec, const char *dir);
 
 #endif

@@ -51,8 +51,8 @@ struct job *jobs_find(const struct jobs *jobs, uint64_t id)
     return i < jobs->live.n && jobs->live.at[i]->id == id ? jobs->live.at[i] : NULL;
 }
 
-/* Searches the newest jobs first, because most repeated submits come soon. Ended jobs are found only in
- * the state. */
+/* Searches the newest jobs first, because a repeated submit mostly comes soon after the first one. Ended jobs
+ * are not in this table, only in the state. */
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key)
 {
     for (size_t i = jobs->live.n; i-- > 0;) {
@@ -89,7 +89,8 @@ static void insert(struct jobs *jobs, struct job *j)
         jobs->next_id = j->id + 1;
 }
 
-/* Charges the bytes of a live job to its user's quota. The charge ends when the job ends. */
+/* Counts the bytes of a live job against its user's quota, until release() is called at the end of the
+ * job. */
 static void charge(struct jobs *jobs, struct job *j, uint64_t bytes)
 {
     j->charged_bytes = bytes;
@@ -178,14 +179,14 @@ static void added(void *ctx, int status)
     free(a);
 }
 
-/* Copies a text of the job. `text` may be NULL. Returns false when memory runs out. */
+/* Sets *to to a copy of `text`, or to NULL if `text` is NULL. Returns false when memory runs out. */
 static bool set_copy(char **to, const char *text)
 {
     *to = text != NULL ? mem_strdup(text) : NULL;
     return text == NULL || *to != NULL;
 }
 
-/* Makes the record of a new job. The record is in no table yet. Returns NULL when memory runs out. */
+/* Makes the record of a new job. The new record is in no table yet. Returns NULL when memory runs out. */
 static struct job *job_create(uint64_t id, const struct job_new *n)
 {
     struct job *j = mem_calloc(1, sizeof *j);
@@ -205,7 +206,8 @@ static struct job *job_create(uint64_t id, const struct job_new *n)
     return NULL;
 }
 
-/* Adds the job's row and status to the unit. Returns -ENOMEM when the unit has failed. */
+/* Adds the job's row and status to the unit `u`. Returns -ENOMEM if there is no memory or the unit has
+ * failed. */
 static int put_new(struct state_unit *u, const struct job *j, const char *spec, uint64_t *ret_bytes)
 {
     struct strbuf body = {.mode = STRBUF_FAILS}, status = {.mode = STRBUF_FAILS};
@@ -228,7 +230,8 @@ static int put_new(struct state_unit *u, const struct job *j, const char *spec, 
     return r < 0 || state_failed(u) ? -ENOMEM : 0;
 }
 
-/* Commits the unit with the new job. Discards the unit if there is no memory for its event. */
+/* Commits the unit that contains the new job. Discards the unit if there is no memory for the event
+ * "submitted". */
 static int commit_new(struct jobs *jobs, struct state_unit *u, struct addition *a)
 {
     struct strbuf members = {.mode = STRBUF_FAILS};
@@ -286,7 +289,7 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 struct saving {
     struct jobs *jobs;
     struct job *job;
-    /* Set if the status that is being saved says that the job has ended. */
+    /* Set if the job had already ended when this save was started. */
     bool ended;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -295,7 +298,8 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    /* Archive the job only after the save that contains its end. An earlier save may have been under way. */
+    /* Archive the job only after the save that contains its end. Saves that were started before the end may
+     * finish first. */
     if (s->ended) {
         s->job->archived = true;
         job_forget_said(s->job);

@@ -22,7 +22,8 @@
 
 struct jobs {
     struct daemon *daemon;
-    /* The live jobs in ascending order of ids. Includes ended jobs that are about to leave the table. */
+    /* The live jobs in ascending order of their ids. An ended job stays here until its end is on disk and its
+     * worker is gone. */
     VEC(struct job *) live;
     uint64_t n_in[JOB_STATE_COUNT]; /* number of jobs in `live`, by state */
     uint64_t next_id;               /* id of the next submitted job */
@@ -30,29 +31,31 @@ struct jobs {
 
 struct jobs *jobs_create(struct daemon *d);
 
-/* Frees the table and its jobs. `jobs` may be NULL. Only tests call this. */
+/* Frees the table and its jobs. `jobs` may be NULL. Only tests call this function. */
 void jobs_destroy(struct jobs *jobs);
 
-/* Loads all jobs that have not ended from the state. Called once at start. Blocks. */
+/* Loads all jobs that have not ended from the state into the table. Called once when the daemon starts.
+ * Blocks. */
 int jobs_load(struct jobs *jobs, struct err *err);
 
 /* Returns the live job with this id, or NULL. */
 struct job *jobs_find(const struct jobs *jobs, uint64_t id);
 
-/* Returns the live job that this user submitted with this key, or NULL. */
+/* Returns the live job that this user submitted with this key, or NULL if there is none. */
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key);
 
-/* Returns the index in jobs->live of the first job whose id is greater than `id`. */
+/* Returns the index in jobs->live of the first job whose id is greater than `id`, or live.n if there is
+ * none. */
 size_t jobs_after(const struct jobs *jobs, uint64_t id);
 
-/* Returns the number of jobs in the table that have this state. */
+/* Returns the number of jobs in the table that are in the given state. */
 uint64_t jobs_count(const struct jobs *jobs, enum job_state state);
 
-/* Returns the number of ended jobs in the table. *ret_ids is an array of their ids, which the caller
- * frees. */
+/* Returns the number of ended jobs that are still in the table. *ret_ids becomes an array of their ids, which
+ * the caller frees. */
 size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids);
 
-/* The arguments of jobs_add. The caller keeps ownership of the texts, because jobs_add copies them. */
+/* Describes a new job for jobs_add. jobs_add copies the texts, so the caller still owns them. */
 struct job_new {
     uid_t uid;
     const char *key, *name, *user, *dir, *output; /* key may be NULL */
@@ -75,27 +78,30 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 
 #define JOB_KEY_CHARS 320 /* size of a buffer for jobs_state_key */
 
-/* Writes the job's key in the state to `ret`: the user's number, a colon, and `key`. */
+/* Writes to `ret` the key under which the state stores the job: the user's number, a colon, and `key`, such
+ * as "1000:nightly". */
 void jobs_state_key(uid_t uid, const char *key, char ret[JOB_KEY_CHARS]);
 
-/* Sets the job's state and reason in memory. The caller must save the job afterwards. */
+/* Sets the job's state and reason in memory only. The caller must save the job afterwards. */
 void job_set_state(struct job *j, enum job_state state, const char *reason);
 
-/* Corrects the table's counters after the caller changed j->state itself. `before` is the old state. */
+/* Corrects the table's numbers of jobs per state after the caller changed j->state itself. `before` is the
+ * old state of the job. */
 void jobs_recount(const struct job *j, enum job_state before);
 
-/* Writes the job's status to the state, with an event unless `event` is NULL. `members` is the JSON text
- * of the event's fields, such as "\"attempt\":1". `done` may be NULL and is called when all is on disk.
+/* Writes the job's status to the state, together with an event unless `event` is NULL. `members` is the JSON
+ * text of the event's fields, such as "\"attempt\":1". `done` (may be NULL) is called when both are on disk.
  * Ends the daemon when memory runs out. */
 void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                void (*done)(void *ctx, int status), void *ctx);
 
-/* Works like jobs_save, for a change that the caller can undo. Returns -ENOMEM when memory runs out. Then
- * nothing is written and `done` is never called. */
+/* Like jobs_save, but for a change that the caller can undo. Returns -ENOMEM when memory runs out. In that
+ * case nothing is written, and `done` is never called. */
 int jobs_try_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                   void (*done)(void *ctx, int status), void *ctx);
 
-/* Frees an ended job if nothing refers to it any longer. Call it whenever a reason to keep the job ends. */
+/* Frees an ended job if nothing needs its record any longer. Call this function whenever a reason to keep the
+ * record goes away. */
 void jobs_let_go(struct jobs *jobs, struct job *j);
 
 #endif

@@ -29,8 +29,8 @@ static int read_small(const char *path, char *buf, size_t size)
     return r;
 }
 
-/* Reads the start time of a process, field 22 of /proc/PID/stat. Field 2 may contain spaces and
- * parentheses, so counting starts after the last closing parenthesis. */
+/* Reads the start time of a process, which is field 22 of /proc/PID/stat. Field 2, the program's name, may
+ * contain spaces and parentheses. So the fields are counted from the last closing parenthesis. */
 static int start_time(pid_t pid, uint64_t *ret)
 {
     char path[64], text[1024];
@@ -86,10 +86,11 @@ static void describe_exit(int64_t status, int sig, char *buf, size_t size)
         snprintf(buf, size, "ended with code %d and no outcome", (int)status);
 }
 
-/* The end of a worker's process. Kept while the handle of the process is being closed. */
+/* How a worker's process ended. libuv closes the handle of the process asynchronously, and this struct keeps
+ * the facts until then. */
 struct ending {
     struct worker *worker;
-    /* Says how the process ended, for people, such as "was killed by signal 9 (Killed)". */
+    /* A text for people that says how the process ended, such as "was killed by signal 9 (Killed)". */
     char how[128];
 };
 
@@ -121,8 +122,8 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
     end_worker(p->data, how);
 }
 
-/* Called when an adopted worker has ended. Its exit code stays unknown, because only a parent can learn
- * it. */
+/* Called when an adopted worker has ended. The daemon cannot learn its exit code, because the kernel tells an
+ * exit code only to the parent process. */
 static void on_adopted_exit(uv_poll_t *p, int status, int events)
 {
     (void)status;
@@ -132,8 +133,8 @@ static void on_adopted_exit(uv_poll_t *p, int status, int events)
 
 /* ---- starting ---- */
 
-/* The environment variables that a worker inherits. CUDA's variables must be the same as in the probe,
- * because they decide how devices are numbered. */
+/* The environment variables that a worker inherits. The variables of CUDA decide how devices are numbered, so
+ * the worker must see the same values as the probe did. */
 static const char *const pass[] = {
     "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HOME", "LANG",          "LD_LIBRARY_PATH", "PATH", "TMPDIR",
     "TUTTI_CUDA_MODULE", "TUTTI_PROFILE",        "USER", "XDG_CACHE_HOME"};
@@ -141,7 +142,7 @@ static const char *const pass[] = {
 
 #define SECRET_VARIABLE "TUTTI_SECRET="
 
-/* Builds a clean environment: the variables in `pass` that are set, and the secret. */
+/* Builds the environment of a worker from the secret and from those variables in `pass` that are set. */
 static void make_env(char *secret_variable, char *ret[N_PASS + 2])
 {
     int n = 0;
@@ -162,7 +163,8 @@ int launch_open_log(const struct daemon *d, const struct job *j, struct err *err
     return fd < 0 ? err_set_at(err, -errno, path, "cannot open the job's log: %s", strerror(errno)) : fd;
 }
 
-/* Returns advice for the administrator about an errno of fork or exec. Returns "" if there is no advice. */
+/* Returns advice for the administrator when fork or exec failed with the errno `code`, or "" if there is no
+ * advice. */
 static const char *remedy(int code)
 {
     switch (code) {
@@ -213,7 +215,7 @@ int launch_start(struct daemon *d, struct job *j, const struct worker_ops *ops, 
         .args = args,
         .env = env,
         .cwd = "/",
-        /* Detach the worker, so that a Ctrl-C in the daemon's terminal does not reach it. */
+        /* Detach the worker, so that a Ctrl-C in the daemon's terminal does not reach the worker. */
         .flags = UV_PROCESS_DETACHED,
         .stdio_count = 3,
         .stdio = stdio,
@@ -244,8 +246,8 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     int pidfd = (int)syscall(SYS_pidfd_open, j->process.pid, 0);
     if (pidfd < 0)
         return false;
-    /* The identity was read after the pidfd was opened. If the process is still alive now, its pid was not
-     * reused, and the identity is right. */
+    /* The process may have ended and its pid may have been reused before pidfd_open. So compare the identity
+     * after opening the pidfd: while the process of the pidfd lives, nobody else can have its pid. */
     struct pollfd ended = {.fd = pidfd, .events = POLLIN};
     if (launch_identify(j->process.pid, &now) < 0 || now.start != j->process.start ||
         strcmp(now.boot, j->process.boot) != 0 || poll(&ended, 1, 0) != 0) {
@@ -271,7 +273,8 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     return true;
 }
 
-/* A child that libuv has reaped gets no signal, because another process may have its pid by now. */
+/* A child process that libuv has already reaped gets no signal, because another process may have the same pid
+ * by now. */
 void launch_signal(struct worker *w, int sig)
 {
     if (w->adopted)

@@ -20,26 +20,27 @@
 
 enum worker_phase {
     WORKER_SPAWNED, /* spawned; hello has not come yet */
-    /* The first hello has come, and the start is being written to the state. */
+    /* The worker's first hello has come. The daemon is writing the start of the attempt to the state. */
     WORKER_STARTING,
-    /* The worker has received its job, or the answer that contains the job is being sent. */
+    /* The worker has received its job, or the answer with the job is being sent. */
     WORKER_RUNNING,
-    /* The daemon has the worker's outcome, and the process is about to exit. */
+    /* The daemon has the worker's outcome, and the worker process is about to exit. */
     WORKER_ENDED,
 };
 
-/* Callbacks through which workers.c learns about the progress of a worker. */
+/* Callbacks through which workers.c learns how far a worker has come. */
 struct worker_ops {
-    /* Called at the worker's first hello, which shows that the worker was started successfully. */
+    /* Called at the worker's first hello. The hello shows that the worker program could be started. */
     void (*took_job)(struct worker *w);
-    /* Called when the outcome of the worker has come. The job's new state is not set yet. */
+    /* Called when the worker has reported its outcome, before the job gets its new state. */
     void (*took_outcome)(struct worker *w);
-    /* Called when the process is gone. `how` says how the worker ended, such as "was killed by signal 9
-     * (Killed)". The worker is freed when this callback returns. */
+    /* Called when the worker process is gone. `how` says how the process ended, such as "was killed by signal
+     * 9 (Killed)". The struct worker is freed when this callback returns. */
     void (*gone)(struct worker *w, const char *how);
 };
 
-/* One worker process. launch_start or launch_adopt creates it, and it is freed after its `gone` callback. */
+/* One worker process. launch_start or launch_adopt creates the object, and it is freed after the `gone`
+ * callback. */
 struct worker {
     struct daemon *daemon;
     struct job *job;
@@ -51,28 +52,29 @@ struct worker {
         uv_process_t process; /* of an own child */
         uv_poll_t poll;       /* of an adopted worker: watches pidfd */
     } handle;
-    /* Descriptor for the process of an adopted worker. -1 if the worker is a child of this daemon. */
+    /* A pidfd for the process of an adopted worker. -1 if the worker is a child process of this daemon. */
     int pidfd;
     struct connection *connection; /* NULL: not connected */
     uint64_t heard_ms;             /* loop clock: when the last message came */
-    /* Time of the last report of a step, an evaluation or a checkpoint. Loop clock. */
+    /* Time of the worker's last report of a step, an evaluation or a checkpoint, on the loop's clock. */
     uint64_t moved_ms;
-    /* Time of the loop's clock at which the worker gets SIGKILL. 0 if there is no deadline. */
+    /* Time of the loop's clock at which the daemon kills the worker with SIGKILL. 0 if there is no such
+     * deadline. */
     uint64_t kill_at_ms;
     bool stop_sent; /* the worker was asked to stop */
-    /* The reason why the daemon killed the worker. NULL if it did not. */
+    /* The reason why the daemon killed the worker. NULL if the daemon did not kill it. */
     const char *killed_for;
 };
 
 #define LAUNCH_SECRET_CHARS 32
 
-/* Opens the log file to which the job's workers write their output. Returns a descriptor, or a negative
+/* Opens the log file of the job, to which its workers write their output. Returns a descriptor, or a negative
  * errno. */
 int launch_open_log(const struct daemon *d, const struct job *j, struct err *err);
 
 /* Starts a worker for a job and sets job->worker. The job's lease and attempt must be set. The worker must
- * send `secret` in its hello. The worker inherits the descriptor `log`, and the caller still has to close its
- * own.
+ * send `secret` in its hello. The worker inherits a copy of the descriptor `log`, so the caller must still
+ * close `log`.
  *
  * On failure job->worker stays NULL. A failure says nothing about the job, because all workers are started in
  * the same way.
@@ -80,20 +82,20 @@ int launch_open_log(const struct daemon *d, const struct job *j, struct err *err
 int launch_start(struct daemon *d, struct job *j, const struct worker_ops *ops, const char *secret, int log,
                  struct err *err);
 
-/* Finds the worker process that job->process identifies, and sets job->worker. Returns false if that process
- * is dead. */
+/* Looks for the worker process that job->process identifies and sets job->worker. Returns false if the
+ * process is dead. */
 bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops);
 
-/* Sends a signal to the worker's process. Does nothing when the process is dead. */
+/* Sends the signal `sig` to the worker's process. Does nothing if the process is dead. */
 void launch_signal(struct worker *w, int sig);
 
-/* Fills *ret with the identity of a running process. */
+/* Fills *ret with the pid, the start time and the boot id of a running process. */
 int launch_identify(pid_t pid, struct job_process *ret);
 
-/* Returns the number of milliseconds since the process started, or 0 if its start is not known. */
+/* Returns the number of milliseconds since the process started, or 0 if the start time is not known. */
 uint64_t launch_age_ms(const struct job_process *p);
 
-/* Writes the path of the log file of the job with id `job` to `buf`. */
+/* Writes to `buf` the path of the log file of the job with the id `job`. */
 void launch_log_path(const struct config *c, uint64_t job, char *buf, size_t size);
 
 #endif

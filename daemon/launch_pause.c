@@ -1,4 +1,4 @@
-/* Implements the pause of all launches that launch_pause.h describes. */
+/* Implements launch_pause.h: pauses all launches after a failure that is no job's fault. */
 #include "daemon/launch_pause.h"
 
 #include <inttypes.h>
@@ -6,8 +6,8 @@
 
 #include "base/utf8.h"
 
-/* Most doublings of the delay, so that the shift cannot overflow. This is enough to reach the longest
- * delay. */
+/* The delay is doubled at most this many times, so that the shift cannot overflow. 20 doublings of even 1 ms
+ * reach the longest delay. */
 #define MOST_DOUBLINGS 20
 
 bool launch_paused(const struct launch_pause *p)
@@ -31,7 +31,7 @@ static uint64_t delay_after(uint32_t failures, uint64_t delay_ms)
     uint32_t doublings = failures - 1 < MOST_DOUBLINGS ? failures - 1 : MOST_DOUBLINGS;
     if (delay_ms >= LAUNCH_PAUSE_MOST_MS)
         return LAUNCH_PAUSE_MOST_MS;
-    /* At least 1 ms, because the next try must happen in a later turn of the loop. */
+    /* Use at least 1 ms, because the next try must not happen in the same turn of the loop. */
     delay_ms = (delay_ms > 0 ? delay_ms : 1) << doublings;
     return delay_ms < LAUNCH_PAUSE_MOST_MS ? delay_ms : LAUNCH_PAUSE_MOST_MS;
 }

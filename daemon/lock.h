@@ -1,4 +1,5 @@
-/* A lock file, which only one process can hold. The calls never wait. Loop thread only. */
+/* A lock file, which only one process at a time can hold. The functions never wait for a lock. Loop thread
+ * only. */
 #ifndef DAEMON_LOCK_H
 #define DAEMON_LOCK_H
 
@@ -14,11 +15,12 @@ struct lock {
 };
 
 /* Locks the file at `path` until the process ends. Creates the file if needed. Returns -EBUSY if another
- * process has the lock. The message then says that another tuttid serves `what`. A lock that *ret held
- * before is released. */
+ * process holds the lock, with a message that another tuttid serves `what`. If *ret already holds a lock,
+ * that lock is released. */
 int lock_take(const char *path, const char *what, struct lock *ret, struct err *err);
 
-/* Returns whether the file that was locked is still the file at `path`. */
+/* Returns whether `path` still names the file that was locked. It does not if somebody removed or replaced
+ * the file. */
 bool lock_is_at(const struct lock *l, const char *path);
 
 #endif

@@ -27,7 +27,7 @@
 #include "daemon/users.h"
 #include "daemon/workers.h"
 
-/* Static, so that leak checkers still find a pointer to all memory of the daemon at exit. */
+/* The daemon's objects are static, so that leak checkers still find a pointer to all memory at exit. */
 static struct daemon the_daemon;
 static uv_signal_t signals[4];
 static uv_pipe_t private_pipe;
@@ -53,7 +53,8 @@ static void start_watchdog(uv_loop_t *loop)
 
 /* ---- ending ---- */
 
-/* Cancels all jobs of a private daemon, because no other daemon will continue them. */
+/* Cancels all jobs of a private daemon. The daemon ends with `tutti run`, and no other daemon will continue
+ * its jobs. */
 static void cancel_all(struct daemon *d)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -73,7 +74,7 @@ static void stop_daemon(struct daemon *d, const char *why)
     if (!d->keep_workers)
         workers_stop_all(d);
     else
-        /* Keep the timer of the workers ticking, because one of its ticks ends the loop. */
+        /* Keep the timer of the workers ticking, because the loop ends in one of its ticks. */
         workers_schedule(d);
     workers_maybe_finished(d);
 }
@@ -128,7 +129,8 @@ static void listen_for_the_end(struct daemon *d)
 
 /* ---- starting ---- */
 
-/* Takes both locks. This comes first, because another daemon may be using the files. */
+/* Takes the locks of the state and of the sockets. This must come first, because another daemon may be using
+ * these files. */
 static int take_locks(struct daemon *d, struct err *err)
 {
     static struct lock state = {.fd = -1};
@@ -156,15 +158,16 @@ static void do_nothing(uv_work_t *work)
     (void)work;
 }
 
-/* Makes libuv create its pool threads now. If that fails, libuv aborts the process, which must not happen
- * later, when jobs run. */
+/* Makes libuv create the threads of its pool now. If libuv cannot create them, it aborts the process. That
+ * must not happen later, when jobs run. */
 static void start_pool(uv_loop_t *loop)
 {
     static uv_work_t work;
     uv_queue_work(loop, &work, do_nothing, NULL);
 }
 
-/* Removes the log of a job that is being pruned. Called in the pool. Uses only the constant configuration. */
+/* Removes the log file of a job that is being pruned. Called in the pool, so it uses only the constant
+ * configuration. */
 static void remove_log(void *ctx, uint64_t id)
 {
     const struct daemon *d = ctx;
@@ -237,7 +240,8 @@ int main(int argc, char **argv)
     log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
     log_info("backend %s: %s", d->inventory.backend, d->inventory.reason);
     notify("READY=1");
-    /* Wait for work that the last turn started in the pool. The state must be idle when it is closed. */
+    /* Wait until the pool has done the work that the last turn of the loop started. The state may be closed
+     * only when it is idle. */
     do
         uv_run(d->loop, UV_RUN_DEFAULT);
     while (!state_idle(d->state));

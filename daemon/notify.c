@@ -18,7 +18,8 @@ void notify(const char *assignment)
         return;
     memcpy(a.sun_path, path, strlen(path));
     if (path[0] == '@')
-        /* The name of an abstract socket begins with a zero byte. */
+        /* NOTIFY_SOCKET writes the name of an abstract socket with '@' first. The kernel wants a zero byte
+         * there. */
         a.sun_path[0] = '\0';
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)

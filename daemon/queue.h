@@ -1,5 +1,5 @@
-/* Decides which job runs next, and on which devices. Pure: it gets a view of the queue and of the machine,
- * and returns a decision.
+/* Decides which job runs next, and on which devices. Pure: the functions get a view of the queue and of the
+ * machine, and return a decision.
  *
  * First come, first served. The first job in the queue that may start gets the next devices. While that job
  * does not fit, no job behind it is served. The exception is a job that could not start even if every running
@@ -16,28 +16,28 @@
 #include "base/err.h"
 #include "daemon/job_record.h"
 
-/* How readily a device is given to a job. */
+/* How readily the queue gives a device to a job. */
 enum queue_use {
     QUEUE_USE_GLADLY, /* to any job */
-    /* Given to a job only if the job cannot get enough other devices. */
+    /* The device is given to a job only if the job cannot get enough other devices. */
     QUEUE_USE_LAST,
     QUEUE_USE_LATER, /* not now: it rests after an error */
     QUEUE_USE_NEVER, /* out of service */
 };
 
-/* The machine as the queue sees it. devices.c builds this object again for every decision. */
+/* The machine as the queue sees it. devices.c builds a new struct queue_machine for every decision. */
 struct queue_machine {
-    /* Number of devices. 0 means that each job gets as many virtual devices as it asks for. */
+    /* Number of devices of the machine. 0 means that each job gets as many virtual devices as it asks for. */
     uint32_t n_devices;
-    /* Number of bytes on each device. Not used if each_bytes is set. */
+    /* Number of bytes on each device. This field is not used if each_bytes is set. */
     uint64_t device_bytes;
     uint64_t host_bytes; /* bytes of host memory for all jobs */
-    /* For each device, the id of the job that has it. 0 if the device is free. */
+    /* For each device, the id of the job that has it, or 0 if the device is free. */
     const uint64_t *device_job;
-    /* Bytes on each device, or 0 for a device that is not handed out. NULL if all devices have
+    /* For each device, its bytes for jobs, or 0 if no job may have it. NULL means that every device has
      * device_bytes. */
     const uint64_t *each_bytes;
-    /* The daemon runs only one job at a time, and that job gets all host memory. */
+    /* Set if the daemon runs only one job at a time. That job then gets all host memory. */
     bool one_job;
     enum queue_use use[DEVICE_MAX];
 };
@@ -45,20 +45,20 @@ struct queue_machine {
 /* Returns whether job `a` comes before job `b` in the queue. */
 bool queue_before(const struct job *a, const struct job *b);
 
-/* Returns the job to start now and sets *ret to its lease. Returns NULL if no job can start. A job that
- * must wait until `not_before_ms` does not delay others. */
+/* Returns the job that should start now and sets *ret to its lease, or returns NULL if no job can start. A
+ * job whose not_before_ms is still to come is passed over and delays no other job. */
 struct job *queue_next(struct job *const *jobs, size_t n, const struct queue_machine *m, uint64_t now_ms,
                        struct job_lease *ret);
 
-/* Returns whether the job could not start even on an idle machine. Too many devices are then out of
- * service, or too little of their memory is free. */
+/* Returns whether the job could not start even on an idle machine: too many devices are out of service, or
+ * too few devices have enough free memory. */
 bool queue_stuck(const struct job_ask *ask, const struct queue_machine *m);
 
-/* Returns whether the job could not get this device even if it were free. The device is then out of
+/* Returns whether the job could not get this device even if no other job had it, because the device is out of
  * service or too small. */
 bool queue_withheld(const struct job_ask *ask, const struct queue_machine *m, uint32_t device);
 
-/* Returns 0 if this machine is large enough for the job. Otherwise returns -ENOSPC, and the message says
+/* Returns 0 if this machine is large enough for the job. Otherwise returns -ENOSPC with a message that says
  * what is missing. */
 int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struct err *err);
 

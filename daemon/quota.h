@@ -22,24 +22,25 @@ struct quota;
 
 struct quota *quota_create(const struct quota_limits *limits);
 
-/* Frees the quota. `q` may be NULL. Only tests call this. */
+/* Frees the quota. `q` may be NULL. Only tests call this function. */
 void quota_destroy(struct quota *q);
 
-/* Takes one of the user's tokens for a submit. `now_ms` is a monotonic time. Returns -EAGAIN if no token
- * is left. The message says when to try again. */
+/* Takes one of the user's tokens for a submit. `now_ms` is a monotonic time. Returns -EAGAIN if the user has
+ * no token left, with a message that says when to try again. */
 int quota_take_submit(struct quota *q, uid_t uid, uint64_t now_ms, struct err *err);
 
-/* Checks whether the user may use `bytes` more bytes. Returns -EAGAIN if not. The message names the limit
- * and says what to do. */
+/* Returns 0 if the user may store `bytes` more bytes of state. Otherwise returns -EAGAIN, with a message that
+ * names the limit and says what to do. */
 int quota_check_bytes(const struct quota *q, uid_t uid, uint64_t bytes, struct err *err);
 
-/* Charges `bytes` to the user. Checks no limit, because a restarted daemon must load all existing jobs. */
+/* Charges `bytes` to the user. Does not check the limit, because a restarted daemon must load all existing
+ * jobs. */
 void quota_charge(struct quota *q, uid_t uid, uint64_t bytes);
 
 /* Releases `bytes` that were charged to the user. */
 void quota_release(struct quota *q, uid_t uid, uint64_t bytes);
 
-/* Returns the number of bytes that are charged to the user. Only tests call this. */
+/* Returns the number of bytes that are charged to the user. Only tests call this function. */
 uint64_t quota_bytes(const struct quota *q, uid_t uid);
 
 #endif

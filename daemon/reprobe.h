@@ -10,14 +10,15 @@
 
 #include "daemon/daemon.h"
 
-/* Starts a probe of these devices. Bit i stands for device i. Calls reprobed(d) when the probe ends, even
- * if it failed. Returns -EBUSY while another probe runs. After an error `reprobed` is never called. */
+/* Starts a probe of the devices whose bits are set in `devices`; bit i stands for device i. Calls reprobed(d)
+ * when the probe ends, even if the probe failed. Returns -EBUSY while another probe runs. If an error is
+ * returned, `reprobed` is never called. */
 int reprobe_start(struct daemon *d, uint64_t devices, void (*reprobed)(struct daemon *d), struct err *err);
 
 /* Returns whether a probe is running. */
 bool reprobe_under_way(const struct daemon *d);
 
-/* Kills the probe that is running, if any. Called when the daemon ends. */
+/* Kills the probe that is running, if there is one. Called when the daemon ends. */
 void reprobe_abandon(struct daemon *d);
 
 #endif
