@@ -18,53 +18,57 @@
 #include "daemon/fair_pool.h"
 #include "daemon/server_client.h"
 
-/* The longest line that is parsed on the loop thread, in bytes. Longer lines are parsed in the pool. */
+/* Length in bytes of the longest line that is parsed on the loop thread. Longer lines are parsed in the pool,
+ * so that other clients need not wait. */
 #define REQUEST_LARGE_LINE 8192
 #define REQUEST_MOST_VERBS 32 /* methods of a server */
-/* Number of large lines that are parsed in the pool at once. The pool has four threads. */
+/* Number of large lines that are parsed in the pool at once. The pool has four threads, so two stay free for
+ * other work. */
 #define REQUEST_LARGE_AT_ONCE 2
 
 struct request;
 
-/* One method of tutti.sock. */
+/* One method of tutti.sock, such as "submit" or "list". */
 struct verb {
     const char *name;
     void (*run)(struct request *rq); /* loop thread */
-    /* Does the part of the work that needs only the parameters. May be NULL. It may run in the pool, so it
-     * must use nothing but `params`, which are freed afterwards. Returns an object for `run` to use as
-     * rq->prepared, or NULL with err set. */
+    /* Does the part of the work that needs only the parameters. May be NULL. The function may run in the
+     * pool, so it must use nothing but `params`, which are freed afterwards. Returns an object for `run` to
+     * use as rq->prepared, or NULL with err set. */
     void *(*prepare)(const struct json *params, struct err *err);
 };
 
-/* Data that all requests of one server share. server.c owns the object. */
+/* Data that all requests of one server share. server.c owns the struct. */
 struct request_reader {
     struct fair_pool pool; /* parses large lines */
-    /* An empty object for requests without parameters. Constant. */
+    /* An empty JSON object that serves as the parameters of requests without any. Never changes. */
     struct json *no_params;
     const struct verb *verbs; /* the methods, in alphabetical order; constant */
     size_t n_verbs;
 };
 
-/* One request of a client. request_receive makes it, and the function that answers it also frees it. */
+/* One request of a client. request_receive makes the request, and the function that answers it also frees
+ * it. */
 struct request {
     struct daemon *daemon;
     struct server_client *client;
     /* The method that the request names. NULL if there is no such method. */
     const struct verb *verb;
     struct wire_msg msg;
-    /* The parameters, a JSON object. NULL if the method has a `prepare` function. */
+    /* The parameters of the request, a JSON object. NULL if the method has a `prepare` function. */
     const struct json *params;
-    /* The result of verb->prepare. The method must free it. */
+    /* The object that verb->prepare returned. The method must free the object. */
     void *prepared;
     uid_t uid; /* the user who asks */
 
     /* request.c */
     struct request_reader *reader;
     struct fair_pool_task task; /* used for a large line */
-    /* The text of the line, and the memory that holds a large line. `buffer` is NULL for other lines. */
+    /* `line` is the text of the request. `buffer` is the memory of a large line, and NULL for any other
+     * line. */
     char *line, *buffer;
     size_t bytes; /* length of `line` */
-    /* Result of reading the line: 0, or the negative errno of a refused line. */
+    /* Result of reading the line: 0, or a negative errno if the line is refused. */
     int status;
     enum wire_code code; /* error code of a refused line */
     struct err err;      /* message of a refused line */
@@ -73,31 +77,32 @@ struct request {
 /* Prepares a reader for the methods in `verbs`. The array must stay valid as long as the reader exists. */
 void request_reader_init(struct request_reader *r, uv_loop_t *loop, const struct verb *verbs, size_t n_verbs);
 
-/* Frees the memory of the reader. Must not be called while a large line is in the pool. */
+/* Frees the memory of the reader. Must not be called while a large line is being parsed in the pool. */
 void request_reader_finish(struct request_reader *r);
 
-/* Parses one line as a request and runs its method. `line` must be valid only during the call. */
+/* Parses one line as a request and runs the request's method. The caller may reuse `line` after the call. */
 void request_receive(struct request_reader *r, struct server_client *c, char *line, size_t bytes);
 
-/* Answers with the JSON text `result`. Answers with an error if memory ran out while it was built. */
+/* Answers the request with the JSON text `result`. If memory ran out while that text was built, answers with
+ * an error instead. */
 void request_reply(struct request *rq, const struct strbuf *result);
 
 /* Answers with an error. */
 void request_fail(struct request *rq, enum wire_code code, const struct err *err);
 
-/* Answers that the parameters are wrong (WIRE_INVALID_PARAMS, -32602). */
+/* Answers that the parameters of the request are wrong (WIRE_INVALID_PARAMS, -32602). */
 void request_refuse(struct request *rq, const struct err *err);
 
-/* Answers that the daemon has no memory for the request (WIRE_INTERNAL, -32603). This function needs no
- * memory itself. */
+/* Answers that the daemon has no memory for the request (WIRE_INTERNAL, -32603). Sending this answer needs no
+ * memory. */
 void request_out_of_memory(struct request *rq);
 
-/* Checks that the request has no parameters. Otherwise answers with an error, frees the request, and
+/* Returns true if the request has no parameters. Otherwise answers with an error, frees the request, and
  * returns false. */
 bool request_no_params(struct request *rq);
 
-/* Makes the client watch one job, or all jobs if `job` is 0. `next` is the number of the first event to
- * send. Answers with the number of the newest event. */
+/* Makes the client watch one job, or all jobs if `job` is 0. `next` is the number of the first event to send.
+ * Answers the request with the number of the newest event. */
 void request_watch(struct request *rq, uint64_t job, uint64_t next);
 
 #endif

@@ -1,4 +1,4 @@
-/* Implements request_find.h. If a job ends while it is being read from the state, it is read again. */
+/* Implements request_find.h. A job that ends while it is being read from the state is read again. */
 #include "daemon/request_find.h"
 
 #include <errno.h>
@@ -10,7 +10,8 @@
 #include "daemon/jobs.h"
 #include "daemon/state.h"
 
-/* How often a job is read at most. If it ends during the first read, the second read finds it. */
+/* A job is read from the state at most this many times. If the job ends during the first read, the second
+ * read finds its end. */
 #define MOST_READS 3
 
 void request_no_job(struct request *rq, uint64_t id)
@@ -31,7 +32,7 @@ void request_unreadable(struct request *rq, int status)
     request_fail(rq, WIRE_INTERNAL, &err);
 }
 
-/* A search for a job that has to be read from the state. */
+/* A search for a job that must be read from the state because it is not in memory. */
 struct finding {
     struct request *rq;
     uint64_t id;
@@ -55,7 +56,8 @@ static void finish_finding(void *ctx, int status)
     struct job *j = jobs_find(f->rq->daemon->jobs, f->id);
     bool ended = f->found != NULL && job_ended(f->found);
     if (j == NULL && f->found != NULL && !ended && ++f->reads < MOST_READS) {
-        /* The job ended after the read. Read it again, because the state now has its end. */
+        /* The job ended after this read of the state. Read the job again, because the state now has its
+         * end. */
         job_destroy(f->found);
         f->found = NULL;
         find_on_disk(f);
@@ -68,7 +70,7 @@ static void finish_finding(void *ctx, int status)
     else if (j == NULL && ended)
         f->then(f->rq, f->found);
     else
-        /* Clients must not see a job whose submit is not on disk yet. */
+        /* This job's submit is not on disk yet. Clients must not see the job before that. */
         request_no_job(f->rq, f->id);
     job_destroy(f->found);
     free(f);
@@ -82,7 +84,7 @@ static void find_on_disk(struct finding *f)
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j))
 {
     struct job *j = jobs_find(rq->daemon->jobs, id);
-    /* An id of 0 must not reach the state, which would take it for "any job". */
+    /* No job has the id 0. The search in the state must not get this id, because there it means "any job". */
     if (id == 0) {
         request_no_job(rq, id);
     } else if (j != NULL && j->on_disk) {

@@ -1,4 +1,4 @@
-/* Implements server.h. A ring keeps the clients in the order of their last activity. So the client that
+/* Implements server.h. A ring keeps the clients in the order of their last activity, so that the client that
  * was idle longest is found at once. */
 #include "daemon/server.h"
 
@@ -13,7 +13,7 @@
 
 struct server {
     struct daemon *daemon;
-    /* Head of the ring of clients. Only its prev and next are used. */
+    /* Head of the ring of clients. Only the fields prev and next of the head are used. */
     struct server_client clients;
     uint64_t n_clients;
     struct request_reader reader;
@@ -76,8 +76,8 @@ static void on_client_drained(struct connection *p)
         events_pump(c->daemon->events, c->watcher);
 }
 
-/* Called when the client sends no more requests. It may still wait for answers, for example if it is
- * `socat` with input from a pipe. */
+/* Called when the client will send no more requests. The client may still wait for answers, for example if it
+ * is `socat` with input from a pipe. */
 static void on_client_ended(struct connection *p)
 {
     struct server_client *c = connection_ctx(p);
@@ -117,8 +117,8 @@ static void greet(struct server_client *c)
     server_client_send(c, b.at, b.n);
 }
 
-/* Closes the client that was idle longest, to make room for `newcomer`. Returns false if all others are
- * watching or waiting. */
+/* Closes the connection of the client that was idle longest, to make room for `newcomer`. Returns false if
+ * all other clients watch or wait for answers. */
 static bool evict_idle(struct server *s, const struct server_client *newcomer)
 {
     for (struct server_client *c = s->clients.next; c != &s->clients; c = c->next) {

@@ -12,12 +12,12 @@
 /* Listens on tutti.sock. */
 int server_open(struct daemon *d, struct server **ret, struct err *err);
 
-/* The next three functions are for tests. server_close closes all connections while the loop runs.
- * server_free then frees the server. Both accept NULL. */
+/* server_close, server_free and server_idle are for tests. server_close closes all connections while the loop
+ * runs. server_free then frees the server. Both accept NULL. */
 void server_close(struct server *s);
 void server_free(struct server *s);
 
-/* Returns true if no large line is in the pool or waits for it. */
+/* Returns true if no large line is being parsed in the pool or waits for the pool. */
 bool server_idle(const struct server *s);
 
 #endif

@@ -32,7 +32,8 @@ void server_client_send_out_of_memory(struct server_client *c, const char *id)
 
 /* ---- requests under way ---- */
 
-/* Stops reading while a large line is parsed or too many requests are open. Otherwise continues. */
+/* Stops reading lines of the client while a large line is parsed or too many requests are unanswered.
+ * Otherwise reading goes on. */
 static void update_reading(struct server_client *c)
 {
     if (c->connection != NULL)

@@ -1,8 +1,8 @@
 /* One client's connection to tutti.sock: sending, counting unanswered requests, and watching. Loop thread
  * only.
  *
- * The object stays until its last request is answered, even if the client has gone. Answers to a client that
- * has gone are dropped.
+ * The struct stays in memory until its last request is answered, even if the client has gone. Answers to a
+ * client that has gone are dropped.
  */
 #ifndef DAEMON_SERVER_CLIENT_H
 #define DAEMON_SERVER_CLIENT_H
@@ -18,62 +18,66 @@
 #include "daemon/daemon.h"
 #include "daemon/events.h"
 
-/* When a client has this many unanswered requests, the daemon stops reading its lines. */
+/* When a client has this many unanswered requests, the daemon stops reading more lines from the client. */
 #define SERVER_CLIENT_MOST_REQUESTS 16
 
 struct server_client {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
     uid_t uid;                     /* the user at the other end */
-    /* Number of unanswered requests, plus the number of calls that keep the object alive. */
+    /* Number of unanswered requests, plus the number of server_client_keep calls that still keep this struct
+     * in memory. */
     uint32_t under_way;
     struct watcher *watcher; /* NULL: the client watches nothing */
-    /* Set while a large line of this client is in the pool or waits for it. */
+    /* Set while a large line of this client is being parsed in the pool or waits for the pool. */
     bool large;
-    /* Set when the connection is being closed to make room for a new client. */
+    /* Set when the daemon closes this connection to make room for a new client. */
     bool evicted;
-    /* Set when the client sends no more requests. The connection closes when all requests are answered. */
+    /* Set when the client will send no more requests. The connection is closed when all its requests are
+     * answered. */
     bool leaving;
 
-    /* The ring of all clients, in the order of their last activity. Only server.c uses these fields. */
+    /* Links of the ring of all clients, in the order of their last activity. Only server.c uses them. */
     struct server *server;
     struct server_client *prev, *next;
 };
 
-/* Sends bytes to the client. Does nothing once the connection is closed. */
+/* Sends bytes to the client. Does nothing if the connection is closed. */
 void server_client_send(struct server_client *c, const char *text, size_t bytes);
 
-/* Sends an error answer. `id` is the request's id, or NULL if there is none. Needs no memory, because the
- * answer is on the stack. */
+/* Sends an error answer. `id` is the id of the request, or NULL if there is none. Sending needs no memory,
+ * because the answer is built on the stack. */
 void server_client_send_error(struct server_client *c, const char *id, enum wire_code code,
                               const struct err *err);
 
-/* Tells the client that the daemon has run out of memory. The call itself needs no memory. */
+/* Tells the client that the daemon has run out of memory. Sending this answer needs no memory. */
 void server_client_send_out_of_memory(struct server_client *c, const char *id);
 
-/* Counts a request that must be answered. Stops reading if there are too many. Each call needs one
- * server_client_let_go. */
+/* Counts a request that must be answered. Stops reading lines when the client has too many unanswered
+ * requests. Each call needs a later server_client_let_go. */
 void server_client_begin_request(struct server_client *c);
 
-/* Keeps the object alive while its last request may be answered. Each call needs one server_client_let_go. */
+/* Keeps the struct in memory while its last request is answered. Each call needs a later
+ * server_client_let_go. */
 void server_client_keep(struct server_client *c);
 
-/* Ends one server_client_begin_request or server_client_keep. Frees the object if it is closed and no
- * longer needed. */
+/* Undoes one server_client_begin_request or server_client_keep. Frees the struct if the connection is closed
+ * and nothing else keeps the struct. */
 void server_client_let_go(struct server_client *c);
 
-/* Sets whether a large line of the client is being parsed. No further line is read while `large` is true. */
+/* Sets whether a large line of the client is being parsed. No further line of this client is read while
+ * `large` is true. */
 void server_client_set_large(struct server_client *c, bool large);
 
-/* Makes the client watch one job, or all jobs if `job` is 0. `next` is the number of the first event to
- * send. Replaces an earlier watch. Events are sent only after server_client_start_watching. Returns
- * -ENOMEM when memory runs out. */
+/* Makes the client watch one job, or all jobs if `job` is 0, in place of an earlier watch. `next` is the
+ * number of the first event to send. Events are sent only after server_client_start_watching. Returns -ENOMEM
+ * when memory runs out. */
 int server_client_watch(struct server_client *c, uint64_t job, uint64_t next);
 
 /* Begins to send the events that server_client_watch asked for. */
 void server_client_start_watching(struct server_client *c);
 
-/* Stops watching. Does nothing if the client does not watch. */
+/* Stops sending events to the client. Does nothing if the client does not watch. */
 void server_client_stop_watching(struct server_client *c);
 
 #endif

@@ -1,8 +1,8 @@
-/* Implements the listening sockets of sockets.h, which come back when their files are removed.
+/* Implements sockets.h: listening sockets that come back when somebody removes their files.
  *
- * A timer is used rather than inotify. It costs three calls of lstat every few seconds. It also notices a
- * directory that was replaced, and it works on file systems without notification and for users who have used
- * up their inotify watches.
+ * A timer is used rather than inotify. The timer costs three calls of lstat every few seconds. It also
+ * notices a directory that was replaced, and it works on file systems without notification and for users who
+ * have used up their inotify watches.
  *
  * The sockets are created here and then passed to libuv. If libuv bound a socket itself, it would remove the
  * file when the pipe is closed, even if another process had put a new file there.
@@ -26,19 +26,19 @@
 #include "daemon/lock.h"
 
 #define BACKLOG 512
-/* The daemon checks its files once in this many restart delays. */
+/* The daemon checks the files of its sockets once in this many restart delays: every 5 s by default. */
 #define CHECK_DELAYS 5
 #define CHECK_MOST   5000 /* ms: longest time between two checks */
 #define CHECK_LEAST  20   /* ms: shortest time between two checks */
 
-/* One listening socket. `file` tells whether the path still has the file that was bound. */
+/* One listening socket. `file` tells whether `path` still names the file that this daemon created. */
 struct door {
     const char *path;
     uv_connection_cb on_connection;
     void *data;
     uv_pipe_t *pipe;
-    /* The earlier socket, if its file was removed. It is closed once all its waiting connections are
-     * accepted. */
+    /* The earlier socket of this path, whose file was removed. It stays open until all clients that had
+     * already connected to it are accepted. */
     uv_pipe_t *old;
     struct stat file;
 };
@@ -49,13 +49,13 @@ struct sockets {
     struct lock lock;
     struct door doors[2];
     size_t n;
-    /* Checksum of the last failure that was logged. 0 if there is none. */
+    /* Checksum of the last failure that was logged. 0 if the last check found no failure. */
     uint32_t told;
 };
 
 /* ---- the lock ---- */
 
-/* Takes the lock. Both sockets are in the same directory, so one lock covers them. */
+/* Takes the lock. One lock covers both sockets, because they are in the same directory. */
 static int take_lock(struct sockets *s, struct err *err)
 {
     const struct config *c = &s->daemon->config;
@@ -86,7 +86,8 @@ static int bind_at(const char *path, struct stat *ret_file, struct err *err)
                           sizeof a.sun_path - 1);
     memcpy(a.sun_path, path, strlen(path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    /* Set the mode before the bind, because bind creates the file with the mode of the socket. */
+    /* Set the mode before the bind, because bind gives the new file the mode of the socket. So no other user
+     * can connect, not even for a moment. */
     if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 ||
         lstat(path, ret_file) < 0) {
         int r = err_set_at(err, -errno, path, "cannot listen: %s", strerror(errno));
@@ -113,7 +114,7 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
         r = uv_listen((uv_stream_t *)pipe, BACKLOG, door->on_connection);
     if (r < 0) {
         uv_close((uv_handle_t *)pipe, on_pipe_closed);
-        /* Remove the file, because nobody listens on it. The next check tries again. */
+        /* Remove the file, because no process listens on it. The next check tries again. */
         unlink(door->path);
         return err_set_at(err, r, door->path, "cannot listen: %s", uv_strerror(r));
     }
@@ -125,8 +126,8 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
 
 /* ---- checking ---- */
 
-/* Returns whether this process listens at the path. Connects to it and asks the kernel which process would
- * answer. */
+/* Returns whether this process listens at `path`. Connects to the path and asks the kernel which process
+ * would answer. */
 static bool we_answer(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -141,8 +142,8 @@ static bool we_answer(const char *path)
     return ours;
 }
 
-/* Returns whether this is the file that was bound. The kernel may reuse an inode number, so a different
- * ctime needs a closer look. */
+/* Returns whether `st` is the file that this daemon created. The kernel may reuse an inode number, so a file
+ * with a different ctime needs a closer look. */
 static bool is_ours(struct door *door, const struct stat *st)
 {
     const struct stat *f = &door->file;
@@ -159,7 +160,7 @@ static bool is_ours(struct door *door, const struct stat *st)
 static int check_door(struct sockets *s, struct door *door, struct err *err)
 {
     struct stat st;
-    /* All connections to the earlier socket are accepted by now, so close it. */
+    /* All connections to the earlier socket have been accepted by now, so that socket can be closed. */
     if (door->old != NULL)
         uv_close((uv_handle_t *)door->old, on_pipe_closed);
     door->old = NULL;
@@ -176,7 +177,8 @@ static int check_door(struct sockets *s, struct door *door, struct err *err)
     return r;
 }
 
-/* Logs a failure once. Logs again only if the failure changes, or if it returns after it was over. */
+/* Logs a failure once. The same failure is logged again only if another failure or a success came in
+ * between. */
 static void tell(struct sockets *s, const struct err *err)
 {
     char text[sizeof *err];

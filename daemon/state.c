@@ -23,7 +23,7 @@
 #include "base/mem.h"
 #include "daemon/state_internal.h"
 
-/* Delay in milliseconds before a commit is tried again after the disk was full. */
+/* Delay in milliseconds before a commit is tried again when the disk was full or memory had run out. */
 #define FULL_RETRY_MS 1000
 
 /* ---- lists and texts ---- */
@@ -137,7 +137,7 @@ bool state_idle(const struct state *s)
 
 /* ---- a transaction; on the writer ---- */
 
-/* Sets *ret to true if another job already has the key of this unit's job. Returns an SQLite code. */
+/* Sets *ret to true if another job already has the key of this unit's new job. Returns an SQLite code. */
 static int key_is_taken(struct state *s, const struct state_unit *u, bool *ret)
 {
     *ret = false;
@@ -189,8 +189,8 @@ static int write_numbers(struct state *s, const struct state_mark *m)
     return r;
 }
 
-/* Writes the mark. This happens before any callback is called, so that the mark covers everything that was
- * acknowledged. */
+/* Writes the mark. This happens before any callback is called, so that the mark covers every change that
+ * somebody was told about. */
 static void write_mark(struct state *s, const struct state_mark *m)
 {
     s->mark = *m;
@@ -236,13 +236,13 @@ static bool has_writes(const struct state_unit *units)
     return false;
 }
 
-/* Writes all units in one transaction. Called in the pool, or on the loop thread while the state is being
+/* Writes all units in one transaction. Runs in the pool, or on the loop thread while the state is being
  * closed. */
 static void commit_all(struct state *s)
 {
     s->refusal = 0;
     if (!has_writes(s->committing.first))
-        /* All units are empty. Their callers only wait until earlier units are on disk. */
+        /* All units are empty. Their callers only want to know when the units before them are on disk. */
         return;
     int r = state_commit_changes(s, write_units, s->committing.first);
     s->refusal = (r & 0xff) == SQLITE_FULL ? -ENOSPC : db_no_memory(r) ? -ENOMEM : 0;
@@ -264,8 +264,8 @@ static void on_retry(uv_timer_t *timer)
     state_next_work(timer->data);
 }
 
-/* Gives up the optional units with the status `code`, because disk or memory is full. All other units are
- * tried again after a delay. */
+/* Gives up the optional units with the status `code`, because the disk is full or memory has run out. All
+ * other units are tried again after a delay. */
 static void refuse_optional(struct state *s, struct state_unit *units, int code)
 {
     struct unit_list keep;
@@ -332,7 +332,8 @@ void state_start_work(struct state *s, void (*run)(uv_work_t *work),
     uv_queue_work(s->config.loop, &s->work, run, done);
 }
 
-/* Called when the loop is about to wait. Commits all units of this turn together. */
+/* Called when the loop has done all work of this turn and is about to wait. Commits all units of the turn
+ * together. */
 static void on_prepare(uv_prepare_t *handle)
 {
     struct state *s = handle->data;
@@ -390,7 +391,8 @@ static void close_reader(struct state *s)
     uv_mutex_unlock(&s->reader_lock);
 }
 
-/* The state must be idle. Only one piece of the check may still run in the pool. */
+/* The caller must make sure that the state is idle. Only one piece of the check of a large database may still
+ * run in the pool. */
 void state_close(struct state *s)
 {
     if (s == NULL)

@@ -38,29 +38,30 @@
 #include "daemon/state_internal.h"
 
 #define SMALLEST_DATABASE 512
-/* How many job ids are skipped without a mark, because they may be in use already. */
+/* How many job ids are skipped when there is no readable mark, because these ids may already be in use. */
 #define ID_JUMP 1000000u
-/* How many event numbers are skipped without a mark, because they may be in use already. */
+/* How many event numbers are skipped when there is no readable mark, because these numbers may already be in
+ * use. */
 #define SEQ_JUMP (UINT64_C(1) << 32)
 #define REMEDY                                                                                               \
     "Put back the newest copy of the whole state directory, or start tuttid with --accept-older-state to "   \
     "go on "                                                                                                 \
     "without them"
 
-/* The facts that the guard has found in the state directory. */
+/* The facts that the guard has found out about the files in the state directory. */
 struct found {
     const char *dir;
     char *path, *wal_path, *mark_path;
     bool exists; /* state.db exists and is not empty */
-    /* The log does not belong to this state.db. */
+    /* Set if the log belongs to another state.db and must not be applied to this one. */
     bool other_log;
     int version; /* version of the schema; 0: no tables */
-    /* Result of reading the mark: 0, -ENOENT or -EBADMSG. */
+    /* Result of reading the mark: 0, -ENOENT if there is no mark, or -EBADMSG if the mark is damaged. */
     int mark_status;
     struct state_mark mark; /* all zeros when mark_status is not 0 */
     struct wal_walk wal;
     bool base_known; /* `base` could be read */
-    /* The transaction number in state.db without its log. */
+    /* The transaction number that state.db has if its log is ignored. */
     uint64_t base;
     uint64_t commits, id, seq; /* the numbers in state.db with its log */
 };
@@ -82,7 +83,8 @@ static int read_header(struct found *f, struct err *err)
     if (r < 0)
         return err_set_at(err, r, f->path, "cannot read the state: %s", strerror(-r));
     f->exists = st.st_size > 0;
-    /* Byte 18 of the header is 1 if the database uses no log, as in a backup. */
+    /* Byte 18 of the header is 1 if the database uses no log, as in a backup. A log beside such a database
+     * must belong to another one. */
     f->other_log = h[18] == 1 && f->wal.bytes > 0;
     if (st.st_size > 0 && st.st_size < SMALLEST_DATABASE)
         return err_set_at(
@@ -93,7 +95,7 @@ static int read_header(struct found *f, struct err *err)
     return 0;
 }
 
-/* Returns a URI with which SQLite reads the database without its log. */
+/* Returns a URI that makes SQLite read the database without its log. The caller frees the URI. */
 static char *immutable_uri(const char *path)
 {
     size_t n = 3 * strlen(path) + sizeof "file:?immutable=1";
@@ -108,8 +110,8 @@ static char *immutable_uri(const char *path)
     return uri;
 }
 
-/* Reads the transaction number of state.db without its log. It may be unreadable after an interrupted
- * fold. That is no damage, because the log still has the pages. */
+/* Reads the transaction number of state.db without its log. After an interrupted fold, state.db alone may be
+ * unreadable. That is no damage, because the log still has the pages. */
 static void inspect_base(struct found *f)
 {
     sqlite3 *db = NULL;
@@ -134,8 +136,8 @@ static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Reads the numbers of state.db with its log, as SQLite sees them. The exclusive lock prevents a -shm
- * file. Closing must not fold the log into the database. */
+/* Reads the numbers of state.db together with its log, as SQLite sees them. The exclusive lock keeps SQLite
+ * from making a -shm file. Closing must not fold the log, because the guard changes nothing. */
 static int inspect_whole(struct found *f, struct err *err)
 {
     sqlite3 *db = NULL;
@@ -171,7 +173,7 @@ static int inspect(struct found *f, struct err *err)
 
 /* ---- judging ---- */
 
-/* Describes for a message where the log is damaged. */
+/* Describes, as a part of an error message, where the log is damaged. */
 static void describe_log(const struct found *f, char *buf, size_t size)
 {
     if (f->wal.bytes == 0)
@@ -274,7 +276,7 @@ static int keep_aside(const struct found *f, char ret_dir[], size_t size, struct
     return r == 0 ? state_sync_dir(f->dir, err) : r;
 }
 
-/* Removes the log if it belongs to another state.db, because such a log cannot be used. */
+/* Removes the log if it belongs to another state.db, because the log cannot be applied to this one. */
 static int drop_foreign_log(const struct found *f, struct err *err)
 {
     bool foreign = f->other_log || !f->exists || (f->base_known && f->base < f->mark.folded);
@@ -290,7 +292,7 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
     if (r == 0)
         r = drop_foreign_log(f, err);
     if (r == 0 && f->exists)
-        /* Read the numbers again, because they may have changed when the log was removed. */
+        /* Read the numbers again, because they may be lower without the log that was removed. */
         r = inspect_whole(f, err);
     if (r < 0)
         return r;
@@ -298,7 +300,8 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
                 aside);
     *ret = f->mark;
     ret->folded = 0;
-    /* Without a mark, nobody knows which numbers were given out. Skip many, so that none is used twice. */
+    /* Without a mark, nobody knows which ids and event numbers were given out. Skip many, so that none is
+     * used twice. */
     if (f->mark_status < 0) {
         ret->id = f->id + ID_JUMP;
         ret->seq = f->seq + SEQ_JUMP;

@@ -1,5 +1,5 @@
-/* Implements state_mark.h. A slot is a struct mark_slot in this machine's byte order. On a machine with
- * another byte order its checksum would be wrong. */
+/* Implements state_mark.h. A slot is a struct mark_slot in the byte order of this machine. A machine with
+ * another byte order would find a wrong checksum and refuse the mark. */
 #include "daemon/state_mark.h"
 
 #include <errno.h>

@@ -20,27 +20,29 @@
 #include "base/err.h"
 
 struct state_mark {
-    /* Number of times that the mark was written. The newer slot has the higher number. */
+    /* Number of times that the mark was written. Of the file's two slots, the one with the higher number is
+     * newer. */
     uint64_t turn;
     uint64_t commits; /* number of the newest acknowledged transaction */
-    /* Transactions up to this number are in state.db itself. They may no longer be in its log. */
+    /* All transactions up to this number are in state.db itself. The log may no longer have them. */
     uint64_t folded;
     uint64_t id; /* the highest acknowledged job id */
-    /* Event numbers below this one may have been given out. */
+    /* Event numbers below this one may already have been given to events. */
     uint64_t seq;
 };
 
-/* Reads the newer valid slot. Returns -ENOENT if there is no mark, and -EBADMSG if no slot is valid. */
+/* Reads the newer one of the valid slots. Returns -ENOENT if there is no mark, and -EBADMSG if no slot is
+ * valid. */
 int state_mark_read(const char *path, struct state_mark *ret, struct err *err);
 
-/* Creates or replaces the mark and syncs it. Returns a descriptor for state_mark_write, or a negative
+/* Creates or replaces the mark and syncs it to disk. Returns a descriptor for state_mark_write, or a negative
  * errno. */
 int state_mark_create(const char *path, const struct state_mark *m, struct err *err);
 
-/* Opens the mark. Returns a descriptor for state_mark_write, or a negative errno. */
+/* Opens an existing mark. Returns a descriptor for state_mark_write, or a negative errno. */
 int state_mark_open(const char *path, struct err *err);
 
-/* Increments m->turn, writes the mark, and syncs it to disk. */
+/* Adds 1 to m->turn, writes the mark, and syncs it to disk. */
 int state_mark_write(int fd, struct state_mark *m);
 
 #endif

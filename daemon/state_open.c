@@ -16,7 +16,8 @@
 
 #include "daemon/state_internal.h"
 
-/* The largest database that is checked completely at start, in bytes. This takes well under a second. */
+/* Size in bytes of the largest database that is checked completely at start. The check of 8 MiB takes well
+ * under a second. */
 #define SMALL_BYTES (8u << 20)
 
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err)
@@ -49,7 +50,8 @@ static bool is_large(const struct state *s)
     return stat(s->path, &st) == 0 && st.st_size > SMALL_BYTES;
 }
 
-/* Prepares the schema. Only a new file gets tables. In an old file this would hide the loss of a table. */
+/* Prepares the schema. Only a new file gets tables. If a table is missing in an old file, creating it would
+ * hide the loss. */
 static int prepare_schema(struct state *s, struct err *err)
 {
     int version = 0, r = schema_version(s->path, s->db, &version, err);
@@ -75,8 +77,8 @@ static int prepare_statements(struct state *s, struct err *err)
     return 0;
 }
 
-/* Raises the next numbers above all numbers in the database and the mark. Then folds the log, so that
- * state.db itself is complete. */
+/* Sets the next numbers above all numbers in the database and in the mark. Then folds the log, so that
+ * state.db is complete without its log. */
 static int continue_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;
@@ -116,8 +118,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = db_open(s->path, true, &s->db, err);
     if (r == 0) {
-        /* If the state is refused below, the files must stay unchanged. So closing must not fold an
-         * existing log. */
+        /* If the state is refused below, its files must stay unchanged. So SQLite must not fold an existing
+         * log when it closes the database. */
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, (int)log, NULL);
         r = db_exec(s->path, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state",
                     err);
@@ -127,8 +129,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = prepare_statements(s, err);
     if (r == 0) {
-        /* SQLite must not fold the log by itself, because the mark must record every fold. state_upkeep.c
-         * does it. */
+        /* Keep SQLite from folding the log by itself, because the mark must record every fold. state_upkeep.c
+         * folds the log instead. */
         sqlite3_wal_autocheckpoint(s->db, 0);
         sqlite3_wal_hook(s->db, on_wal, s);
         r = continue_numbers(s, err);
@@ -138,11 +140,13 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0) {
         char text[200];
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
-        /* Read once now, so that all needed files are open. Later there may be no free file descriptors. */
+        /* Read once now, so that SQLite opens all files that it needs. Later there may be no free file
+         * descriptor. */
         r = db_first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text,
                           err);
     }
-    /* Sync the directory here. SQLite itself syncs it only when it creates its log. */
+    /* Sync the directory here, so that new files survive a power cut. SQLite syncs the directory only when it
+     * creates its log. */
     return r == 0 ? state_sync_dir(s->config.dir, err) : r;
 }
 
@@ -180,7 +184,7 @@ int state_open(const struct state_config *config, struct state **ret, struct err
 
 /* ---- checking rows ---- */
 
-/* The last column of each row tells whether the row is also found through the indexes. */
+/* The last column that this query returns tells whether the row is also found through the indexes. */
 #define JOB_CHECK                                                                                            \
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes,"                  \
     " EXISTS(SELECT 1 FROM status i INDEXED BY status_by_end WHERE i.ended_ms = s.ended_ms AND i.id = j.id)" \

@@ -1,4 +1,4 @@
-/* Reads the state in the pool, on a connection of its own. So no read waits for a commit. Only one read at
+/* Reads the state in the pool on a separate connection, so that no read waits for a commit. Only one read at
  * a time is in the pool, so that commits find free threads. */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "daemon/state_internal.h"
 
-/* One read, which is waiting or in the pool. Exactly one of jobs_done, job_done and events_done is set. */
+/* One read, which waits or is in the pool. Exactly one of jobs_done, job_done and events_done is set. */
 struct state_read {
     uv_work_t work;
     struct state *state;
@@ -49,7 +49,8 @@ static const char *sql_of(const struct state_read *r)
         return JOB_COLUMNS "WHERE j.id=?1";
     if (q->ended_after_ms == 0)
         return BRIEF_COLUMNS "WHERE j.id>?2 ORDER BY j.id LIMIT ?4";
-    /* The cost depends on the number of jobs that are returned, not on the length of the history. */
+    /* This query's cost depends on the number of jobs that it returns, not on the number of all ended
+     * jobs. */
     return BRIEF_COLUMNS
         "WHERE j.id IN (SELECT id FROM status WHERE ended_ms=0 AND id>?2"
         " UNION ALL SELECT id FROM status WHERE ended_ms>=max(?3, 1) AND id>?2) ORDER BY j.id LIMIT ?4";
@@ -66,7 +67,7 @@ static void bind_query(const struct state_read *r, sqlite3_stmt *q)
         sqlite3_bind_text(q, 5, r->query.key, -1, SQLITE_STATIC);
 }
 
-/* Copies a job for state_read_job, so that the job stays valid until the callback has returned. */
+/* Copies a job for state_read_job, so that the job stays valid until the loop thread has called `done`. */
 static int keep_job(void *ctx, const struct state_job *job)
 {
     struct state_read *r = ctx;
@@ -78,8 +79,8 @@ static int keep_job(void *ctx, const struct state_job *job)
     return 0;
 }
 
-/* Handles one row. Returns 0 to continue, a negative errno, or the positive value with which the callback
- * stopped. */
+/* Handles one row of the result. Returns 0 to continue, a negative errno, or the positive value with which
+ * the caller's `each` ended the reading. */
 static int take_row(struct state_read *r, sqlite3_stmt *q)
 {
     struct state_job job;
@@ -112,8 +113,8 @@ static int read_rows(void *arg)
     return step == SQLITE_DONE ? 0 : db_no_memory(step) ? -ENOMEM : -EIO;
 }
 
-/* Reads rows and copies them for the loop thread. Users decide how large rows are, so memory may run out.
- * The read then ends with -ENOMEM and frees all copies. */
+/* Reads rows and copies them for the loop thread. Users decide how large the rows are, so memory may run out.
+ * In that case the read ends with -ENOMEM and all copies are freed. */
 static int read_in_scope(struct state_read *r, sqlite3_stmt *q)
 {
     struct reading x = {r, q};

@@ -23,15 +23,18 @@
 #include "base/log.h"
 #include "daemon/state_internal.h"
 
-/* Upkeep begins when there was no commit for this many milliseconds. */
+/* Upkeep begins when no commit has come for this many milliseconds. */
 #define QUIET_MS 1000
 #define HOUR_MS  3600000
 #define BUSY_MS  10000 /* how long SQLite waits for a lock */
-/* Number of rows that one piece of the check reads. Other reads wait until the piece is done. */
+/* Number of rows that one piece of the check reads. Other reads wait until the piece is done, so it is
+ * small. */
 #define CHECK_ROWS 64
-/* Largest number of jobs that one batch of pruning removes. Commits wait until the batch is done. */
+/* Largest number of jobs that one batch of pruning removes. Commits wait until the batch is done, so it is
+ * small. */
 #define PRUNE_JOBS 32
-/* After this many ended jobs, pruning no longer waits for a quiet moment. */
+/* When this many jobs have ended since the last pruning, the next pruning no longer waits for a quiet
+ * moment. */
 #define PRUNE_EVERY 256
 
 /* ---- folding; on the writer ---- */
@@ -44,7 +47,7 @@ static void fold_failed(struct state *s, int extended)
         snprintf(s->failure, sizeof s->failure, "cannot write %s: %s", s->path, sqlite3_errmsg(s->db));
 }
 
-/* If a reader blocks the fold or the disk is full, the log stays. A later fold continues. */
+/* If a reader blocks the fold or the disk is full, the log is kept, and a later fold does the rest. */
 void state_fold(struct state *s, bool empty_log)
 {
     int pages = 0, folded = 0;
@@ -64,7 +67,7 @@ void state_fold(struct state *s, bool empty_log)
     }
     s->wal_pages = 0;
     if (!empty_log)
-        /* Leave the log file as it is. The next commit overwrites it from the beginning. */
+        /* Leave the log file as it is. SQLite overwrites the log from its beginning at the next commit. */
         return;
     sqlite3_busy_timeout(s->db, 0);
     fold_failed(s, sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL));
@@ -88,7 +91,8 @@ static void work_done(uv_work_t *work, int status)
 
 /* ---- pruning ---- */
 
-/* One batch of jobs to prune. The loop thread creates it. The pool chooses and removes its jobs. */
+/* One batch of jobs to prune. The loop thread creates the batch. A thread of the pool chooses the jobs and
+ * removes them. */
 struct pruning {
     struct state *state;
     uint64_t now_ms;
@@ -121,8 +125,8 @@ static bool is_spared(const struct pruning *p, uint64_t id)
     return false;
 }
 
-/* Adds jobs to the batch. Each row of `sql` has the id and size of an ended job, oldest end first. Stops
- * when the batch is full or has `jobs` jobs or `bytes` bytes. */
+/* Adds jobs to the batch. Each row of `sql` has the id and the size in bytes of an ended job, oldest end
+ * first. Stops when the batch is full, or has `jobs` jobs, or has `bytes` bytes. */
 static int choose(struct pruning *p, const char *sql, uint64_t a, uint64_t jobs, uint64_t bytes)
 {
     sqlite3_stmt *q = NULL;
@@ -164,7 +168,8 @@ static int choose_by_number(struct pruning *p)
                   n - most, UINT64_MAX);
 }
 
-/* Finds a user whose ended jobs exceed the limit of bytes. Chooses some of these jobs for pruning. */
+/* Finds a user whose ended jobs exceed the limit of bytes, and chooses some of that user's jobs for
+ * pruning. */
 static int choose_by_bytes(struct pruning *p)
 {
     static const char over[] =
@@ -225,8 +230,8 @@ static void prune_work(uv_work_t *work)
         r = rules[i](p);
     if (r == 0 && p->n == 0)
         return;
-    /* Remove the files of a job before its rows. After a kill in between, the next pruning still finds the
-     * rows. */
+    /* Remove the log file of a job before its rows in the database. If the daemon is killed in between, the
+     * next pruning still finds the rows. */
     for (size_t i = 0; s->config.pruning != NULL && i < p->n; i++)
         s->config.pruning(s->config.ctx, p->ids[i]);
     r = r == 0 ? state_commit_changes(s, remove_batch, p) : sqlite3_errcode(s->db);
@@ -267,7 +272,7 @@ static void start_pruning(struct state *s)
 
 /* ---- checking a large database; on the reader ---- */
 
-/* One piece of the check of a large database. The check runs while the daemon serves. */
+/* One piece of the check of a large database. The check runs in the pool while the daemon serves clients. */
 struct checking {
     uv_work_t work;
     struct state *state;
@@ -349,7 +354,7 @@ void upkeep_committed(struct state *s)
     s->prune_due |= s->ended >= PRUNE_EVERY;
 }
 
-/* Pruning and commits take turns, so that neither delays the other for long. */
+/* Pruning and commits take turns on the writer, so that neither delays the other for long. */
 bool upkeep_next(struct state *s)
 {
     const struct state_keep *k = &s->config.keep;

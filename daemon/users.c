@@ -1,4 +1,4 @@
-/* Implements users.h. A list has one name for each user who ever submitted a job. */
+/* Implements users.h. A list has one name for each user whose name was ever asked for. */
 #include "daemon/users.h"
 
 #include <pwd.h>
@@ -8,11 +8,11 @@
 
 #include "base/arena.h"
 
-/* One user, and the requests that wait for the user's name. */
+/* One user, with the requests that wait for this user's name. */
 struct known_user {
     uid_t uid;
     char name[USERS_NAME_BYTES]; /* "": not known yet */
-    /* Time of the last lookup of the name. Loop clock. */
+    /* Time of the last lookup of this user's name, on the loop's clock. */
     uint64_t since_ms;
     bool wanted; /* the name is to be looked up */
     struct users_ask *first, **end;
@@ -25,7 +25,7 @@ struct users {
     struct known_user *all;
     uv_work_t work;
     struct known_user *looking; /* the user being looked up; NULL: none */
-    /* Result of the current lookup. Written in the pool. */
+    /* The name that the current lookup found. A thread of the pool writes it. */
     char found[USERS_NAME_BYTES];
 };
 

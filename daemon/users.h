@@ -13,27 +13,27 @@
 #include <uv.h>
 
 #define USERS_NAME_BYTES 64 /* longest name, with its terminating zero */
-/* Age in milliseconds at which a name is looked up again. */
+/* When a name is older than this many milliseconds, it is looked up again. */
 #define USERS_KEEP_MS 300000
 
 struct users;
 
-/* A request for a user's name. The caller keeps its memory valid until `done` is called. */
+/* A request for a user's name. The caller must keep the memory valid until `done` is called. */
 struct users_ask {
     uid_t uid;
     void (*done)(struct users_ask *ask, const char *name); /* `name` is valid during the call */
     struct users_ask *next;                                /* users.c */
 };
 
-/* Creates an empty table of names. `look_up` is called in the pool and writes the name of `uid` to `buf`.
- * If it is NULL, getpwuid_r is used. */
+/* Creates an empty table of names. `look_up` is called in the pool and must write the name of `uid` to `buf`.
+ * If `look_up` is NULL, getpwuid_r is used. */
 struct users *users_create(uv_loop_t *loop, void (*look_up)(uid_t uid, char *buf, size_t size));
 
-/* Frees the names. `u` may be NULL. No request may be under way. Only tests call this. */
+/* Frees the table of names. `u` may be NULL. No request may be under way. Only tests call this function. */
 void users_destroy(struct users *u);
 
-/* Asks for a user's name. `done` is called now or later, on the loop thread. Requests for one user are
- * answered in order. */
+/* Asks for a user's name. ask->done is called now or later, on the loop thread. Several requests for the same
+ * user are answered in order. */
 void users_ask(struct users *u, struct users_ask *ask);
 
 #endif

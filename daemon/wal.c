@@ -20,7 +20,8 @@
 
 #define HEADER_BYTES 32 /* header of the log */
 #define FRAME_BYTES  24 /* header of a frame */
-/* First word of the log without its lowest bit. If the bit is set, checksums use big-endian words. */
+/* First word of the log, without its lowest bit. If the lowest bit is set, checksums are sums of big-endian
+ * words. */
 #define MAGIC        0x377f0682u
 #define MOST_PAGE    65536u
 #define LEAST_PAGE   512u
@@ -30,7 +31,7 @@ struct wal_sum {
     uint32_t a, b;
 };
 
-/* The state of a walk through one log. */
+/* The state of a walk through the frames of one log. */
 struct wal_walker {
     int fd;
     uint32_t page_bytes;
@@ -50,8 +51,8 @@ static uint32_t little(const uint8_t *p)
     return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
 }
 
-/* Adds more words to a checksum of SQLite's log. The checksum is a pair of Fibonacci-weighted sums.
- * `bytes` must be a multiple of 8. */
+/* Adds more words to a checksum of SQLite's log and returns the new checksum, a pair of sums that feed each
+ * other. `bytes` must be a multiple of 8. */
 static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes, bool big_endian)
 {
     for (size_t i = 0; i < bytes; i += 8) {
@@ -61,8 +62,8 @@ static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes
     return s;
 }
 
-/* Reads up to `bytes` bytes. Returns the number read, or a negative errno. Only the end of the file gives
- * fewer bytes. */
+/* Reads up to `bytes` bytes at `offset`. Returns the number of bytes read, which is smaller only at the end
+ * of the file, or a negative errno. */
 static ssize_t read_at(int fd, void *buf, size_t bytes, uint64_t offset)
 {
     size_t got = 0;
@@ -84,8 +85,8 @@ static bool is_page_size(uint32_t bytes)
     return bytes >= LEAST_PAGE && bytes <= MOST_PAGE && (bytes & (bytes - 1)) == 0;
 }
 
-/* Reads the header and returns whether it is valid. Even a damaged header's values are used, so that
- * commits can be found. */
+/* Reads the header of the log and returns whether it is valid. The values of a damaged header are kept too,
+ * so that the walk can still look for commits. */
 static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
 {
     struct wal_sum none = {0, 0};
@@ -100,8 +101,8 @@ static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
     return known && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* Returns whether the frame's checksum continues that of the frame before. Keeps it to check the next
- * frame. */
+/* Returns whether the frame's checksum continues the checksum of the frame before. Keeps the frame's checksum
+ * for the next frame. */
 static bool take_frame(struct wal_walker *w)
 {
     const uint8_t *f = w->frame;
@@ -111,7 +112,7 @@ static bool take_frame(struct wal_walker *w)
     return big(f) != 0 && memcmp(f + 8, w->salts, sizeof w->salts) == 0 && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* Takes the salts from the first frame. Used if the header is damaged. */
+/* Takes the salts from the first frame, because the header that should have them is damaged. */
 static void salts_of_first_frame(struct wal_walker *w)
 {
     if (read_at(w->fd, w->frame, FRAME_BYTES, HEADER_BYTES) == FRAME_BYTES)
@@ -126,7 +127,7 @@ static int walk_frames(struct wal_walker *w, struct wal_walk *ret)
         if (n < 0)
             return (int)n;
         if ((uint64_t)n < frame_bytes)
-            /* The log ends here, perhaps with an incomplete frame. */
+            /* The log ends here, perhaps with an incomplete frame that a crash cut off. */
             return 0;
         bool good = take_frame(w);
         bool commit = big(w->frame + 4) != 0;
@@ -154,7 +155,7 @@ static int walk_file(struct wal_walker *w, struct wal_walk *ret)
     if (n < 0)
         return (int)n;
     if (n < HEADER_BYTES)
-        /* SQLite treats a log without a complete header as empty. */
+        /* SQLite treats a log without a complete header as an empty log. */
         return 0;
     if (!take_header(w, header)) {
         ret->bad = true;

@@ -19,17 +19,17 @@
 struct wal_walk {
     uint64_t bytes;        /* length; 0: empty or missing */
     uint64_t good_commits; /* transactions that SQLite will read */
-    /* End of the last transaction that SQLite will read, as an offset in the file. */
+    /* Offset in the file at which the last transaction that SQLite will read ends. */
     uint64_t good_bytes;
     bool bad; /* an invalid frame or header was found */
-    /* Offset of the first invalid frame. 0 if the header of the log is invalid. */
+    /* Offset of the first invalid frame. 0 if already the header of the log is invalid. */
     uint64_t bad_offset;
-    /* Number of commits after the first bad frame. SQLite will not read them. */
+    /* Number of commits after the first bad frame. SQLite will not read these commits. */
     uint64_t commits_behind;
 };
 
-/* Inspects the log at `path`. A missing file counts as an empty log. Returns a negative errno if it cannot
- * be read. */
+/* Inspects the log at `path`. A missing file counts as an empty log. Returns a negative errno if the file
+ * cannot be read. */
 int wal_walk(const char *path, struct wal_walk *ret);
 
 /* Inspects the log that is open as `fd`. */
