@@ -1,4 +1,5 @@
-/* Follows a job until it ends. follow() shows the progress, and follow_finish() prints the outcome. */
+/* Follows a job until it ends. follow() shows the progress of the job, and follow_finish() prints its
+ * outcome. */
 #ifndef CLIENT_FOLLOW_H
 #define CLIENT_FOLLOW_H
 
@@ -11,31 +12,32 @@
 struct follow_options {
     uint64_t id;    /* the job */
     bool has_since; /* `since` is given */
-    /* The number of an event. Past events with a higher number are shown too. */
+    /* The number of an event. Past events with higher numbers are shown too. */
     uint64_t since;
-    /* The private daemon of `tutti run`, or NULL. If there is one, Ctrl-C stops the job too. follow()
-     * gives up when this daemon has died. */
+    /* The private daemon of `tutti run`, or NULL. With a private daemon, Ctrl-C stops the job too, and
+     * follow() gives up when this daemon has died. */
     struct private_daemon *daemon;
 };
 
 /* Shows the job until it ends. A terminal gets a live display, and a pipe gets lines. If the connection is
- * lost, it connects again and replaces *t.
+ * lost, follow() connects again and replaces *t.
  *
  * Returns CLIENT_DONE when the job has ended, with the daemon's answer to `show` in *ret_job. Otherwise
- * returns an exit code whose reason was reported. */
+ * returns another exit code and has reported the reason.
+ */
 int follow(const struct client *c, struct tutti **t, const struct follow_options *o,
            struct wire_msg *ret_job);
 
-/* Prints the outcome of a job that has ended: a curve and a report, or one JSON object. Returns the job's
- * exit code. */
+/* Prints the outcome of a job that has ended: a curve and a report, or one JSON object with --json. Returns
+ * the job's exit code. */
 int follow_finish(const struct client *c, struct tutti *t, const struct json *job);
 
-/* Returns true when the job is done, failed or cancelled. */
+/* Returns true if the job has ended, that is, if it is done, failed or cancelled. */
 bool follow_ended(const struct json *job);
 /* Returns the exit code of a job that has ended. */
 int follow_exit(const struct json *job);
 
-/* Closes *t and tries to connect again for up to a minute. Gives up after a signal, or when the private
+/* Closes *t and tries for up to a minute to connect again. Gives up after a signal, or when the private
  * daemon has died. `daemon` may be NULL. */
 int follow_reconnect(const struct client *c, struct private_daemon *daemon, struct tutti **t,
                      struct err *err);

@@ -1,4 +1,4 @@
-/* Reads a job file, applies the command's options to it, and checks it with tutti-worker. */
+/* Reads a job file, applies the command's options to the job, and checks the job with tutti-worker. */
 #ifndef CLIENT_JOB_FILE_H
 #define CLIENT_JOB_FILE_H
 
@@ -8,7 +8,7 @@
 #include "client/client.h"
 #include "client/spawn.h"
 
-/* The rows of an option table for the options that override parts of a job file. */
+/* Rows for a command's table of options. These options override parts of a job file. */
 #define JOB_FILE_OPT(name, value, help)                                                                      \
     {                                                                                                        \
         name, 0, value, help                                                                                 \
@@ -23,20 +23,21 @@
         JOB_FILE_OPT("output", "DIR", "output directory, in place of the job file's"),                       \
         JOB_FILE_OPT("policy", "NAME", "planning policy (default: auto); tutti-job(5) lists them")
 
-/* Reads the job file at `path` and applies the options in `a`. "-" means standard input. The file may have
- * // comments. *ret is strict JSON that the caller frees. */
+/* Reads the job file at `path`, or standard input if `path` is "-", and applies the options in `a`. The file
+ * may have // comments. *ret becomes strict JSON text, which the caller frees. */
 int job_file_read(const char *path, const struct args *a, char **ret, struct err *err);
 
-/* Passes the JOB_FILE_OPTS that were given in `a` on to tutti-worker, unchanged. */
+/* Passes those options of JOB_FILE_OPTS that the user gave on to tutti-worker, without changing them. */
 void job_file_pass_flags(const struct args *a, struct spawn_args *to);
 
 /* Checks the spec by running `tutti-worker --check` as this user. `machine` is the daemon's answer to
- * `devices`, or NULL without a daemon. --machine takes precedence. Returns CLIENT_DONE, or another exit
- * code after it reported the reason. */
+ * `devices`, or NULL without a daemon. If --machine is given, it is used instead. Returns CLIENT_DONE, or
+ * another exit code after reporting the reason. */
 int job_file_check(const struct client *c, const char *spec, const struct args *a,
                    const struct json *machine);
 
-/* Adds the arguments that make tutti-worker check `spec` against the daemon's machine. Exported for tests. */
+/* Adds the arguments that make tutti-worker check `spec` against the daemon's machine. This function is
+ * public only for tests. */
 void job_file_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to);
 
 #endif

@@ -4,23 +4,24 @@
 
 #include "client/show.h"
 
-/* The bytes that one iteration moves to devices, from devices, and between devices. */
+/* The numbers of bytes that one iteration moves to devices, from devices, and between devices. */
 struct traffic {
     uint64_t in, out, peer;
 };
 
-/* Appends a label, padded to a fixed width. The caller then appends the value of the row. */
+/* Appends the label of a row, padded to a fixed width. The caller then appends the value of the row. */
 void show_label(struct strbuf *b, const struct style *s, const char *label);
-/* Appends a small table of the bytes that an iteration moves. If `from` has numbers for comparison, the
- * table also shows the lower bound and demand paging. */
+/* Appends a small table of the bytes that an iteration moves. If `from` has numbers for comparison, the table
+ * also shows the lower bound and the bytes that demand paging would move. */
 void show_traffic(struct strbuf *b, const struct style *s, const struct traffic *t, const struct json *from);
-/* Reads the bytes per iteration from a plan. Returns false when the plan does not have them. */
+/* Reads from a plan how many bytes one iteration moves. Returns false if the plan does not say. */
 bool show_plan_traffic(const struct json *plan, struct traffic *ret);
-/* Appends a row with the peak memory of a device. `capacity` is 0 if it is unknown. */
+/* Appends a row with the peak memory of a device in bytes. `capacity` is 0 if the device's capacity is
+ * unknown. */
 void show_peak(struct strbuf *b, const struct style *s, unsigned device, uint64_t peak, uint64_t capacity);
-/* Appends a row with the job's error, if it has one. */
+/* Appends a row with the error of the job. Appends nothing if the job has no error. */
 void show_error(struct strbuf *b, const struct style *s, const struct json *job);
-/* Appends the rows of a report, from "time" to "weights". `report` may be NULL. */
+/* Appends the rows of a final report, from "time" to "weights". `report` may be NULL. */
 void show_report_rows(struct strbuf *b, const struct style *s, const struct json *report);
 
 #endif

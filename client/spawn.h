@@ -1,5 +1,4 @@
-/* Finds and starts the other programs, tuttid and tutti-worker, and manages the private daemon of `tutti
- * run`. */
+/* Finds and starts the programs tuttid and tutti-worker, and manages the private daemon of `tutti run`. */
 #ifndef CLIENT_SPAWN_H
 #define CLIENT_SPAWN_H
 
@@ -12,49 +11,54 @@
 
 enum program { PROGRAM_DAEMON, PROGRAM_WORKER };
 
-/* Finds a program and stores its path in *ret, which the caller frees. $TUTTID or $TUTTI_WORKER comes
- * first, PATH last. Returns -ENOEXEC when the program is not found. */
+/* Finds a program and stores its path in *ret, which the caller frees. The variable TUTTID or TUTTI_WORKER
+ * comes first, PATH last. Returns -ENOEXEC if the program is not found. */
 int spawn_find(enum program which, char **ret, struct err *err);
 
-/* The arguments of a program. Start with a zeroed struct and free it with spawn_finish. Words are copied. */
+/* The arguments of a program. Start with a zeroed struct and free it with spawn_finish. spawn_add copies the
+ * words. */
 struct spawn_args {
     VEC(char *) words;
 };
 void spawn_add(struct spawn_args *a, const char *word);
-/* Adds an option with the value that opts_get returned. NULL adds nothing, and "" adds only the name. */
+/* Adds the option `name` with the value that opts_get returned. If `value` is NULL, nothing is added. If it
+ * is "", only the name is added. */
 void spawn_add_option(struct spawn_args *a, const char *name, const char *value);
-/* Adds an option and its value, which may be empty. Adds nothing when `value` is NULL. */
+/* Adds the option `name` and its value, even if the value is "". Adds nothing if `value` is NULL. */
 void spawn_add_value(struct spawn_args *a, const char *name, const char *value);
 void spawn_finish(struct spawn_args *a);
 
-/* Replaces this process by the program. Returns only on failure. */
+/* Replaces this process by the program at `path`. Returns only if that fails. */
 int spawn_exec(const char *path, struct spawn_args *a, struct err *err);
 
-/* Runs the program with `input` as its standard input and waits for its end. *ret_output gets up to 1 MiB
- * of its standard output. *ret_exit is its exit code. */
+/* Runs the program with `input` as its standard input and waits until it ends. *ret_output gets up to 1 MiB
+ * of its standard output, and *ret_exit its exit code. */
 int spawn_collect(const char *path, struct spawn_args *a, const char *input, struct strbuf *ret_output,
                   int *ret_exit, struct err *err);
 
 /* ---- a daemon for one job ---- */
 
-/* A daemon that serves a single `tutti run` and ends together with it. */
+/* A daemon that serves a single `tutti run` and ends together with that command. */
 struct private_daemon {
     char *dir;    /* temporary directory with its files */
     char *socket; /* path of its socket */
     char *log;    /* path of its log */
-    /* The write end of a pipe. The daemon exits when this end is closed. */
+    /* The write end of a pipe to the daemon. The daemon exits when this end is closed, even if this process
+     * is killed. */
     int pipe_fd;
     pid_t pid; /* -1 once it has exited */
 };
 
 /* Starts a private daemon in a new directory. Its socket appears a little later.
  *
- * `backend` may be NULL: then $TUTTI_BACKEND or "auto" applies. `machine` may be NULL: then the daemon
- * uses the devices of this computer. */
+ * If `backend` is NULL, $TUTTI_BACKEND or "auto" applies. If `machine` is NULL, the daemon uses the devices
+ * of this computer.
+ */
 int private_start(const char *backend, const char *machine, struct private_daemon *ret, struct err *err);
-/* Returns true while the daemon runs. If it has exited, `err` gets the end of its log. */
+/* Returns true while the private daemon runs. If the daemon has exited, `err` gets the end of its log. */
 bool private_alive(struct private_daemon *d, struct err *err);
-/* Ends the daemon, waits for its exit, and removes its directory. A running job writes a checkpoint first. */
+/* Ends the private daemon, waits until it has exited, and removes its directory. A running job first writes a
+ * checkpoint. */
 void private_end(struct private_daemon *d);
 
 #endif

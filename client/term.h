@@ -1,4 +1,4 @@
-/* The terminal: what it can display, a region at the bottom that is redrawn, and signals. */
+/* The terminal: what the terminal can display, a region at its bottom that is redrawn, and signals. */
 #ifndef CLIENT_TERM_H
 #define CLIENT_TERM_H
 
@@ -7,25 +7,25 @@
 #include "base/strbuf.h"
 #include "client/show.h"
 
-/* Returns the style for output to `fd`. A terminal has a width, and colours unless NO_COLOR is set or TERM
- * is "dumb". Other output is plain and has any width. */
+/* Returns the style for output to `fd`. A terminal has a width, and colours unless NO_COLOR is set or TERM is
+ * "dumb". A file or a pipe gets plain text without a limit of the width. */
 struct style term_style(int fd);
-/* Returns true when `fd` is a terminal that can move its cursor. */
+/* Returns true if `fd` is a terminal whose cursor can be moved. */
 bool term_is_terminal(int fd);
-/* Returns the number of rows of the terminal, or 24 when it is unknown. */
+/* Returns the number of rows of the terminal, or 24 if the number is unknown. */
 int term_rows(int fd);
 
-/* Starts to use the region on the terminal `fd`. A program has only one region. */
+/* Begins to draw a region at the bottom of the terminal `fd`. A program can have only one region. */
 void term_begin(int fd);
-/* Redraws the region with `lines`, and prints `above` permanently above it. Both consist of whole lines
- * and may be empty. Returns a negative errno when the terminal is gone. */
+/* Redraws the region with the text `lines`, and prints `above` permanently above the region. Both texts
+ * consist of whole lines and may be empty. Returns a negative errno if the terminal is gone. */
 int term_frame(const char *above, const char *lines);
-/* Ends the use of the region and shows the cursor again. The last frame stays. May be called without
- * term_begin. */
+/* Stops drawing the region and shows the cursor again. The last frame stays on the screen. May be called
+ * without term_begin. */
 void term_end(void);
 
-/* Installs the signal handlers. SIGINT and SIGTERM are counted, and the third one ends the program. SIGHUP
- * and SIGQUIT show the cursor and end the program. */
+/* Installs the signal handlers. SIGINT and SIGTERM are only counted, until the third of them ends the
+ * program. SIGHUP and SIGQUIT show the cursor again and end the program. */
 void term_catch_signals(void);
 int term_signals(void);     /* how many SIGINT and SIGTERM have arrived */
 int term_last_signal(void); /* the last of them; 0: none */

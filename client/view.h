@@ -1,4 +1,4 @@
-/* The live display of a job: a model that events keep up to date, and functions that draw it. */
+/* The live display of a job: a struct view that events keep up to date, and functions that draw it. */
 #ifndef CLIENT_VIEW_H
 #define CLIENT_VIEW_H
 
@@ -11,8 +11,8 @@
 
 #define VIEW_EVALS 4
 
-/* What is known about a job while it is followed. view_from_job fills in a zeroed view, and view_event
- * updates it. */
+/* What is known about a job while the job is followed. view_from_job fills in a zeroed view, and view_event
+ * updates the view. */
 struct view {
     char name[128], state[16], reason[160];
     uint64_t seq;                                   /* number of its newest event */
@@ -28,12 +28,13 @@ struct view {
 
 /* Fills in the view from the daemon's answer to `show`. */
 void view_from_job(struct view *v, const struct json *job);
-/* Updates the view with an event. Ignores an event that the view already includes. */
+/* Updates the view with an event. Ignores an event that the view already includes, which a lower number
+ * shows. */
 void view_event(struct view *v, const struct json *event);
 
-/* Appends the live display of the view for a terminal with `rows` rows. */
+/* Appends the live display of the view to `b`, for a terminal with `rows` rows. */
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows);
-/* Appends the progress as one line without a newline. Used when the output is not a terminal. */
+/* Appends the progress as one line without a newline. Used when the output goes to a file or a pipe. */
 void view_line(struct strbuf *b, const struct style *s, const struct view *v);
 
 #endif

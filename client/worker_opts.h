@@ -1,4 +1,4 @@
-/* For the commands that tutti-worker carries out: check, plan, profile, export and sample. The worker
+/* For the commands that tutti-worker carries out: check, plan, profile, export and sample. The worker program
  * replaces this process. */
 #ifndef CLIENT_WORKER_OPTS_H
 #define CLIENT_WORKER_OPTS_H
@@ -11,11 +11,11 @@
         JOB_FILE_OPT("peer", "SIZE", "limit copies between devices to SIZE bytes per second"),               \
         JOB_FILE_OPT("threads", "N", "threads that share one operation")
 
-/* Replaces this process by tutti-worker. --json is passed on. Returns only on failure: it then frees
+/* Replaces this process by tutti-worker, and passes --json on. Returns only on failure. In that case it frees
  * `args`, reports the failure and returns the exit code. */
 int worker_become(const struct client *c, struct spawn_args *args);
-/* Replaces this process by `tutti-worker MODE JOB`. The command's options and `more` are passed on. `more`
- * may be NULL. Returns only on failure, with the exit code. */
+/* Replaces this process by `tutti-worker MODE JOB`, and passes the command's options and `more` (may be NULL)
+ * on. Returns only on failure, with the exit code. */
 int worker_exec(const struct client *c, const char *mode, const char *job, const struct args *a,
                 struct spawn_args *more);
 

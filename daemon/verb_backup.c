@@ -16,13 +16,14 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-/* Bytes in one piece. A multiple of 3 whose base64 text fits into one line. */
+/* Number of bytes in one piece. It is a multiple of 3, so that base64 needs no padding, and the text of a
+ * piece fits into one line. */
 #define PIECE_BYTES 524286
-/* A copy is dropped if nobody fetches a piece of it for this time. */
+/* The copy is dropped if no client fetches a piece of it for this many milliseconds. */
 #define FORGET_MS 60000
 
-/* The copy that clients fetch. It is created for the first backup and lives as long as the daemon. Loop
- * thread only. */
+/* The copy of the state that clients fetch. The struct is created for the first backup and lives as long as
+ * the daemon. Loop thread only. */
 struct backup_copy {
     uint64_t number; /* number of the newest copy */
     int fd;          /* -1: no copy */
@@ -91,11 +92,11 @@ static void make(struct request *rq)
 
 /* ---- fetching the copy ---- */
 
-/* A read of one piece of the copy. The read runs in the pool. */
+/* A read of one piece of the copy. The read runs in the pool, because the disk may be slow. */
 struct piece {
     uv_work_t work;
     struct request *rq;
-    /* A duplicate of the copy's descriptor, so that the copy can be dropped during the read. */
+    /* A duplicate of the copy's descriptor, so that the copy can be dropped while the piece is being read. */
     int fd;
     uint64_t number; /* number of the copy */
     uint64_t offset, end;

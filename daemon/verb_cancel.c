@@ -16,7 +16,7 @@
 #include "daemon/state.h"
 #include "daemon/workers.h"
 
-/* A cancel that waits for the disk. */
+/* A request to cancel a job. Its answer waits until the change is on disk. */
 struct cancelling {
     struct request *rq;
     uint64_t id;
@@ -30,14 +30,15 @@ static void cancel_on_disk(void *ctx, int status)
     free(c);
 }
 
-/* Answers when the end of the job is on disk. Units are committed in order, so it waits for an empty unit. */
+/* Answers when the end of the job is on disk. Units are committed in order, so an empty unit that is
+ * committed now is on disk later than the end of the job. */
 static void reply_ended(struct cancelling *c)
 {
     state_commit(state_begin(c->rq->daemon->state), false, cancel_on_disk, c);
 }
 
-/* Changes the job to *to and saves it. If memory runs out, restores the job, answers with an error, and
- * returns false. */
+/* Changes the record of the job to *to and saves the job. If memory runs out, undoes the change, answers with
+ * an error, and returns false. */
 static bool change(struct cancelling *c, struct job *j, const struct job *to, const char *event,
                    const char *members)
 {
@@ -70,7 +71,7 @@ static void cancel_queued(struct cancelling *c, struct job *j)
     to.state = JOB_CANCELLED;
     to.reason = "";
     if (change(c, j, &to, "ended", "\"state\":\"cancelled\",\"exit\":130,\"error\":null"))
-        /* The cancelled job may have blocked the queue. Start the jobs that can start now. */
+        /* The cancelled job may have blocked the queue. Start the jobs behind it that can start now. */
         workers_schedule(d);
 }
 
@@ -98,8 +99,8 @@ static void cancel(struct request *rq, struct job *j)
     *c = (struct cancelling){rq, j->id};
     if (job_ended(j))
         reply_ended(c);
-    /* A worker in phase WORKER_ENDED is about to exit. There is no work to stop, so the job is treated as
-     * queued. */
+    /* A worker in phase WORKER_ENDED is about to exit, so there is no work to stop. The job is cancelled like
+     * a queued job. */
     else if (j->worker == NULL || j->worker->phase == WORKER_ENDED)
         cancel_queued(c, j);
     else

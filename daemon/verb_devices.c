@@ -1,4 +1,4 @@
-/* Method devices: lists the devices that this daemon hands out, and the job that has each device. */
+/* Method devices: lists the devices that this daemon hands out, and which job has each of them. */
 #include <inttypes.h>
 
 #include "daemon/server_verbs.h"
@@ -9,7 +9,7 @@ static void add_name(struct strbuf *b, const char *key, const char *text)
     strbuf_add_json(b, text);
 }
 
-/* Adds the facts about a real device that the last probe found. */
+/* Adds what the last probe found out about a real device: its name, its bus id and its memory. */
 static void add_real(struct strbuf *b, const struct inventory *o, uint32_t i)
 {
     const struct device_info *info = &o->topology.devices[i];

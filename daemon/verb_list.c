@@ -14,27 +14,28 @@
 #include "daemon/state.h"
 
 #define LIST_MOST 1000 /* jobs in one answer */
-/* Largest number of times that one page is read. It is read again if one of its jobs ends during the read. */
+/* One page is read from the state at most this many times. A page is read again if one of its jobs ends
+ * during the read. */
 #define MOST_READS 100
-/* No jobs are added above this length in bytes. One more job and the end of the answer still fit into the
- * line. */
+/* No job is added to an answer that is longer than this number of bytes. The 8192 bytes left are enough for
+ * one last job and the end of the line. */
 #define LIST_BYTES (WIRE_LINE_MAX - 8192)
 
-/* A job read from the state. */
+/* A job that was read from the state for one page. */
 struct listed {
     uint64_t id;
-    /* Offset and length of the job's text in `texts`. A live job has length 0, because memory has newer
-     * facts. */
+    /* Offset and length in bytes of the job's text in `texts`. A live job has length 0, because the record in
+     * memory is newer. */
     size_t at, bytes;
 };
 
-/* One request for a page of jobs. */
+/* One request for a page of jobs, until the page is answered. */
 struct list_page {
     struct request *rq;
     bool active;
     uint64_t after, ended_after_ms, limit;
     VEC(struct listed) jobs; /* jobs read from the state */
-    /* Texts of these jobs, one after the other. */
+    /* The texts of the jobs that were read from the state, one after the other. */
     struct strbuf texts;
     bool more; /* more jobs follow the answer */
     /* Set when the answer has no space for another job. */
@@ -45,7 +46,7 @@ struct list_page {
     uint64_t n; /* jobs in the answer */
 };
 
-/* Adds a job to the answer if there is space for it. Otherwise records that there are more jobs. */
+/* Adds a job to the answer if there is space for the job. Otherwise records that more jobs follow. */
 static void add_to_answer(struct list_page *l, const char *text, size_t bytes)
 {
     if (l->n == l->limit || l->answer.n > LIST_BYTES) {
@@ -107,8 +108,8 @@ static int take_listed(void *ctx, const struct state_job *disk)
     return 0;
 }
 
-/* Adds all jobs to the answer. Returns false if a job ended since it was read. The page must then be read
- * again. */
+/* Adds all jobs of the page to the answer. Returns false if a job has ended since it was read. In that case
+ * the page must be read again. */
 static bool add_all(struct list_page *l)
 {
     for (size_t i = 0; !l->full && i < l->jobs.n; i++) {
@@ -130,7 +131,7 @@ static void rows_taken(void *ctx, int status)
 {
     struct list_page *l = ctx;
     if (status == 0)
-        /* If memory ran out, the texts are incomplete, and none of them may be sent. */
+        /* If memory ran out during the read, the texts are incomplete, and none of them may be sent. */
         status = strbuf_status(&l->texts);
     bool good = status == 0 && !l->unreadable, again = good && !add_all(l);
     if (again && ++l->reads < MOST_READS) {

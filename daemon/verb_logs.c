@@ -1,4 +1,5 @@
-/* Method logs: returns the output of a job's workers from an offset on. The log is read in the pool. */
+/* Method logs: returns the output of a job's workers, starting at a given offset. The log file is read in the
+ * pool. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -49,8 +50,8 @@ static void reply_log(uv_work_t *work, int status)
         request_fail(l->rq, WIRE_INTERNAL, &err);
     } else {
         bool last = (uint64_t)l->n < l->limit;
-        /* A UTF-8 character that is cut off at the end waits for the next piece. The last piece is sent
-         * completely. */
+        /* If the bytes read end inside a UTF-8 character, this character is left for the next piece. The last
+         * piece of an ended job's log is sent completely. */
         size_t n = l->ended && last ? (size_t)l->n : utf8_whole_bytes(l->bytes, (size_t)l->n);
         if (n == 0 && l->n > 0 && !last)
             n = (size_t)l->n; /* the limit is smaller than one character */

@@ -1,4 +1,4 @@
-/* Method ping: answers with {}, so that a client can check whether the daemon serves. */
+/* Method ping: answers with {}, so that a client can find out whether the daemon serves. */
 #include "daemon/server_verbs.h"
 
 void verb_ping(struct request *rq)

@@ -1,5 +1,5 @@
-/* Method show: returns everything that is known about one job. A live job's facts are in memory and its
- * spec is in the state. An ended job is in the state only, and its answer is made in the pool. */
+/* Method show: returns everything that is known about one job. The facts about a live job are in memory, its
+ * spec is in the state. An ended job is only in the state, and its answer is made in the pool. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -11,11 +11,11 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-/* A show that waits for the state. */
+/* A request for one job that waits for a read from the state. */
 struct showing {
     struct request *rq;
     uint64_t id, seq;
-    /* The answer for a job that had ended when it was read. */
+    /* The answer, made in the pool if the job had already ended when it was read. */
     struct strbuf text;
 };
 
@@ -57,8 +57,8 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
 static void with_ended(void *ctx, int status)
 {
     struct showing *s = ctx;
-    /* EAGAIN means that the submit is not acknowledged yet, so clients see no such job. If memory ran out
-     * for the text, request_reply says so. */
+    /* EAGAIN means that the job's submit is not acknowledged yet, so clients must not see the job. If there
+     * was no memory for the text, request_reply answers with an error. */
     bool found = status == 0 && (s->text.n > 0 || strbuf_status(&s->text) < 0);
     if (found)
         request_reply(s->rq, &s->text);

@@ -32,16 +32,17 @@ struct submission {
     char *dir, *key;    /* key may be NULL */
     struct strbuf text; /* JSON text of the spec */
     uint64_t hash;      /* job_spec_hash of spec and dir */
-    /* NULL if the spec is wrong. spec_err then says why. */
+    /* The parsed spec. NULL if the spec is wrong. In that case spec_err says why. */
     struct spec *spec;
     struct err spec_err;
     /* loop thread only */
     struct request *rq;
     struct users_ask ask;
     uint64_t id;
-    /* The job that has the same key, as read from the state. NULL if there is none. */
+    /* The job with the same key that was read from the state. NULL if there is none. */
     struct job *found;
-    /* Why the submit is refused, as an error code. Used only if no other job has the same key. */
+    /* Negative errno of a refused submit. Not used if the state has a job with the same key, because that job
+     * is the answer. */
     int status;
     struct err refusal; /* the message for that refusal */
 };
@@ -93,7 +94,8 @@ static int fill(struct submission *s, const struct json *params, struct err *err
     if (strbuf_status(&s->text) < 0 || s->dir == NULL || (key != NULL && s->key == NULL))
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
     s->hash = job_spec_hash(s->text.at, dir);
-    /* A wrong spec is not refused here. If the key is taken, the answer must be about the key. */
+    /* Do not refuse a wrong spec here. If another job already has the key, the answer must be about the
+     * key. */
     const struct spec_options how = {.base_dir = dir};
     if (spec_read(spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
@@ -167,8 +169,8 @@ static void answer_found(void *ctx, int status)
     }
 }
 
-/* Refuses the submit, unless an ended job has the same key. A repeated submit gets its job back, even if
- * its spec would be refused now. */
+/* Refuses the submit, unless an ended job has the same key. A client that repeats its submit gets its job
+ * back, even if the spec would be refused now. */
 static void refuse_unless_known(struct submission *s, int r, const struct err *err)
 {
     char key[JOB_KEY_CHARS];
@@ -203,22 +205,22 @@ static void submit_on_disk(void *ctx, int status)
     } else if (status == -ENOMEM) {
         refuse_submit(s, status, NULL);
     } else {
-        /* The disk is full, or another job has the key (-EEXIST). refuse_full looks for such a job and
-         * answers with it. */
+        /* The disk is full, or an ended job has the same key (-EEXIST). refuse_full looks for such a job and,
+         * if there is one, answers with it. */
         refuse_full(s);
     }
 }
 
-/* Answers a submit whose key belongs to a live job. An empty unit, committed after that job's unit, is now
- * on disk. So it is known whether the job was stored. */
+/* Answers a submit whose key belongs to a live job. An empty unit that was committed after the unit of that
+ * job is now on disk. So it is known whether that job was stored. */
 static void duplicate_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;
     const struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
     (void)status;
     if (j == NULL || !j->on_disk) {
-        /* The first submit was given up, or its job has ended. refuse_full finds an ended job in the
-         * state. */
+        /* The job of the first submit was not stored, or has ended meanwhile. refuse_full finds an ended job
+         * in the state. */
         refuse_full(s);
         return;
     }
@@ -294,7 +296,7 @@ static void with_name(struct users_ask *ask, const char *user)
     if (before != NULL)
         answer_duplicate(s, before);
     else if (s->spec == NULL)
-        /* Every error in the spec counts as a wrong parameter. */
+        /* Every error in the spec is reported as a wrong parameter of the request. */
         refuse_unless_known(s, -EINVAL, &s->spec_err);
     else if ((r = add_submitted(s, user, &err)) < 0)
         refuse_unless_known(s, r, &err);

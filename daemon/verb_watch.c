@@ -1,4 +1,5 @@
-/* Method watch: sends new events to the client, or all events from a given number on. */
+/* Method watch: sends events to the client, starting with a given event number, or with the next new
+ * event. */
 #include <errno.h>
 #include <inttypes.h>
 

@@ -1,7 +1,7 @@
 /* Implements the messages of workers that worker_msgs.h describes. A connection belongs to a worker from its
  * hello on. Messages before a hello, and a hello with a wrong secret, change nothing.
  *
- * Some answers have to wait for the disk. Each of them refers to a struct worker_connection. This object
+ * Some answers have to wait for the disk. Each of them refers to a struct worker_connection. This struct
  * outlives the connection itself until the last of these answers has been sent.
  */
 #include "daemon/worker_msgs.h"
@@ -25,7 +25,7 @@
 struct worker_connection {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
-    /* NULL before the hello has come, and again when the worker is gone. */
+    /* The worker at the other end. NULL before its hello has come, and again when the worker is gone. */
     struct worker *worker;
     uint32_t refs; /* answers that wait for the disk */
 };
@@ -52,7 +52,7 @@ static void answer_error(struct worker_connection *c, const char *id, int code, 
     send_buf(c, &b);
 }
 
-/* An answer that waits for the disk. */
+/* An answer to a worker that waits until a change is on disk. */
 struct answer {
     struct worker_connection *conn;
     struct wire_msg msg; /* the request that is answered */
@@ -98,7 +98,7 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
         wire_end(&b);
         send_buf(a->conn, &b);
         w->phase = WORKER_RUNNING;
-        /* The time limit for the first step starts now. */
+        /* The worker gets its job now, so the time limit for its first step starts now. */
         w->moved_ms = daemon_now_ms(w->daemon);
         if (w->stop_sent && a->conn->connection != NULL)
             worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
@@ -155,8 +155,8 @@ static int take_hello(const struct json *params, struct hello *ret, struct err *
     return json_obj_end(&o);
 }
 
-/* Returns whether `secret` is the secret of the job's worker. The comparison takes constant time, so that
- * it reveals nothing. */
+/* Returns whether `secret` is the secret of the job's worker. The comparison always takes the same time, so
+ * that its duration reveals nothing about the secret. */
 static bool is_secret(const struct job *j, const char *secret)
 {
     char hash[SHA256_HEX_CHARS + 1];
@@ -167,7 +167,8 @@ static bool is_secret(const struct job *j, const char *secret)
     return differs == 0;
 }
 
-/* Returns the worker that sent this hello. Returns NULL if it is unknown or its secret is wrong. */
+/* Returns the worker that sent this hello. Returns NULL if no job expects such a worker or the secret is
+ * wrong. */
 static struct worker *known(struct worker_connection *c, const struct hello *h)
 {
     const struct job *j = jobs_find(c->daemon->jobs, h->job);
@@ -192,7 +193,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         answer_error(c, m->id, -ESRCH, "no job of this daemon waits for this worker");
         return;
     }
-    /* Close an older connection of the same worker. */
+    /* If the same worker still has an older connection, close that connection. */
     worker_msgs_hang_up(w);
     w->connection = c->connection;
     w->heard_ms = daemon_now_ms(c->daemon);
@@ -202,7 +203,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         if (w->phase == WORKER_SPAWNED)
             save_start(w, a);
         else
-            /* The worker sends its hello again because the first answer did not reach it. */
+            /* The worker repeats its hello because the answer to the first hello did not reach it. */
             start_on_disk(a, 0);
         return;
     }
@@ -218,7 +219,8 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
 
 /* ---- what it tells ---- */
 
-/* Replaces *to by the JSON text of the member `key`. Does nothing if the member is absent or null. */
+/* Replaces *to by the JSON text of the member `key` of `params`. Does nothing if the member is absent or
+ * null. */
 static void take_json(char **to, const struct json *params, const char *key)
 {
     const struct json *node = get_node(params, key);
@@ -228,8 +230,8 @@ static void take_json(char **to, const struct json *params, const char *key)
     *to = json_print(node);
 }
 
-/* Publishes a worker's message as an event. Members with a name that the event itself uses are left out.
- * So are members that are too long for clients. */
+/* Publishes a worker's message as an event. Leaves out members whose names the event itself uses, and members
+ * that would make the line too long for clients. */
 static void publish(struct worker *w, const char *event, const struct json *params)
 {
     static const char *const own[] = {"event", "job", "seq", "time_ms"};
@@ -251,7 +253,7 @@ static void publish(struct worker *w, const char *event, const struct json *para
     strbuf_finish(&b);
 }
 
-/* Stores the text that `tutti show` displays until the plan is ready. */
+/* Stores a text about the planning, which `tutti show` displays until the plan is ready. */
 static void on_planning(struct worker *w, const struct json *params, const char *text)
 {
     char says[64];
@@ -340,7 +342,7 @@ static const struct notice {
 static void on_notification(struct worker *w, const struct wire_msg *m)
 {
     if (w->phase == WORKER_ENDED)
-        /* After the outcome, no other message may change the job. */
+        /* The worker has already reported its outcome, so no other message may change the job. */
         return;
     for (size_t i = 0; i < sizeof notices / sizeof notices[0]; i++) {
         if (strcmp(notices[i].name, m->method) != 0)
@@ -374,8 +376,8 @@ static void take_stopped(struct worker *w, struct answer *a)
         attempt_failed(w->daemon, w->job, "was stopped, but not by the daemon", outcome_on_disk, a);
 }
 
-/* Returns the worker's error as a JSON object, or NULL if there is none. The daemon builds the object, so
- * that its form and length are certain. */
+/* Returns the worker's error as the text of a JSON object, or NULL if there is none. The daemon builds the
+ * object itself, so that its form and its length are certain. */
 static char *take_error(const struct json *params)
 {
     const struct json *e = json_get(params, "error");
@@ -436,7 +438,7 @@ static void on_outcome(struct worker *w, struct worker_connection *c, struct wir
     struct job *j = w->job;
     const char *state = get_text(m->params, "state");
     if (w->phase == WORKER_ENDED)
-        /* The worker has sent its outcome again. Only the first outcome gets an answer. */
+        /* The worker has repeated its outcome. Only the first outcome gets an answer. */
         return;
     take_json(&j->said.curve, m->params, "curve");
     take_json(&j->said.evals, m->params, "evals");

@@ -10,10 +10,12 @@
 
 #include "daemon/launch.h"
 
-/* Accepts a connection on worker.sock. The connection belongs to no worker until a valid hello has come. */
+/* Accepts a connection on worker.sock. The connection belongs to no worker until a valid hello arrives on
+ * it. */
 void worker_msgs_accept(struct daemon *d, uv_stream_t *listening);
 
-/* Asks a connected worker to stop. `reason` is "cancel", "limit" or "shutdown". */
+/* Asks a connected worker to stop. `reason` is "cancel", "limit" or "shutdown", and the worker gets it
+ * too. */
 void worker_msgs_stop(struct worker *w, const char *reason);
 
 /* Closes the worker's connection, if it has one. */

@@ -33,17 +33,19 @@
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS 200
-/* If the last tick was longer ago than this, in milliseconds, the daemon itself was stopped or starved. */
+/* If a tick comes later than this many milliseconds after the previous tick, the daemon itself was stopped or
+ * got no CPU time. */
 #define MOST_LATE_MS 1000
-/* Time in which a worker must exit after its outcome was answered. */
+/* Time in milliseconds that a worker has to exit after its outcome was answered. Then it is killed. */
 #define EXIT_WITHIN_MS 10000
-/* Time in which a worker must stop after a cancel or at its time limit. */
+/* Time in milliseconds that a worker has to stop after a cancel, or when the job's time limit is over. Then
+ * it is killed. */
 #define STOP_WITHIN_MS 60000
 
 struct workers {
     struct daemon *daemon;
     uv_timer_t tick;
-    /* Time of the last tick, or of the start of the timer. Loop clock. */
+    /* Time of the last tick, or of the start of the timer, on the loop's clock. */
     uint64_t tick_ms;
 };
 
@@ -91,13 +93,13 @@ static void took_outcome(struct worker *w)
 
 /* ---- starting ---- */
 
-/* Writes a secret of 128 random bits in hexadecimal. Nobody can guess it, so its plain SHA-256 can be
- * stored safely. */
+/* Writes a secret of 128 random bits in hexadecimal. Nobody can guess so many bits, so a plain SHA-256 of the
+ * secret can be stored safely. */
 static void draw_secret(char ret[LAUNCH_SECRET_CHARS + 1])
 {
     uint8_t bytes[LAUNCH_SECRET_CHARS / 2];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        /* getrandom cannot fail after the system has booted. */
+        /* getrandom cannot fail once the system has booted, so this line is never reached. */
         abort();
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
@@ -114,8 +116,8 @@ static void tell_pause(struct daemon *d)
     strbuf_finish(&b);
 }
 
-/* Makes the job fail instead of waiting for an administrator. For the private daemon of one `tutti run`,
- * whose user sees the error at once. */
+/* Makes the job fail, although the fault is not its own. Used by the private daemon of `tutti run`, whose
+ * user sees the error at once and need not wait for an administrator. */
 static void give_up_starting(struct daemon *d, struct job *j)
 {
     struct strbuf b = {0};
@@ -126,8 +128,8 @@ static void give_up_starting(struct daemon *d, struct job *j)
     strbuf_finish(&b);
 }
 
-/* Pauses all launches, because no worker can be started. The job `j` is not to blame and stays in the
- * queue. It is NULL if the probe could not be started. `what` describes the problem. */
+/* Pauses all launches, because no worker can be started for the reason `what`. The job `j` is not to blame
+ * and stays in the queue. `j` is NULL if the probe of the devices could not be started. */
 static void cannot_start(struct daemon *d, struct job *j, const char *what)
 {
     struct strbuf reason = {0};
@@ -156,7 +158,7 @@ static void took_job(struct worker *w)
     workers_schedule(d);
 }
 
-/* Handles the end of a worker that ended before it sent its hello. */
+/* Handles the end of a worker that ended before it sent its hello, and so before it had a job. */
 static void end_unstarted(struct worker *w, const char *how)
 {
     struct strbuf b = {0};
@@ -191,8 +193,8 @@ static void gone(struct worker *w, const char *how)
 
 static const struct worker_ops worker_ops = {took_job, took_outcome, gone};
 
-/* Returns whether a failure to open the log concerns only this job. Then a directory, link or special file
- * has the log's name. */
+/* Returns whether a failure to open the log file concerns only this job, because a directory, a link or a
+ * special file has the log's name. */
 static bool is_own_failure(int code)
 {
     return code == -EISDIR || code == -ELOOP || code == -ENXIO;
@@ -222,7 +224,7 @@ static void launch(struct daemon *d, struct job *j)
         return;
     }
     occupy_devices(d, j);
-    /* During a pause, took_job logs the launch when it has succeeded. */
+    /* During a pause, the launch is logged only when it has succeeded, by took_job. */
     if (!launch_paused(&d->pause))
         log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }
@@ -260,7 +262,7 @@ static struct job *next_job(struct daemon *d, const struct queue_machine *m, str
     return queue_next(d->jobs->live.at, d->jobs->live.n, m, daemon_now_ms(d), ret);
 }
 
-/* Starts the job `next` (may be NULL) with this lease, and then all other jobs that can start. */
+/* Starts the job `next` (may be NULL) with the lease `lease`, and then all other jobs that can start. */
 static void start_jobs(struct daemon *d, const struct queue_machine *m, struct job *next,
                        struct job_lease lease)
 {
@@ -296,7 +298,7 @@ void workers_schedule(struct daemon *d)
         r = devices_reprobe_first(d, next, on_reprobed, &err);
     if (r < 0) {
         cannot_start(d, NULL, err_text(&err, text, sizeof text));
-        /* Do not start this job, because the pause that has just begun also applies to it. */
+        /* Do not start this job, because the pause of launches that has just begun also applies to it. */
         next = NULL;
     }
     if (r <= 0)
@@ -314,7 +316,7 @@ static void ask_to_stop(struct worker *w, const char *reason, uint64_t within_ms
         return;
     w->stop_sent = true;
     if (w->phase == WORKER_SPAWNED)
-        /* This worker has no job yet, so it has nothing to save. */
+        /* This worker has no job yet, so there is nothing to save before the kill. */
         launch_signal(w, SIGKILL);
     else if (w->connection != NULL)
         worker_msgs_stop(w, reason);
@@ -377,8 +379,8 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
     }
 }
 
-/* Restarts the timeouts of all workers. Used after the daemon itself did not run for a while, because
- * their messages may be unread. */
+/* Restarts the timeouts of all workers. Called when the daemon itself did not run for a while, because it may
+ * not have read their messages yet. */
 static void forgive_silence(struct daemon *d, uint64_t now)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -404,13 +406,13 @@ static void on_tick(uv_timer_t *t)
 
 /* ---- start and end ---- */
 
-/* Adopts the workers that an earlier daemon left running. A worker that died meanwhile, most likely in a
- * reboot, does not count as a failure. */
+/* Adopts the workers that an earlier daemon left running. A worker that died in the meantime, most likely in
+ * a reboot, does not count as a failure of its job. */
 static void adopt(struct daemon *d)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++) {
         struct job *j = d->jobs->live.at[i];
-        /* The job was cancelled, but the earlier daemon ended before the worker took the job. */
+        /* A user cancelled the job, but the earlier daemon ended before a worker took the job. */
         if (j->state == JOB_QUEUED && j->cancel)
             attempt_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
         if (j->state != JOB_RUNNING && j->state != JOB_STOPPING)
@@ -419,7 +421,7 @@ static void adopt(struct daemon *d)
             log_info("job %" PRIu64 ": worker %ld is alive and was adopted", j->id, (long)j->process.pid);
             occupy_devices(d, j);
             if (j->secret_in_clear)
-                /* Replace the secret on disk by its hash. */
+                /* Save the job, so that the worker's secret on disk is replaced by its hash. */
                 jobs_save(d->jobs, j, NULL, NULL, NULL, NULL);
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
                 inventory_count_own(&d->inventory, j->lease.devices[k]);
