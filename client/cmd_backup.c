@@ -91,8 +91,8 @@ static int sync_parent(const char *path, struct err *err)
                : 0;
 }
 
-/* Creates the temporary file. Only the owner may read it, because it contains the specs and paths of all
- * jobs. */
+/* Creates the temporary file. Only its owner may read the file, because it contains the specs and paths of
+ * all jobs. */
 static int open_fresh(struct backup_file *c, struct err *err)
 {
     if (snprintf(c->fresh, sizeof c->fresh, "%s.%ld.new", c->path, (long)getpid()) >= (int)sizeof c->fresh)

@@ -1,4 +1,5 @@
-/* tutti cancel: asks jobs to write a checkpoint and stop. With --now the jobs stop at once. */
+/* tutti cancel: asks jobs to write a checkpoint and stop. With --now the jobs stop at once, without a
+ * checkpoint. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,7 @@ static int run_cancel(struct client *c, const struct args *a)
         exit = cancel(c, t, id, opts_has(a, "now"), &out);
     }
     tutti_close(t);
-    /* With --json, a failure prints the error object and no other output. */
+    /* With --json, the error object of a failure must be the only output, so the jobs are not printed. */
     if (!c->json)
         strbuf_add(&b, out.at != NULL ? out.at : "");
     else if (exit == CLIENT_DONE)

@@ -1,4 +1,4 @@
-/* tutti check: checks that a job is valid and fits the machine. It needs no daemon. */
+/* tutti check: checks that a job is valid and fits the machine. The command needs no daemon. */
 #include "client/worker_opts.h"
 
 static const struct opt opts[] = {

@@ -16,7 +16,8 @@ static const struct column virtual_columns[] = {
     {.title = "JOB", .right = true},
 };
 
-/* The columns for real devices. FREE is the free memory when the daemon last looked. */
+/* The columns of the table for real devices. FREE is the memory that was free when the daemon last probed the
+ * device. */
 static const struct column real_columns[] = {
     {.title = "DEVICE", .right = true},
     {.title = "NAME", .least = 8},
@@ -109,8 +110,8 @@ static void add_marks(struct strbuf *b, const struct style *s, const struct json
             add_mark(b, s, d);
 }
 
-/* Appends the reason why the daemon cannot start workers, since when, and the number of tries. Appends
- * nothing when `pause` is NULL. */
+/* Appends why the daemon cannot start workers, since when, and how often it has tried. Appends nothing if
+ * `pause` is NULL. */
 static void add_pause(struct strbuf *b, const struct style *s, const struct json *pause)
 {
     uint64_t since;

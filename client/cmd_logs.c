@@ -1,4 +1,4 @@
-/* tutti logs: prints the log of a job. The daemon sends the log in chunks. */
+/* tutti logs: prints the log of a job. The daemon sends the log in chunks of up to 64 KiB. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ struct log_reader {
     bool end;        /* the log is complete and was read */
 };
 
-/* Reads and prints the next chunk. Stores the number of log bytes in the chunk in *ret_bytes. */
+/* Reads the next chunk of the log and prints it. *ret_bytes gets the number of log bytes in the chunk. */
 static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes, struct err *err)
 {
     struct strbuf params = {0}, b = {0};
@@ -54,7 +54,8 @@ static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes
     return 0;
 }
 
-/* Prints the log chunk by chunk. Without --follow, it stops at the end of the log, where a chunk is empty. */
+/* Prints the log chunk by chunk. Without --follow, stops at the first empty chunk, which marks the end of the
+ * log. */
 static int read_all(struct log_reader *r, struct tutti **t, struct err *err)
 {
     while (!r->end && !client_print_failed()) {

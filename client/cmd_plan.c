@@ -1,4 +1,5 @@
-/* tutti plan: prints the plan for a job, or a plan made from a profile alone. It needs no daemon. */
+/* tutti plan: prints the plan for a job, or a plan that is made from a profile alone. The command needs no
+ * daemon. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -26,10 +27,11 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Runs `tutti plan --rules`, which simulates a schedule that the options describe. */
+/* Runs `tutti plan --rules`, which simulates a schedule that the user describes by options. */
 static int run_rules(struct client *c, const struct args *a)
 {
-    /* The worker refuses svg and trace here, because a schedule has no instructions to show. */
+    /* The options svg and trace are passed on only so that the worker refuses them: a schedule has no
+     * instructions to show. */
     static const char *const passed[] = {"batch",         "form",      "micro-batch-bwd", "micro-batch-fwd",
                                          "packs-bwd",     "packs-fwd", "profile",         "svg",
                                          "task-overhead", "trace"};

@@ -1,5 +1,5 @@
-/* tutti profile: measures the layers of a job on this machine. Later plans use the times. It needs no
- * daemon. */
+/* tutti profile: measures how long the layers of a job take on this machine. Later plans use the measured
+ * times. The command needs no daemon. */
 #include "client/worker_opts.h"
 
 static const struct opt opts[] = {

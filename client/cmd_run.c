@@ -1,4 +1,5 @@
-/* tutti run: trains one job in the foreground. It starts a private daemon that ends with this command. */
+/* tutti run: trains one job in the foreground. The command starts a private daemon, which ends with the
+ * command. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -38,7 +39,8 @@ static int connect_private(const struct client *c, struct private_daemon *d, str
     return r;
 }
 
-/* Says that Ctrl-C stopped the job, and how to continue it. Returns the exit code for the signal. */
+/* Tells the user that Ctrl-C stopped the job, and how to continue the job. Returns the exit code for the
+ * signal. */
 static int say_stopped(const struct client *c, const struct json *job, const char *path)
 {
     bool from_file = strcmp(path, "-") != 0;

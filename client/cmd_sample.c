@@ -1,4 +1,5 @@
-/* tutti sample: continues a text with a trained gpt2 or llama model. This process turns into tutti-worker. */
+/* tutti sample: continues a text with a trained gpt2 or llama model. tutti-worker replaces this process and
+ * does the work. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* tutti show: prints everything known about a job, or only its spec. It can also copy the job's trace to a
- * file. */
+/* tutti show: prints everything that is known about a job, or only its spec. It can also copy the job's trace
+ * to a file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -22,12 +22,13 @@ static const struct opt opts[] = {
 
 /* ---- the trace ---- */
 
-/* Copies all bytes from `from` to `to`. A terminal gets scrubbed text instead of the exact bytes. Messages
- * call the target `name`. */
+/* Copies all bytes from the descriptor `from` to `to`. A terminal gets scrubbed text instead of the exact
+ * bytes. Error messages call the target `name`. */
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    /* The number of bytes kept from the last chunk, where a character was cut off. */
+    /* Number of bytes at the start of `chunk` that are left from the last read, which ended inside a
+     * character. */
     size_t have = 0;
     for (;;) {
         ssize_t n = read(from, chunk + have, sizeof chunk - have);

@@ -1,4 +1,4 @@
-/* tutti submit: checks a job as this user and adds it to the daemon's queue. */
+/* tutti submit: checks a job with the rights of this user and adds the job to the daemon's queue. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Fails when --backend differs from the daemon's backend, so that the job does not run on the wrong
+/* Fails if the user asks for another backend than the daemon has. Otherwise the job would run on the wrong
  * devices. */
 static int check_backend(const struct json *machine, const struct args *a, struct err *err)
 {
@@ -87,7 +87,7 @@ static int submit(const struct client *c, struct tutti **t, const char *spec, co
         return client_fail(c, &err);
     o.id = get_count_or(job.result, "id", 0);
     bool watch = opts_has(a, "watch");
-    /* With --watch and --json, the events describe the job already, so nothing is printed here. */
+    /* With --watch and --json, the events that are printed later describe the job, so print nothing here. */
     if (!(watch && c->json))
         exit = print_job(c, job.result);
     wire_msg_finish(&job);

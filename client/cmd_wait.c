@@ -1,4 +1,4 @@
-/* tutti wait: waits until jobs have ended and prints the outcome of each job. */
+/* tutti wait: waits until the given jobs have ended, and prints the outcome of each job. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +18,14 @@ struct job_waiter {
     const struct client *c;
     struct tutti *t;
     uint64_t *ids;
-    /* For each job that has ended, the daemon's answer to `show`. Zeroed for the other jobs. */
+    /* For each job that has ended, the daemon's answer to `show`. The entries of the other jobs are
+     * zeroed. */
     struct wire_msg *jobs;
     int n;    /* jobs */
     int left; /* jobs that have not ended */
 };
 
-/* Asks the daemon whether job `i` has ended. Does nothing if that is already known. */
+/* Asks the daemon whether job `i` has ended. Does nothing if the end of the job is already known. */
 static int look(struct job_waiter *w, int i, struct err *err)
 {
     struct wire_msg m = {0};
@@ -42,8 +43,8 @@ static int look(struct job_waiter *w, int i, struct err *err)
     return 0;
 }
 
-/* Subscribes to events and then looks at every job. In this order no job's end can be missed. With several
- * jobs, it subscribes to the events of all jobs. */
+/* Subscribes to events first and then looks at every job, so that no job can end unnoticed in between. For
+ * several jobs, subscribes to the events of all jobs. */
 static int watch_jobs(struct job_waiter *w, struct err *err)
 {
     struct wire_msg m = {0};
@@ -54,8 +55,8 @@ static int watch_jobs(struct job_waiter *w, struct err *err)
     return r;
 }
 
-/* Handles an event. After "ended", it asks about that job. After "gap", some events were missed, so it
- * asks about all jobs. */
+/* Handles an event. After "ended", asks about the job that ended. After "gap", asks about all jobs, because
+ * the event of a job's end may have been missed. */
 static int on_job_event(struct job_waiter *w, const struct json *e, struct err *err)
 {
     const char *name = get_text(e, "event");

@@ -22,7 +22,8 @@
 
 #define FRAME_NS 120000000ull  /* least time between two frames */
 #define LINE_NS  2000000000ull /* least time between two lines about progress */
-/* The time between two requests for the whole curve. Events carry only some of the steps. */
+/* Time between two requests for the whole curve. They are needed because events carry only some of the
+ * steps. */
 #define FRESH_NS     2000000000ull
 #define IDLE_MS      250            /* longest wait for an event */
 #define RETRY_NS     60000000000ull /* how long to try to reconnect */
@@ -30,7 +31,7 @@
 
 enum display { DISPLAY_NONE, DISPLAY_JSON, DISPLAY_LINES, DISPLAY_LIVE };
 
-/* The state of following one job. */
+/* Everything that follow() keeps while it follows one job. */
 struct follower {
     const struct client *c;
     const struct follow_options *o;
@@ -76,8 +77,8 @@ static void choose_display(struct follower *f)
         term_begin(f->fd);
 }
 
-/* Shows a line above the live display, or prints it when there is none. If `own` is true, it is printed on
- * standard error as this program's own message. */
+/* Shows a line above the live display, or prints the line if there is no live display. If `own` is true, the
+ * line is a message of this program and goes to standard error. */
 static void say(struct follower *f, const char *line, bool own)
 {
     struct strbuf b = {0};
@@ -92,7 +93,7 @@ static void say(struct follower *f, const char *line, bool own)
     }
 }
 
-/* Draws the live display. If `last` is true, removes it and leaves only the lines above it. */
+/* Draws the live display. If `last` is true, removes the display and leaves only the lines above it. */
 static int draw_frame(struct follower *f, bool last)
 {
     struct style s = term_style(f->fd);
@@ -108,7 +109,7 @@ static int draw_frame(struct follower *f, bool last)
     return r;
 }
 
-/* Redraws the live display if it has changed and the last frame is old enough. */
+/* Redraws the live display if something has changed and the last frame is old enough. */
 static int update_display(struct follower *f)
 {
     uint64_t now = clock_now_ns();
@@ -117,7 +118,8 @@ static int update_display(struct follower *f)
     return draw_frame(f, false);
 }
 
-/* Prints a progress line, unless the last one was printed a moment ago. The last step always gets a line. */
+/* Prints a line about the progress, unless such a line was printed a moment ago. The last training step
+ * always gets a line. */
 static void show_progress_line(struct follower *f)
 {
     uint64_t now = clock_now_ns();
@@ -134,7 +136,7 @@ static void show_progress_line(struct follower *f)
 
 /* ---- the job ---- */
 
-/* Asks the daemon for the current state of the job. */
+/* Asks the daemon for the current state of the job, and updates the view. */
 static int refresh(struct follower *f, struct err *err)
 {
     struct wire_msg m = {0};
@@ -149,8 +151,8 @@ static int refresh(struct follower *f, struct err *err)
     return 0;
 }
 
-/* Subscribes to the job's events and asks for its state. If `since` is true, the daemon also sends past
- * events after f->seq. */
+/* Subscribes to the job's events and asks for the job's state. If `since` is true, the daemon also sends the
+ * past events after number f->seq. */
 static int watch_job(struct follower *f, bool since, struct err *err)
 {
     struct wire_msg m = {0};
@@ -169,8 +171,8 @@ static int watch_job(struct follower *f, bool since, struct err *err)
     return refresh(f, err);
 }
 
-/* Returns true when the event concerns this job. Events of job 0 do so too: they say whether the daemon
- * can start workers. */
+/* Returns true if the event concerns this job. Events of job 0 concern every queued job, because they say
+ * whether the daemon can start workers. */
 static bool concerns(const struct follower *f, const struct json *e)
 {
     uint64_t job = get_count_or(e, "job", f->o->id);
@@ -186,7 +188,7 @@ static int on_event(struct follower *f, const struct json *e, struct err *err)
     if (!concerns(f, e))
         return 0;
     if (get_count(e, "seq", &seq)) {
-        /* Skips an event that this connection has already received from an earlier watch. */
+        /* Skip an event that an earlier subscription has already delivered. */
         if (seq <= f->seq && strcmp(name, "gap") != 0)
             return 0;
         f->seq = seq > f->seq ? seq : f->seq;
@@ -233,7 +235,7 @@ int follow_reconnect(const struct client *c, struct private_daemon *daemon, stru
     return r;
 }
 
-/* Connects and subscribes again after the connection was lost. */
+/* Connects to the daemon and subscribes to events again after the connection was lost. */
 static int reattach(struct follower *f, struct err *err)
 {
     uint64_t until = clock_now_ns() + RETRY_NS;
@@ -254,8 +256,8 @@ static int reattach(struct follower *f, struct err *err)
     return r;
 }
 
-/* Reacts to Ctrl-C. In `tutti run`, the first signal stops the job after a checkpoint, and the second
- * stops it at once. In other commands the job continues, and the result 1 ends the loop. */
+/* Reacts to Ctrl-C. In `tutti run`, the first signal stops the job after a checkpoint, and the second signal
+ * stops it at once. In other commands the job continues, and the function returns 1 to end the loop. */
 static int on_signals(struct follower *f, struct err *err)
 {
     int n = term_signals();
@@ -280,13 +282,14 @@ static int on_signals(struct follower *f, struct err *err)
 
 /* ---- the loop ---- */
 
-/* Waits up to a quarter of a second for an event and updates the display. */
+/* Waits up to a quarter of a second for an event, handles the event, and updates the display. */
 static int turn(struct follower *f, struct err *err)
 {
     struct wire_msg m = {0};
     int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
                        &m, err);
-    /* No event may be waiting (r == 0), because all events are shown before the job counts as ended. */
+    /* r == 0 means that no event is waiting. Only then may the job count as ended, so that all its events are
+     * shown. */
     f->ended = r == 0 && follow_ended(f->job.result);
     f->dirty = true;
     if (r > 0) {
@@ -300,7 +303,7 @@ static int turn(struct follower *f, struct err *err)
     return r;
 }
 
-/* Follows the job. Returns 0 when the job has ended, 1 when a signal arrived, or a negative errno. */
+/* Follows the job. Returns 0 if the job has ended, 1 if a signal arrived, or a negative errno. */
 static int loop(struct follower *f, struct err *err)
 {
     int r = watch_job(f, f->o->has_since, err);

@@ -1,5 +1,5 @@
-/* Implements job_file.h. A JSON tree of base/json cannot be changed, so an option is applied while the
- * spec is printed again. */
+/* Implements job_file.h. The JSON trees of base/json cannot be changed. So an option is applied while the
+ * spec is printed as text again. */
 #include "client/job_file.h"
 
 #include <errno.h>
@@ -41,14 +41,14 @@ static int read_file(const char *path, struct strbuf *b, struct err *err)
 
 /* ---- editing ---- */
 
-/* A change to one member of an object. */
+/* A change to one member of a JSON object. */
 struct edit {
     const char *key;
     char *value; /* new value as JSON; NULL: unchanged */
 };
 
-/* Prints the object as JSON with the edits applied. The caller frees the text. `object` may be NULL, which
- * means an empty object. */
+/* Prints the object as JSON with the edits applied. The caller frees the text. If `object` is NULL, it counts
+ * as an empty object. */
 static char *print_edited(const struct json *object, const struct edit *edits, int n)
 {
     struct strbuf b = {0};
@@ -78,7 +78,7 @@ static char *print_edited(const struct json *object, const struct edit *edits, i
     return b.at;
 }
 
-/* Returns `text` as a JSON string that the caller frees. Returns NULL when `text` is NULL. */
+/* Returns `text` as a JSON string, which the caller frees. Returns NULL if `text` is NULL. */
 static char *quoted(const char *text)
 {
     struct strbuf b = {0};
@@ -87,8 +87,8 @@ static char *quoted(const char *text)
     return b.at;
 }
 
-/* Reads a size option and stores the number of bytes in *ret as text. The caller frees *ret. Without the
- * option, *ret is unchanged. */
+/* Reads the option `name`, a size such as 64MiB, and stores the number of bytes in *ret as text. The caller
+ * frees *ret. If the option was not given, *ret stays unchanged. */
 static int size_flag(const struct args *a, const char *name, char **ret, struct err *err)
 {
     const char *text = opts_get(a, name);
@@ -108,8 +108,8 @@ static int size_flag(const struct args *a, const char *name, char **ret, struct 
     return 0;
 }
 
-/* Applies the edits to a section of the spec and returns it as JSON. Returns NULL when nothing changes. A
- * section that is not an object is left for the check to report. */
+/* Applies the edits to a section of the spec and returns the section as JSON. Returns NULL if nothing
+ * changes, or if the section is not an object. The later check reports that error. */
 static char *edit_section(const struct json *spec, const char *section, struct edit *edits, int n)
 {
     const struct json *node = json_get(spec, section);
@@ -119,7 +119,7 @@ static char *edit_section(const struct json *spec, const char *section, struct e
     return any && (node == NULL || json_type(node) == JSON_OBJECT) ? print_edited(node, edits, n) : NULL;
 }
 
-/* Applies the options of the command line to the spec. Stores the result in *ret as JSON. */
+/* Applies the options of the command line to the spec, and stores the new spec in *ret as JSON. */
 static int apply_flags(const struct json *spec, const struct args *a, char **ret, struct err *err)
 {
     struct edit resources[] = {{"devices", NULL}, {"device_memory", NULL}, {"host_memory", NULL}};
@@ -179,7 +179,7 @@ void job_file_pass_flags(const struct args *a, struct spawn_args *to)
 
 /* ---- checking ---- */
 
-/* Returns the greatest number of devices that the spec asks for. */
+/* Returns the largest number of devices that the spec asks for. */
 static uint64_t wanted_devices(const struct json *spec)
 {
     const struct json *resources = get_object(spec, "resources"), *range = get_object(resources, "devices");
@@ -195,8 +195,8 @@ static void add_number(struct spawn_args *to, const char *option, uint64_t n)
     spawn_add_option(to, option, text);
 }
 
-/* Returns the smaller of the daemon's size `server` and the spec's resources.`key`. 0 means that a size is
- * unknown. */
+/* Returns the smaller of two sizes in bytes: the daemon's `server` and the spec's resources.`key`. A size of
+ * 0 is unknown and does not count. */
 static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
 {
     const struct json *node = get_node(get_object(spec, "resources"), key);
@@ -207,7 +207,7 @@ static uint64_t least_of(const struct json *spec, const char *key, uint64_t serv
     return server;
 }
 
-/* Passes the daemon's description of its devices to the worker. The worker chooses devices from it. */
+/* Passes the daemon's description of its devices to the worker, which then chooses devices from it. */
 static void add_topology(const struct json *spec, const struct json *machine, struct spawn_args *to)
 {
     uint64_t host = least_of(spec, "host_memory", get_count_or(machine, "host_memory_bytes", 0));
@@ -243,7 +243,7 @@ void job_file_machine_args(const struct json *spec, const struct json *machine, 
         add_number(to, "--host-memory", host);
 }
 
-/* Reports why the check failed, from the JSON that the worker printed. Returns the exit code. */
+/* Reports why the check failed. `text` is the JSON that the worker printed. Returns the exit code. */
 static int report_verdict(const struct client *c, const char *text, size_t bytes, int exit)
 {
     struct json *verdict = NULL;

@@ -1,4 +1,4 @@
-/* The main program of tutti: finds the command in the table, parses its options, and runs it. */
+/* The main program of tutti: finds the command in the table of commands, parses its options, and runs it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -16,7 +16,7 @@ const struct client_command *const commands[] = {
     &cmd_show,   &cmd_submit, &cmd_version, &cmd_wait,    &cmd_watch,  NULL,
 };
 
-/* The names of commands that are planned but do not exist yet. */
+/* Names of commands that are planned but do not exist yet. The error message for them says so. */
 static const char *const later[] = {"doctor",  "drain",  "hold", "metrics", "pause",
                                     "release", "resume", "top",  "users",   NULL};
 
@@ -33,8 +33,8 @@ static const struct opt global_opts[] = {
     {0},
 };
 
-/* Opens /dev/null for each standard descriptor that is closed. Otherwise a file could get its number, and
- * messages would go into that file. */
+/* Opens /dev/null for each standard descriptor that is closed. Otherwise the next file that is opened would
+ * get the descriptor 0, 1 or 2, and messages would be written into that file. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -45,8 +45,8 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* Returns true when --json is among the arguments. It decides how errors in the other options are
- * reported. */
+/* Returns true if --json is among the arguments. This must be known before the options are parsed, because
+ * errors in them are reported as JSON too. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -83,7 +83,7 @@ int command_unknown(const struct client *c, const char *name)
     return client_fail_as(c, CLIENT_USAGE, &err);
 }
 
-/* Checks the number of words that are not options against the command's limits. */
+/* Checks that the number of words that are not options lies within the command's limits. */
 static int check_words(const struct client_command *cmd, const struct args *a, struct err *err)
 {
     if (a->n_rest < cmd->least)
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
 {
     struct client c = {.json = asks_for_json(argc, argv)};
     open_standard_descriptors();
-    /* LC_NUMERIC stays "C", because numbers in JSON need a decimal point. */
+    /* Set only LC_CTYPE. LC_NUMERIC stays "C", because numbers in JSON need a decimal point. */
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
     return client_end(run_line(&c, argc > 0 ? argc - 1 : 0, argv + 1));

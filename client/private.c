@@ -1,11 +1,12 @@
 /* Implements the private daemon of `tutti run`, declared in spawn.h.
  *
- * The daemon has a directory of its own, and reads from a pipe whose write end only this process
- * holds. However this process ends, the daemon then sees the end of the pipe, asks its job to write
- * a checkpoint, and exits.
+ * The daemon has a directory of its own, and reads from a pipe whose write end only this process holds.
+ * However this process ends, the daemon then sees the end of the pipe, asks its job to write a checkpoint,
+ * and exits.
  *
- * The daemon runs in a session of its own, so that Ctrl-C reaches only this process, which
- * decides what to do. */
+ * The daemon runs in a session of its own, so that Ctrl-C reaches only this process, which decides what to
+ * do.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,14 +26,15 @@
 #define DIR_NAME     "tutti-run-XXXXXX"
 #define LOG_SHOWN    600 /* bytes of the log in a message */
 #define REMOVE_DEPTH 8   /* how deep directories are removed */
-/* The time that the daemon may take to exit. The job's checkpoint may take 60 s of it. */
+/* Time in nanoseconds that the private daemon has to exit: 90 s, of which its job may need 60 s to write a
+ * checkpoint. */
 #define END_NS  90000000000ull
 #define POLL_NS 20000000ull
 
 /* ---- the directory ---- */
 
-/* Creates the daemon's directory where the path of its socket is short enough. Returns its path, which the
- * caller frees, or NULL. */
+/* Creates a directory for the private daemon, in a place where the path of the socket is short enough.
+ * Returns the directory's path, which the caller frees, or NULL. */
 static char *make_dir(struct err *err)
 {
     const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
@@ -83,8 +85,8 @@ static char *below(const char *dir, const char *name)
 
 /* ---- the process ---- */
 
-/* Executes the daemon in the child process. Its output goes to the log. An argument tells it the
- * descriptor of the pipe's read end. */
+/* Runs in the forked child and replaces it by the daemon. The daemon's output goes to the file `log`. One of
+ * its arguments names the read end of the pipe, so this descriptor must stay open. */
 static void become_daemon(const char *path, char **argv, const char *log, int pipe_end)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -145,7 +147,8 @@ int private_start(const char *backend, const char *machine, struct private_daemo
     return r;
 }
 
-/* Copies the end of the log to `ret`. Line breaks become blanks, so that it fits a message. */
+/* Copies the end of the log to `ret`. Line breaks become blanks, so that the text fits into a message of one
+ * line. */
 static void log_tail(const char *log, char *ret, size_t size)
 {
     int fd = open(log, O_RDONLY | O_CLOEXEC);

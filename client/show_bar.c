@@ -1,4 +1,4 @@
-/* Draws a progress bar. If Unicode is available, the bar grows by eighths of a character. */
+/* Draws a progress bar. If the terminal has Unicode, the bar grows by eighths of a character. */
 #include <math.h>
 
 #include "client/show.h"
@@ -12,7 +12,7 @@ void show_bar(struct strbuf *b, const struct style *s, double share, int width)
         share = 0;
     if (share > 1)
         share = 1;
-    /* The share is rounded down, so that the bar is full only when everything is done. */
+    /* Round the share down, so that the bar is full only when everything is done. */
     int steps = (int)floor(share * inner * (s->unicode ? 8 : 1) + 1e-9),
         full = s->unicode ? steps / 8 : steps;
     int part = s->unicode ? steps % 8 : 0, rest = inner - full - (part > 0);

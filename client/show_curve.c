@@ -23,14 +23,15 @@ struct canvas {
     unsigned char *dots;
 };
 
-/* The ranges that the drawing covers. */
+/* The ranges of training steps and of values that the drawing covers. */
 struct curve_scale {
     uint64_t first, last; /* steps, from left to right */
     double low, high;     /* values, from bottom to top */
     bool log;             /* the scale of the values is logarithmic */
 };
 
-/* The points of a curve. The mean of the pending values is the last point. */
+/* The points of a curve. The last point is the mean of the values that the curve has not yet made into a
+ * point. */
 struct points {
     struct curve_point at[CURVE_POINTS + 1];
     int n;
@@ -62,16 +63,16 @@ static double at_scale(const struct curve_scale *s, double v)
     return s->log ? log(v) : v;
 }
 
-/* Returns the row of dots for a value. Row 0 is the top row. */
+/* Returns the row of dots in which a value is drawn. Row 0 is the top row. */
 static int dot_row(const struct curve_scale *s, double v, int height)
 {
-    /* All values are halved, because the difference of two huge values could overflow. */
+    /* Halve all values, because the difference of two huge values could overflow. */
     double low = at_scale(s, s->low) / 2, high = at_scale(s, s->high) / 2;
     double share = high > low ? (at_scale(s, v) / 2 - low) / (high - low) : 0.5;
     return (int)lround((1 - fmax(0, fmin(1, share))) * (height - 1));
 }
 
-/* Stores in ret[x] the mean of the points in column `x`, or NAN when it has no points. */
+/* Stores in ret[x] the mean of the points that fall into column `x` of dots, or NAN if no point does. */
 static void spread(const struct points *p, const struct curve_scale *s, int width, double *ret)
 {
     int *n = xcalloc((size_t)width, sizeof *n);
@@ -86,7 +87,8 @@ static void spread(const struct points *p, const struct curve_scale *s, int widt
     free(n);
 }
 
-/* Fills the columns without points by interpolation. The first and the last column always have a value. */
+/* Fills the columns without points by interpolation between their neighbours. The first and the last column
+ * always have a value. */
 static void fill_gaps(double *v, int width)
 {
     for (int x = 1, left = 0; x < width; x++) {
@@ -98,7 +100,7 @@ static void fill_gaps(double *v, int width)
     }
 }
 
-/* Sets the dots of the curve. Connects each column with the column before it. */
+/* Sets the dots of the curve, and connects each column of dots with the column before it. */
 static void draw_line(struct canvas *c, const struct curve_scale *s, const double *v)
 {
     for (int x = 0, before = 0; x < c->width; x++) {
@@ -141,7 +143,7 @@ static void add_ascii_cell(struct strbuf *b, const struct canvas *c, int x, int 
     strbuf_add(b, upper && lower ? ":" : upper ? "'" : lower ? "." : " ");
 }
 
-/* Appends one line of the curve. It ends after the last dot, without trailing blanks. */
+/* Appends one line of the curve. The line ends after its last dot, so that it has no trailing blanks. */
 static void add_dot_row(struct strbuf *b, const struct style *s, const struct canvas *c, int columns, int y)
 {
     size_t end = b->n;

@@ -1,4 +1,4 @@
-/* Renders events as lines for people. Each function below appends the line for one kind of event. */
+/* Renders events as lines for people. Each function appends the line for one kind of event. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ static void started(struct strbuf *b, const struct style *s, const struct json *
         strbuf_addf(b, ", attempt %" PRIu64, attempt);
 }
 
-/* A plan with fewer tasks is made so quickly that no line is shown for it. */
+/* A plan of fewer tasks than this is made so quickly that no line "planning" is shown for it. */
 #define MANY_TASKS 16384
 
 static void planning(struct strbuf *b, const struct style *s, const struct json *e)

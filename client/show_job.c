@@ -1,4 +1,4 @@
-/* Renders everything that is known about a job, for `tutti show`. */
+/* Renders everything that is known about a job, as `tutti show` prints it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,8 +71,8 @@ static void add_job_devices(struct strbuf *b, const struct style *s, const struc
     strbuf_add(b, "\n");
 }
 
-/* Appends a row with all scalar members of `object`, for example "micro_batch 64, replicas 1, precision
- * fp32". */
+/* Appends a row with all members of `object` that are neither objects nor arrays, such as "micro_batch 64,
+ * replicas 1, precision fp32". */
 static void add_scalars(struct strbuf *b, const struct style *s, const char *label, const struct json *object)
 {
     const char *between = "";
@@ -112,7 +112,8 @@ static void add_plan_rows(struct strbuf *b, const struct style *s, const struct 
         strbuf_add(b, " per iteration");
     }
     strbuf_add(b, "\n");
-    /* If there is a report, it shows measured values instead of the rows below. */
+    /* If the job has a report, leave out the planned values below, because the report shows the measured
+     * ones. */
     if (get_object(job, "report") != NULL)
         return;
     if (show_plan_traffic(plan, &t))
@@ -172,7 +173,7 @@ static void add_progress_rows(struct strbuf *b, const struct style *s, const str
     }
 }
 
-/* Appends a row for each of the last `most` evaluations. */
+/* Appends one row for each of the job's last `most` evaluations. */
 static void add_eval_rows(struct strbuf *b, const struct style *s, const struct json *job, int most)
 {
     const struct json *evals = get_array(job, "evals");

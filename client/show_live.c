@@ -1,5 +1,5 @@
-/* Draws the live display of a job: a progress bar, figures, the curve, and the last evaluations. On a
- * small terminal the curve shrinks or disappears. */
+/* Draws the live display of a job: a progress bar, figures, the curve, and the last evaluations. On a small
+ * terminal the curve shrinks or is left out. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,16 +9,16 @@
 
 #define CURVE_ROWS 10
 #define LEAST_ROWS 4 /* fewest rows of a useful curve */
-/* The number of lines besides the curve: bar, figures (2), axis (2), evaluations, and two lines of earlier
- * output. */
+/* Number of lines that the display needs besides the curve: bar, figures (2), axis (2), evaluations, and two
+ * lines of earlier output. */
 #define OTHER_LINES  8
 #define WIDTH_MAX    120
 #define NAME_COLUMNS 20
 
 #define GAP "   "
 
-/* A line that is built from parts, such as "loss 0.25". A part that does not fit begins a new line. A part
- * wider than a line is left out. */
+/* A line that is built from parts, such as "loss 0.25". A part that does not fit on the line begins a new
+ * line. A part that is wider than a whole line is left out. */
 struct line {
     struct strbuf *b;
     int width; /* columns of a line */
@@ -106,8 +106,8 @@ static double share_of(const struct view *v)
     return v->total > 0 ? (double)v->step / (double)v->total : 0;
 }
 
-/* Appends the text after the bar: the percentage, the steps as in "141/300", and the time left or the
- * state. */
+/* Appends the text after the bar: the percentage, the training steps as in "141/300", and the time left or
+ * the state of the job. */
 static void add_position(struct strbuf *b, const struct style *s, const struct view *v)
 {
     bool running = strcmp(v->state, "running") == 0;
@@ -137,7 +137,7 @@ static void add_bar_line(struct strbuf *b, const struct style *s, const struct v
     if (columns > NAME_COLUMNS)
         columns = NAME_COLUMNS;
     bar = width - columns - show_columns(position.at) - 3;
-    /* The name is left out if the bar would be too narrow otherwise. */
+    /* Leave out the job's name if the bar would otherwise be too narrow. */
     if (bar < 8) {
         bar += columns + 1;
         columns = 0;
@@ -180,7 +180,7 @@ static void add_eval_line(struct strbuf *b, const struct style *s, const struct 
 
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows)
 {
-    /* The last column stays empty, because a character in it may wrap the line. */
+    /* Leave the last column of the terminal empty, because a character there may wrap the line. */
     int width = s->width > 0 && s->width < WIDTH_MAX ? s->width - 1 : WIDTH_MAX;
     int curve_rows = rows - OTHER_LINES < CURVE_ROWS ? rows - OTHER_LINES : CURVE_ROWS;
     struct line l = {.b = b, .width = width};

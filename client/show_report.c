@@ -1,5 +1,5 @@
-/* Renders the final report of a job: loss, speed, bytes moved and peak memory. The bytes are compared with
- * the lower bound and with demand paging. Missing figures are left out. */
+/* Renders the final report of a job: loss, speed, bytes moved and peak memory. The bytes moved are compared
+ * with the lower bound and with demand paging. Figures that are not known are left out. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +36,8 @@ static void add_bytes_row(struct strbuf *b, const char *label, const struct traf
     add_bytes_cell(b, t->in + t->out);
 }
 
-/* Reads the traffic from the members of `o` that `in`, `out` and `peer` name. Returns false when `in` or
- * `out` is missing. */
+/* Reads the traffic from those members of `o` that are called `in`, `out` and `peer`. Returns false if `in`
+ * or `out` is missing. */
 static bool read_traffic(const struct json *o, const char *in, const char *out, const char *peer,
                          struct traffic *ret)
 {
@@ -48,8 +48,8 @@ static bool read_traffic(const struct json *o, const char *in, const char *out, 
     return known;
 }
 
-/* Returns the bytes of state and stash that a step moves. The lower bound covers only these, and not the
- * samples. Returns `otherwise` when `from` does not list them. */
+/* Returns how many bytes of state and stash a training step moves. Only these may be compared with the lower
+ * bound, which does not count samples. Returns `otherwise` if `from` does not list them. */
 static uint64_t bounded_bytes(const struct json *from, uint64_t otherwise)
 {
     static const char *const keys[] = {"state_in", "state_out", "stash_in", "stash_out"};
@@ -95,7 +95,8 @@ void show_traffic(struct strbuf *b, const struct style *s, const struct traffic 
 
 bool show_plan_traffic(const struct json *plan, struct traffic *ret)
 {
-    /* The worker's summary has the first form. The output of `tutti plan --json` has the second form. */
+    /* Plans come in two forms. The worker's summary has "step_bytes", and `tutti plan --json` has
+     * "host_in_bytes". */
     return read_traffic(get_object(plan, "step_bytes"), "in", "out", "peer", ret) ||
            read_traffic(plan, "host_in_bytes", "host_out_bytes", "peer_bytes", ret);
 }

@@ -1,5 +1,5 @@
-/* Renders tables that fit the terminal. If a table is too wide, the least important columns disappear and
- * others shrink. Without a terminal, any width fits. */
+/* Renders tables that fit the terminal. If a table is too wide, the least important columns are left out and
+ * others shrink. Output to a file or a pipe has no limit of width. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, 
     vec_push(&t->cells, (struct cell){b.at, ink});
 }
 
-/* Stores the width of the widest cell of each column in `widths`. */
+/* Stores in `widths`, for each column of the table, the width of its widest cell. */
 static void measure(const struct show_table *t, int *widths)
 {
     for (int c = 0; c < t->n; c++)
@@ -59,7 +59,8 @@ static void measure(const struct show_table *t, int *widths)
     }
 }
 
-/* Returns the total width of the table. Columns of width 0 are left out, and so are their gaps. */
+/* Returns the total width of the table. Columns of width 0 are left out, together with the gaps beside
+ * them. */
 static int total(const struct show_table *t, const int *widths)
 {
     int sum = 0;
@@ -68,7 +69,7 @@ static int total(const struct show_table *t, const int *widths)
     return sum > 0 ? sum - GAP : 0;
 }
 
-/* Shrinks the widest column by up to `excess`. Returns false when no column may shrink. */
+/* Makes the widest column narrower, by at most `excess`. Returns false if no column may shrink. */
 static bool shrink_one(const struct show_table *t, int *widths, int excess)
 {
     int widest = -1;
@@ -83,7 +84,7 @@ static bool shrink_one(const struct show_table *t, int *widths, int excess)
     return true;
 }
 
-/* Leaves out the column with the highest `drop`. Returns false when no column may be left out. */
+/* Leaves out the column with the highest `drop`. Returns false if no column may be left out. */
 static bool drop_one(const struct show_table *t, int *widths)
 {
     int first = -1;
@@ -97,7 +98,8 @@ static bool drop_one(const struct show_table *t, int *widths)
     return true;
 }
 
-/* Makes the table fit `width` terminal columns. First it leaves out columns, then it shrinks the others. */
+/* Makes the table fit into `width` columns of the terminal. First leaves out columns of the table, then makes
+ * the others narrower. */
 static void fit(const struct show_table *t, int *widths, int width)
 {
     for (;;) {
@@ -113,7 +115,7 @@ static void fit(const struct show_table *t, int *widths, int width)
             break;
 }
 
-/* Appends a row of cells. The row SIZE_MAX is the row of titles. */
+/* Appends one row of cells. If `row` is SIZE_MAX, appends the titles of the columns. */
 static void print_row(const struct show_table *t, const struct style *s, struct strbuf *b, const int *widths,
                       size_t row)
 {

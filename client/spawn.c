@@ -1,5 +1,5 @@
-/* Implements spawn.h, which finds and runs the other programs. They get the default action for SIGPIPE,
- * which this program ignores. */
+/* Implements spawn.h, which finds and runs other programs. This program ignores SIGPIPE, so the signal is
+ * reset to its default action before another program starts. */
 #include "client/spawn.h"
 
 #include <errno.h>
@@ -32,7 +32,7 @@ static char *join(const char *dir, const char *name)
     return b.at;
 }
 
-/* Returns the path dir/name if the file can be executed, or NULL. The caller frees the path. */
+/* Returns the path dir/name if the file there can be executed, otherwise NULL. The caller frees the path. */
 static char *try_file(const char *dir, const char *name)
 {
     char *path = join(dir, name);
@@ -42,7 +42,7 @@ static char *try_file(const char *dir, const char *name)
     return NULL;
 }
 
-/* Returns the directory of this program, or NULL. The caller frees the path. */
+/* Returns the directory of this program's file, or NULL. The caller frees the path. */
 static char *own_dir(void)
 {
     char path[PATH_MAX];
@@ -134,7 +134,7 @@ void spawn_finish(struct spawn_args *a)
     vec_free(&a->words);
 }
 
-/* Returns an argv for execv: the path, the words, and NULL. The caller frees the array. */
+/* Returns an argument array for execv: the path, the words, and NULL. The caller frees the array. */
 static char **argv_of(const char *path, const struct spawn_args *a)
 {
     char **argv = xcalloc(a->words.n + 2, sizeof *argv);
@@ -157,8 +157,8 @@ int spawn_exec(const char *path, struct spawn_args *a, struct err *err)
     return r;
 }
 
-/* Creates a file in memory that contains `text`. Returns its descriptor, or -1. Writing to a pipe instead
- * could block. */
+/* Creates a file in memory that contains `text`. Returns its descriptor, or -1. A pipe is not used, because
+ * writing a long text to a pipe could block. */
 static int memory_file(const char *text)
 {
     int fd = memfd_create("spec", MFD_CLOEXEC);
@@ -182,7 +182,7 @@ static pid_t start(const char *path, const struct spawn_args *a, int in, int out
     char **argv = argv_of(path, a);
     pid_t self = getpid(), pid = fork();
     if (pid == 0) {
-        /* The child is killed when this process ends, because nobody would read its result. */
+        /* Kill the child when this process ends, because nobody would read the child's result. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != self)
             _exit(127);

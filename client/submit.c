@@ -1,5 +1,5 @@
-/* Implements submit_job. A job is submitted only once, because the daemon recognizes the key of a repeated
- * submission. */
+/* Implements submit_job. A submission that is repeated creates no second job, because the daemon recognizes
+ * its key. */
 #include "client/submit.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static int make_params(const char *spec, const char *key, struct strbuf *ret, st
     return 0;
 }
 
-/* Stores the number of the daemon's newest event in *ret. */
+/* Asks the daemon for the number of its newest event, and stores the number in *ret. */
 static int newest_event(struct tutti *t, uint64_t *ret, struct err *err)
 {
     struct wire_msg m = {0};
@@ -56,7 +56,7 @@ static int newest_event(struct tutti *t, uint64_t *ret, struct err *err)
     return r;
 }
 
-/* Closes *t and tries to connect again until the time `until_ns`. */
+/* Closes *t and tries to connect to the daemon again until the time `until_ns`. */
 static int reconnect(const struct client *c, struct tutti **t, uint64_t until_ns, struct err *err)
 {
     int r;

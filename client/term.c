@@ -25,7 +25,8 @@
 #define HIDE_CURSOR "\033[?25l"
 
 static volatile sig_atomic_t region_fd = -1; /* -1: there is no region */
-/* Set when the process is resumed after Ctrl-Z, because the shell has then written over the region. */
+/* Set when the process is resumed after Ctrl-Z. The shell has written over the region by then, so the region
+ * must be drawn anew. */
 static volatile sig_atomic_t continued;
 static volatile sig_atomic_t signals; /* SIGINT and SIGTERM so far */
 static volatile sig_atomic_t last_signal;
@@ -83,7 +84,7 @@ void term_begin(int fd)
     region_fd = fd;
 }
 
-/* Returns the number of rows that the last frame takes on a terminal of this width. */
+/* Returns the number of rows that the last frame takes on a terminal with `width` columns. */
 static int rows_drawn(int width)
 {
     int rows = 0;
@@ -92,8 +93,8 @@ static int rows_drawn(int width)
     return rows;
 }
 
-/* Appends each line, scrubbed, and erases the rest of its row. If `note` is true, records each line's
- * width in `drawn`. */
+/* Appends each line in scrubbed form, and erases the rest of its row. If `note` is true, records the width of
+ * each line in `drawn`. */
 static void add_lines(struct strbuf *b, const char *lines, bool note)
 {
     while (*lines != '\0') {
@@ -116,8 +117,8 @@ int term_frame(const char *above, const char *lines)
     strbuf_add(&b, HIDE_CURSOR);
     if (rows > 0)
         strbuf_addf(&b, "\033[%dA", rows);
-    /* After a change of width the old frame is erased first, because terminals join lines that they had
-     * wrapped. */
+    /* If the width of the terminal has changed, erase the old frame first, because terminals join lines that
+     * they had wrapped. */
     strbuf_add(&b, width != drawn_width ? "\r\033[J" : "\r");
     drawn_width = width;
     drawn.n = 0;
@@ -138,7 +139,7 @@ void term_end(void)
 
 /* ---- signals ---- */
 
-/* Handles SIGINT and SIGTERM. Counts the signals and ends the program at the third one. */
+/* Handles SIGINT and SIGTERM: counts these signals and ends the program at the third one. */
 static void count(int number)
 {
     last_signal = number;
@@ -149,7 +150,7 @@ static void count(int number)
     _exit(128 + number);
 }
 
-/* Handles SIGHUP and SIGQUIT. Shows the cursor again and ends the program with the same signal. */
+/* Handles SIGHUP and SIGQUIT: shows the cursor again and ends the program with the same signal. */
 static void end(int number)
 {
     show_cursor();
@@ -157,7 +158,7 @@ static void end(int number)
     raise(number);
 }
 
-/* Handles Ctrl-Z. Shows the cursor again and stops the process until it is continued. */
+/* Handles Ctrl-Z: shows the cursor again and stops the process until the user continues it. */
 static void suspend(int number)
 {
     int saved = errno;
@@ -168,8 +169,8 @@ static void suspend(int number)
     errno = saved;
 }
 
-/* Handles a change of the window size. The signal itself makes poll return, and the next frame reads the
- * new size. */
+/* Handles a change of the window size. There is nothing to do: the signal itself makes poll return, and the
+ * next frame reads the new size. */
 static void wake(int number)
 {
     (void)number;
@@ -181,7 +182,7 @@ static void handle(int number, void (*handler)(int))
     sigemptyset(&a.sa_mask);
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN && number != SIGINT &&
         number != SIGTERM)
-        /* A signal that was ignored at the start of the program stays ignored, so that nohup works. */
+        /* A signal that was ignored when the program started stays ignored, so that nohup works. */
         return;
     sigaction(number, &a, NULL);
 }

@@ -28,8 +28,8 @@ struct view {
 
 /* Fills in the view from the daemon's answer to `show`. */
 void view_from_job(struct view *v, const struct json *job);
-/* Updates the view with an event. Ignores an event that the view already includes, which a lower number
- * shows. */
+/* Updates the view with an event. An event whose number is not above v->seq is ignored, because the view
+ * already includes it. */
 void view_event(struct view *v, const struct json *event);
 
 /* Appends the live display of the view to `b`, for a terminal with `rows` rows. */

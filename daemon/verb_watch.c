@@ -1,5 +1,4 @@
-/* Method watch: sends events to the client, starting with a given event number, or with the next new
- * event. */
+/* Method watch: sends the client all events after a given event number, or only events that are new. */
 #include <errno.h>
 #include <inttypes.h>
 

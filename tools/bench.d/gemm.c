@@ -45,7 +45,7 @@ static void run_other(const struct gemm *g, struct pool *pool)
     gemm_run_variant(g, 1, pool);
 }
 
-/* One way to compute a product, and the best that it did. */
+/* One way to compute a matrix product, and the highest speed that was measured for it. */
 struct way {
     void (*run)(const struct gemm *g, struct pool *pool);
     int dnnl_threads;
@@ -107,8 +107,8 @@ static void bench_layer(uint32_t rows, uint32_t in, uint32_t out, struct pool *p
 
 int main(int argc, char **argv)
 {
-    /* rows, in, out: MLPs; a GPT of 6 layers x 384 with 1 and 8 sequences of 256 tokens; GPT-2 124M with
-     * 1,024 tokens, and a chunk of its head */
+    /* Each shape is {rows, in, out}: MLPs, then a GPT with 6 layers of width 384 on 1 and 8 sequences of 256
+     * tokens, then GPT-2 124M on 1,024 tokens, with a chunk of its head. */
     static const uint32_t shapes[][3] = {
         {32, 1024, 1024},  {128, 784, 1024},  {128, 1024, 1024}, {512, 1024, 1024}, {512, 4096, 4096},
         {128, 1024, 10},   {8, 1024, 4096},   {256, 384, 1152},  {256, 384, 384},   {256, 384, 1536},

@@ -1,6 +1,8 @@
-/* Makes a state directory with the history of many jobs, for tools/bench daemon.   bench_history DIR JOBS
+/* Makes a state directory with the history of many jobs, for tools/bench daemon. Usage: bench_history DIR
+ * JOBS
  *
- * Each job is done, with a curve and a report of the usual length, a key, and three events. */
+ * Each job is done. It has a curve and a report of the usual length, a key, and three events.
+ */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,14 +1,19 @@
-/* Draws a digit: the strokes of a glyph are bent and moved, inked into 28 x 28 pixels, then spoiled.
+/* Draws a digit: bends and moves the strokes of a glyph, draws them with ink into 28 x 28 pixels, and then
+ * spoils the image.
  *
- * What is done to an image, in this order, each by an amount that is drawn at random:
- *   the strokes    bent by a smooth field (a cubic spline over a lattice of random offsets), scaled, sheared,
- *                  rotated, moved; each with a width of its own, and one of the four styles of the digit
- *   the page       ends of strange strokes at the border, thin lines across, specks
- *   the scan       soft edges, ink and paper of varying brightness, a scratch without ink, noise
+ * These changes are made to an image, in this order, each by a random amount:
  *
- * Every number is the same on every machine: floats, but only + - * / and sqrtf, which IEEE 754 rounds in one
- * way; no contraction (a flag of the whole project); rotation by the rational form of sine and cosine; never
- * two draws in one expression, whose order would be the compiler's choice.
+ * The strokes are bent by a smooth field (a cubic spline over a lattice of random offsets), scaled, sheared,
+ * rotated and moved. Each stroke has a width of its own, and the glyph is one of the digit's four styles.
+ *
+ * The page gets ends of foreign strokes at its border, thin lines across it, and specks.
+ *
+ * The scan has soft edges, ink and paper of varying brightness, a scratch without ink, and noise.
+ *
+ * Every number is the same on every machine. The code computes with floats, but uses only + - * / and sqrtf,
+ * which IEEE 754 rounds in one way. No operations are contracted (a compiler flag of the whole project). A
+ * rotation uses the rational form of sine and cosine. No expression draws two random numbers, because the
+ * compiler would choose their order.
  */
 #include "tools/digits/digit.h"
 
@@ -20,9 +25,12 @@
 
 _Static_assert(FLT_EVAL_METHOD == 0, "floats are computed as floats");
 
-enum { LATTICE = 5, PIECES = 4 }; /* offsets a side; straight pieces for each span of a curve */
+/* LATTICE is the number of random offsets along each side. Each span of a curve is drawn as PIECES straight
+ * pieces. */
+enum { LATTICE = 5, PIECES = 4 };
 
-/* Counter words of the generator: one image's numbers come from a sequence, the noise from another. */
+/* Counter words of the random generator. The shape of an image is drawn from one sequence of random numbers,
+ * its noise from another. */
 enum { SEQUENCE_DRAW, SEQUENCE_NOISE };
 
 struct dice {
@@ -35,14 +43,14 @@ struct point {
     float x, y;
 };
 
-/* From the glyph's box, -0.5 to 0.5 on both axes, to pixels. */
+/* Maps points of the glyph's box, which goes from -0.5 to 0.5 on both axes, to pixels. */
 struct warp {
     struct point offset[LATTICE][LATTICE];
     float xx, xy, yx, yy;
     struct point centre;
 };
 
-/* The ink on the page, 0 to 1, with the pen in use. */
+/* The ink on the page, from 0 to 1 for each pixel, and the pen that draws. */
 struct page {
     float ink[DIGIT_PIXELS];
     float radius;   /* pixels */
@@ -57,7 +65,7 @@ static struct rng_block block_at(const struct dice *d, uint32_t at, uint32_t seq
     return rng_philox(d->seed, at, d->index, rng_word2(RNG_DATA, d->split), sequence);
 }
 
-/* Uniform in [lo, hi). */
+/* Returns a random number that is uniform in [lo, hi). */
 static float between(struct dice *d, float lo, float hi)
 {
     if (d->at % 4 == 0)
@@ -65,7 +73,7 @@ static float between(struct dice *d, float lo, float hi)
     return lo + (hi - lo) * rng_unit(d->block.v[d->at++ % 4]);
 }
 
-/* Around 0, at most `most` away, more often near than far. */
+/* Returns a random number around 0, at most `most` away. Numbers near 0 are more frequent. */
 static float about(struct dice *d, float most)
 {
     float a = between(d, -0.5f, 0.5f);
@@ -89,7 +97,7 @@ static struct point near(struct dice *d, struct point p, float most_x, float mos
 
 static void warp_draw(struct warp *w, struct dice *d)
 {
-    float half = about(d, 0.18f); /* tan of half the angle: up to 20 degrees */
+    float half = about(d, 0.18f); /* tangent of half the angle, up to 20 degrees */
     float cosine = (1 - half * half) / (1 + half * half), sine = 2 * half / (1 + half * half);
     float size = between(d, 0.85f, 1.05f), shear = about(d, 0.30f);
     float wide = size * between(d, 12, 17), high = size * between(d, 18, 21);
@@ -97,7 +105,7 @@ static void warp_draw(struct warp *w, struct dice *d)
     for (int r = 0; r < LATTICE; r++)
         for (int c = 0; c < LATTICE; c++)
             w->offset[r][c] = near(d, (struct point){0, 0}, 0.28f, 0.22f);
-    /* scale, then shear x by y, then rotate */
+    /* The matrix first scales, then shears x by y, and then rotates. */
     w->xx = cosine * wide;
     w->xy = cosine * shear * high - sine * high;
     w->yx = sine * wide;
@@ -105,7 +113,7 @@ static void warp_draw(struct warp *w, struct dice *d)
     w->centre = near(d, (struct point){0.5f * DIGIT_SIDE, 0.5f * DIGIT_SIDE}, 4, 3);
 }
 
-/* The weights of a uniform cubic B-spline at t in [0, 1] of a span. */
+/* Computes the weights of a uniform cubic B-spline at the point `t`, from 0 to 1, of one span. */
 static void spline_weights(float t, float w[4])
 {
     float u = 1 - t;
@@ -116,8 +124,8 @@ static void spline_weights(float t, float w[4])
     w[3] = t * t * t / 6;
 }
 
-/* The span of the lattice that holds p in -0.5 to 0.5, and the weights there. What is outside counts as the
- * edge. */
+/* Returns the span of the lattice that contains the coordinate `p`, from -0.5 to 0.5, and computes the
+ * weights there. A coordinate outside counts as the nearest edge. */
 static int spline_span(float p, float w[4])
 {
     enum { SPANS = LATTICE - 3 };
@@ -161,7 +169,7 @@ static float distance_to(struct point p, struct point a, struct point b)
     return sqrtf(dx * dx + dy * dy);
 }
 
-/* A straight piece with round ends. Where strokes cross, the stronger ink counts. */
+/* Draws a straight line with round ends. Where lines cross, the stronger ink counts. */
 static void ink_line(struct page *g, struct point a, struct point b)
 {
     float reach = g->radius + g->softness, inner = g->radius - 0.5f * g->softness;
@@ -184,7 +192,8 @@ static void ink_line(struct page *g, struct point a, struct point b)
 
 /* ------------------------------------------------------------------------------------------ strokes */
 
-/* Point i of a stroke in the box -0.5 to 0.5; beyond its ends, what continues it. */
+/* Returns point `i` of a stroke, in the box from -0.5 to 0.5. Beyond the ends, a closed stroke goes on
+ * around, and an open stroke repeats its last point. */
 static struct point stroke_point(const struct stroke *s, int i)
 {
     int last = s->points - 1;
@@ -202,7 +211,7 @@ static float catmull_rom(float a, float b, float c, float d, float t)
     return 0.5f * (2 * b + t * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a))));
 }
 
-/* At t in [0, 1] between the points i and i + 1. */
+/* Returns the point of the stroke between its points i and i + 1, at `t` from 0 to 1. */
 static struct point stroke_at(const struct stroke *s, int i, float t)
 {
     struct point b = stroke_point(s, i), c = stroke_point(s, i + 1), a, d;
@@ -248,7 +257,7 @@ static struct point anywhere(struct dice *d)
     return (struct point){x, between(d, 0, DIGIT_SIDE)};
 }
 
-/* A stroke of the neighbour that reaches in at the left or right. */
+/* Draws a stroke of a neighbouring digit that reaches into the page at the left or the right. */
 static void ink_neighbour(struct page *g, struct dice *d)
 {
     float edge = below(d, 2) ? DIGIT_SIDE : 0;
@@ -259,7 +268,7 @@ static void ink_neighbour(struct page *g, struct dice *d)
     ink_line(g, a, near(d, a, 8, 14));
 }
 
-/* A thin line across the page; with negative strength a scratch that takes ink away. */
+/* Draws a thin line across the page. A negative strength makes the line a scratch that takes ink away. */
 static void ink_across(struct page *g, struct dice *d, float strength)
 {
     struct point a = anywhere(d), b = anywhere(d);
@@ -295,7 +304,7 @@ static uint8_t to_byte(float v)
     return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v + 0.5f);
 }
 
-/* Around 0, nearly normal: the sum of four bytes. */
+/* Returns a number around 0 that is nearly normally distributed: the sum of the four bytes of `bits`. */
 static float grain_of(uint32_t bits)
 {
     int sum = (int)((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24));
@@ -303,7 +312,8 @@ static float grain_of(uint32_t bits)
     return (float)(sum - 510);
 }
 
-/* Ink to bytes: paper that is brighter towards some side, ink of some brightness, noise. */
+/* Turns the ink into pixels. The paper is brighter towards one side, the ink has a random brightness, and
+ * noise is added. */
 static void scan(const struct page *g, struct dice *d, uint8_t *pixels)
 {
     float paper = between(d, 0, 40), ink = between(d, 150, 255), grain = between(d, 0.02f, 0.12f);

@@ -1,6 +1,5 @@
-/* One image of a handwritten-looking digit: a pure function of seed, split and index, the same on every
- * machine. Any thread.
- */
+/* Makes one image of a digit that looks handwritten. The image depends only on seed, split and index, and is
+ * the same on every machine. Any thread may call these functions. */
 #ifndef DIGITS_DIGIT_H
 #define DIGITS_DIGIT_H
 
@@ -9,11 +8,11 @@
 enum { DIGIT_SIDE = 28, DIGIT_PIXELS = DIGIT_SIDE * DIGIT_SIDE };
 enum digit_split { DIGIT_TRAIN, DIGIT_TEST, DIGIT_SPLIT_COUNT };
 
-/* 0 to 9. Of the indices 10k to 10k+9 each has another: a set is as balanced as its size allows, and the
- * images of a smaller set are the first of a larger one. */
+/* Returns the label of an image, from 0 to 9. Ten images with the indices 10k to 10k+9 have ten different
+ * labels, so a set is as balanced as its size allows. A smaller set is the beginning of a larger one. */
 int digit_label(uint64_t seed, enum digit_split split, uint32_t index);
 
-/* Ink is bright, paper is dark. */
+/* Draws the image. Ink is bright (towards 255), and paper is dark. */
 void digit_draw(uint64_t seed, enum digit_split split, uint32_t index, uint8_t ret_pixels[DIGIT_PIXELS]);
 
 #endif

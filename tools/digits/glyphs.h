@@ -1,4 +1,4 @@
-/* How the ten digits are written: several styles each, as strokes of a pen. */
+/* How the ten digits are written: each digit has several styles, and a style consists of strokes of a pen. */
 #ifndef DIGITS_GLYPHS_H
 #define DIGITS_GLYPHS_H
 
@@ -7,8 +7,9 @@
 
 enum { GLYPH_CLASSES = 10, GLYPH_STYLES = 4, GLYPH_MAX_STROKES = 4, GLYPH_MAX_POINTS = 15 };
 
-/* Points in a box of 100 x 100, y downwards. A curved stroke is a smooth line through all of its points, a
- * straight one a line with corners. A curve whose ends are the same point is closed without a corner. */
+/* Points of a pen stroke in a box of 100 x 100, where y grows downwards. A curved stroke is a smooth line
+ * through all its points, a straight stroke has corners there. A curve that ends where it begins is closed
+ * without a corner. */
 struct stroke {
     bool curved;
     uint8_t points; /* 0: no such stroke */

@@ -1,6 +1,6 @@
-/* make-digits: writes a set of digits that look handwritten, as four IDX files with the format and names of
- * the well-known sets, for machines where nothing can be downloaded. The seed determines every byte
- * (digit.c). A file appears under its name only when it is complete. */
+/* make-digits: writes a set of digits that look handwritten, for machines where nothing can be downloaded.
+ * The four IDX files have the format and the names of the well-known sets. The seed determines every byte
+ * (digit.c). A file gets its name only when it is complete. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -35,7 +35,7 @@ struct options {
     uint64_t images[DIGIT_SPLIT_COUNT], seed;
 };
 
-/* Writes the elements of a file after its header. */
+/* Function that writes the elements of a file, which follow its header. */
 typedef void write_fn(FILE *f, uint64_t seed, enum digit_split split, uint32_t images);
 
 struct idx_file {
@@ -76,12 +76,12 @@ static void write_big_endian(FILE *f, uint32_t v)
         putc((int)(v >> shift & 255), f);
 }
 
-/* 0 or a negative errno. Closes f in any case. */
+/* Writes the header and the elements of the file. Returns 0 or a negative errno. Closes `f` in any case. */
 static int write_content(FILE *f, const struct idx_file *file, uint64_t seed, uint32_t images)
 {
     int r = 0;
 
-    errno = EIO; /* should the library not say why it failed */
+    errno = EIO; /* used if the library sets no errno */
     write_big_endian(f, file->magic);
     write_big_endian(f, images);
     if (file->magic == MAGIC_IMAGES) {
@@ -96,7 +96,8 @@ static int write_content(FILE *f, const struct idx_file *file, uint64_t seed, ui
     return r;
 }
 
-/* Writes the file under a temporary name of this process first, so that two processes at once do no harm. */
+/* Writes the file first under a temporary name that contains the process id, so that two processes at the
+ * same time do no harm to each other. */
 static int write_file(const struct options *o, const struct idx_file *file, struct err *err)
 {
     char path[PATH_MAX], draft[PATH_MAX];
@@ -163,7 +164,8 @@ static int take_option(int id, const char *value, struct options *o, struct err 
     }
 }
 
-/* 0, 1 when help was asked for, or a negative errno; err is empty when the reason has been printed. */
+/* Parses the command line. Returns 0, 1 if help was asked for, or a negative errno. `err` is empty if getopt
+ * has already printed the reason. */
 static int parse(int argc, char **argv, struct options *o, struct err *err)
 {
     static const struct option table[] = {
