@@ -27,7 +27,7 @@ static const struct opt opts[] = {
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    /* Number of bytes at the start of `chunk` that are left from the last read, which ended inside a
+    /* Number of bytes at the start of `chunk` that were left over, because the last read ended inside a UTF-8
      * character. */
     size_t have = 0;
     for (;;) {

@@ -73,8 +73,8 @@ static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
     return n < 0 ? -errno : n == 0 ? 0 : p.revents;
 }
 
-/* Reads the bytes that have arrived into the line buffer. Returns 0 on success, even if no bytes have arrived
- * or the buffer is full. */
+/* Reads arrived bytes into the line buffer. Returns 0 even if no bytes have arrived or the buffer is full.
+ * Returns a negative errno if the connection is lost. */
 static int read_some(struct tutti *t, struct err *err)
 {
     char *at;

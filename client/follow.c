@@ -22,8 +22,8 @@
 
 #define FRAME_NS 120000000ull  /* least time between two frames */
 #define LINE_NS  2000000000ull /* least time between two lines about progress */
-/* Time between two requests for the whole curve. They are needed because events carry only some of the
- * steps. */
+/* Time between two requests for the whole curve. The curve must be requested, because events carry only some
+ * of the training steps. */
 #define FRESH_NS     2000000000ull
 #define IDLE_MS      250            /* longest wait for an event */
 #define RETRY_NS     60000000000ull /* how long to try to reconnect */
@@ -288,8 +288,8 @@ static int turn(struct follower *f, struct err *err)
     struct wire_msg m = {0};
     int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
                        &m, err);
-    /* r == 0 means that no event is waiting. Only then may the job count as ended, so that all its events are
-     * shown. */
+    /* r == 0 means that no event is waiting. Only then may the job count as ended, because all its events
+     * must be shown first. */
     f->ended = r == 0 && follow_ended(f->job.result);
     f->dirty = true;
     if (r > 0) {

@@ -109,7 +109,7 @@ static int size_flag(const struct args *a, const char *name, char **ret, struct 
 }
 
 /* Applies the edits to a section of the spec and returns the section as JSON. Returns NULL if nothing
- * changes, or if the section is not an object. The later check reports that error. */
+ * changes. Also returns NULL if the section is not an object, an error that the later check reports. */
 static char *edit_section(const struct json *spec, const char *section, struct edit *edits, int n)
 {
     const struct json *node = json_get(spec, section);
@@ -195,8 +195,8 @@ static void add_number(struct spawn_args *to, const char *option, uint64_t n)
     spawn_add_option(to, option, text);
 }
 
-/* Returns the smaller of two sizes in bytes: the daemon's `server` and the spec's resources.`key`. A size of
- * 0 is unknown and does not count. */
+/* Returns the smaller of two sizes in bytes: `server`, which the daemon has, and the member `key` of the
+ * spec's resources. A size of 0 is unknown and does not count. */
 static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
 {
     const struct json *node = get_node(get_object(spec, "resources"), key);

@@ -111,8 +111,8 @@ static void end_over_limit(struct daemon *d, struct job *j, void (*done)(void *c
     strbuf_finish(&b);
 }
 
-/* If no user cancelled a stopping job and this daemon keeps running, then an earlier daemon stopped the job
- * because it shut down itself. Such a job goes back into the queue. */
+/* A job can be stopping because an earlier daemon told the worker to stop when that daemon shut down. Nobody
+ * cancelled such a job, so it goes back into the queue. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx)
 {
     if (j->cancel)

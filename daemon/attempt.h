@@ -10,8 +10,8 @@
 
 #include "daemon/jobs.h"
 
-/* Number of failed attempts in a row after which a job is still restarted. One more failure without a new
- * checkpoint ends the job. */
+/* A job is restarted after up to this many failures in a row. One more failure without a new checkpoint ends
+ * the job. */
 #define ATTEMPT_MOST_FAILURES 3
 
 /* Ends the job with the given state, exit code and error. `error` is the text of a JSON object that clients

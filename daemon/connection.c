@@ -15,8 +15,8 @@
 #include "base/mem.h"
 #include "base/wire.h"
 
-/* Time in milliseconds to send the remaining output of a finished connection. Then the connection is closed,
- * sent or not. */
+/* After connection_finish, the daemon has this many milliseconds to send the remaining output. Then the
+ * connection is closed, even if output is left. */
 #define FINISH_MS 5000
 /* How many lines and bytes of one connection are handled per turn. Then the other connections get their turn.
  * Both limits are needed, because a long line takes far longer to parse than a short line. */
@@ -119,7 +119,8 @@ static void give_lines(struct connection *p)
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        /* Either an outer call of this function hands out the lines, or the next turn of the loop does. */
+        /* There is nothing to do now: an outer call of this function, or the next turn of the loop, hands out
+         * the lines. */
         return;
     /* The loop's clock changes only between two turns of the loop. So a new time means a new turn. */
     if (p->lines_ms != uv_now(p->pipe.loop)) {

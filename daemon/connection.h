@@ -69,8 +69,8 @@ int connection_keep_line(struct connection *p, char **ret);
  * queued. */
 bool connection_ready(const struct connection *p);
 
-/* Stops reading lines if `hold` is true, and continues if `hold` is false. Even then nothing is read while
- * too much output is queued. */
+/* Stops reading lines if `hold` is true, and reads again if `hold` is false. Nothing is read while too much
+ * output is queued, whatever `hold` says. */
 void connection_hold(struct connection *p, bool hold);
 
 /* Closes the connection at once. */

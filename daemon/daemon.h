@@ -77,7 +77,7 @@ struct daemon {
     /* For each device, the id of the job that uses it, or 0 if the device is free. */
     uint64_t device_job[DEVICE_MAX];
     struct health health[DEVICE_MAX]; /* of each device in the inventory */
-    /* Whether workers can be started at the moment. */
+    /* Tells whether the daemon can start workers at the moment, and why not. */
     struct launch_pause pause;
     /* Set when the daemon is shutting down. From then on, no job can be submitted and no job starts. */
     bool stopping;

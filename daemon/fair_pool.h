@@ -29,7 +29,7 @@ struct fair_pool_task {
     struct fair_pool_task *next;
 };
 
-/* One user's entry in the record of who had a turn when. */
+/* Remembers when a user's last task was started, so that users can take turns. */
 struct fair_pool_turn {
     uid_t uid;
     /* Number of the task that was last started for this user. The tasks of all users are numbered from 1 in

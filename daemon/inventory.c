@@ -84,8 +84,8 @@ void inventory_probe_command(const struct config *c, const char *only, const cha
     ret[n] = NULL;
 }
 
-/* Runs the probe and reads its result. *ret_ran tells whether the program tutti-worker could be executed. It
- * is true even for a probe that failed. */
+/* Runs the probe and reads its result. Sets *ret_ran to true if the program tutti-worker could be executed,
+ * even if the probe then failed. */
 static int run_probe(const struct config *c, struct inventory *ret, bool *ret_ran, struct err *err)
 {
     const char *argv[INVENTORY_PROBE_WORDS];

@@ -54,8 +54,8 @@ int inventory_parse_probe(const char *text, size_t bytes, int exit, struct inven
  * number. */
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now);
 
-/* Counts the used memory of this device as available. A worker of an earlier daemon uses the memory and still
- * leases the device, so the memory is free when that worker ends. */
+/* Counts the memory that is in use on this device as memory for jobs. It belongs to a worker that an earlier
+ * daemon started and that still leases the device. */
 void inventory_count_own(struct inventory *o, uint32_t device);
 
 /* Adds the JSON members backend and backend_reason to `b`. For real devices, adds the member `machine` with

@@ -58,8 +58,9 @@ void job_destroy(struct job *j)
     free(j);
 }
 
-/* Computes FNV-1a over both texts with their terminating zeros. The 64 bits are not made of two CRCs with
- * different seeds: for texts of equal length, two such CRCs collide together. */
+/* Computes the 64-bit hash FNV-1a over both texts with their terminating zeros. Two 32-bit CRCs with
+ * different seeds would not do: if two texts of equal length agree in one CRC, they also agree in the
+ * other. */
 uint64_t job_spec_hash(const char *spec, const char *dir)
 {
     const char *const parts[] = {spec, dir};

@@ -86,8 +86,8 @@ static void describe_exit(int64_t status, int sig, char *buf, size_t size)
         snprintf(buf, size, "ended with code %d and no outcome", (int)status);
 }
 
-/* How a worker's process ended. libuv closes the handle of the process asynchronously, and this struct keeps
- * the facts until then. */
+/* Says how a worker's process ended. libuv closes the handle of the process a little later, and the facts are
+ * kept here until then. */
 struct ending {
     struct worker *worker;
     /* A text for people that says how the process ended, such as "was killed by signal 9 (Killed)". */
@@ -246,8 +246,8 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     int pidfd = (int)syscall(SYS_pidfd_open, j->process.pid, 0);
     if (pidfd < 0)
         return false;
-    /* The process may have ended and its pid may have been reused before pidfd_open. So compare the identity
-     * after opening the pidfd: while the process of the pidfd lives, nobody else can have its pid. */
+    /* First open a pidfd, then read the identity of the pid. If the pidfd's process is still alive after
+     * that, no other process can have had the pid, so the identity is right. */
     struct pollfd ended = {.fd = pidfd, .events = POLLIN};
     if (launch_identify(j->process.pid, &now) < 0 || now.start != j->process.start ||
         strcmp(now.boot, j->process.boot) != 0 || poll(&ended, 1, 0) != 0) {

@@ -74,7 +74,8 @@ static void stop_daemon(struct daemon *d, const char *why)
     if (!d->keep_workers)
         workers_stop_all(d);
     else
-        /* Keep the timer of the workers ticking, because the loop ends in one of its ticks. */
+        /* Keep the timer of the workers running. One of its ticks finds that nothing is left to wait for, and
+         * ends the loop. */
         workers_schedule(d);
     workers_maybe_finished(d);
 }

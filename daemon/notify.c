@@ -18,8 +18,8 @@ void notify(const char *assignment)
         return;
     memcpy(a.sun_path, path, strlen(path));
     if (path[0] == '@')
-        /* NOTIFY_SOCKET writes the name of an abstract socket with '@' first. The kernel wants a zero byte
-         * there. */
+        /* In NOTIFY_SOCKET, a leading '@' marks an abstract socket. The kernel expects a zero byte in its
+         * place. */
         a.sun_path[0] = '\0';
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)

@@ -73,9 +73,9 @@ static bool better(const struct queue_machine *m, uint32_t a, uint32_t b)
     return m->use[a] != m->use[b] ? m->use[a] < m->use[b] : bytes_of(m, a) > bytes_of(m, b);
 }
 
-/* Takes the best free device for the job: the one with the lowest enum queue_use, then the most memory, then
- * the lowest number. Lowers *ret_bytes to the bytes of that device if it has fewer. Returns false if no free
- * device suits. */
+/* Takes the best free device for the job: one without errors first, then the one with the most memory, then
+ * the one with the lowest number. Lowers *ret_bytes to the bytes of that device if it has fewer. Returns
+ * false if no free device suits. */
 static bool take_best(const struct job_ask *ask, const struct queue_machine *m, enum queue_use worst,
                       bool taken[DEVICE_MAX], uint64_t *ret_bytes)
 {

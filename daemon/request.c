@@ -184,8 +184,8 @@ static void accept_request(struct request *rq)
         rq->verb->run(rq);
         return;
     }
-    /* A line that is no valid request always gets an error answer. A valid request that cannot be served gets
-     * one only if it has an id. */
+    /* A line that is not a valid request always gets an error answer. A valid request that cannot be served
+     * gets an error answer only if it has an id. */
     bool request = rq->code == WIRE_NO_METHOD || rq->code == WIRE_INVALID_PARAMS;
     if (wants_answer(rq) || !request)
         server_client_send_error(rq->client, rq->msg.id, rq->code, &rq->err);

@@ -41,7 +41,7 @@ struct verb {
 /* Data that all requests of one server share. server.c owns the struct. */
 struct request_reader {
     struct fair_pool pool; /* parses large lines */
-    /* An empty JSON object that serves as the parameters of requests without any. Never changes. */
+    /* An empty JSON object. It stands for the parameters of a request that has none, and never changes. */
     struct json *no_params;
     const struct verb *verbs; /* the methods, in alphabetical order; constant */
     size_t n_verbs;

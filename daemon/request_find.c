@@ -70,7 +70,7 @@ static void finish_finding(void *ctx, int status)
     else if (j == NULL && ended)
         f->then(f->rq, f->found);
     else
-        /* This job's submit is not on disk yet. Clients must not see the job before that. */
+        /* The submit of this job is not on disk yet, and clients must not see the job before it is. */
         request_no_job(f->rq, f->id);
     job_destroy(f->found);
     free(f);
@@ -84,7 +84,7 @@ static void find_on_disk(struct finding *f)
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j))
 {
     struct job *j = jobs_find(rq->daemon->jobs, id);
-    /* No job has the id 0. The search in the state must not get this id, because there it means "any job". */
+    /* No job has the id 0. Do not look for it in the state, because there an id of 0 means "any job". */
     if (id == 0) {
         request_no_job(rq, id);
     } else if (j != NULL && j->on_disk) {

@@ -25,8 +25,8 @@ struct server_client {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
     uid_t uid;                     /* the user at the other end */
-    /* Number of unanswered requests, plus the number of server_client_keep calls that still keep this struct
-     * in memory. */
+    /* Number of unanswered requests, plus the number of server_client_keep calls that have not been undone.
+     * The struct stays in memory while this is above 0. */
     uint32_t under_way;
     struct watcher *watcher; /* NULL: the client watches nothing */
     /* Set while a large line of this client is being parsed in the pool or waits for the pool. */
@@ -37,7 +37,7 @@ struct server_client {
      * answered. */
     bool leaving;
 
-    /* Links of the ring of all clients, in the order of their last activity. Only server.c uses them. */
+    /* The ring of all clients, in the order of their last activity. Only server.c uses these fields. */
     struct server *server;
     struct server_client *prev, *next;
 };

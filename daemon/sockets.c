@@ -31,7 +31,8 @@
 #define CHECK_MOST   5000 /* ms: longest time between two checks */
 #define CHECK_LEAST  20   /* ms: shortest time between two checks */
 
-/* One listening socket. `file` tells whether `path` still names the file that this daemon created. */
+/* One listening socket. `file` is the file that the daemon created at `path`. It shows later whether the path
+ * still names the same file. */
 struct door {
     const char *path;
     uv_connection_cb on_connection;

@@ -189,8 +189,8 @@ static int write_numbers(struct state *s, const struct state_mark *m)
     return r;
 }
 
-/* Writes the mark. This happens before any callback is called, so that the mark covers every change that
- * somebody was told about. */
+/* Writes the mark. No callback has been called yet, so the mark covers every change that anybody is told
+ * about. */
 static void write_mark(struct state *s, const struct state_mark *m)
 {
     s->mark = *m;

@@ -111,7 +111,7 @@ void state_put_status(struct state_unit *u, const struct state_job *job);
 void state_put_event(struct state_unit *u, const struct state_event *e);
 
 /* Makes the unit record that all event numbers below `limit` may be in use. After a restart, the daemon gives
- * out only higher numbers. */
+ * out numbers from `limit` on. */
 void state_put_seq(struct state_unit *u, uint64_t limit);
 
 /* Marks the unit as failed, because the caller has no memory for something that belongs to the unit. */
@@ -124,8 +124,8 @@ bool state_failed(const struct state_unit *u);
 void state_discard(struct state_unit *u);
 
 /* Commits a unit that has not failed. `done` (may be NULL) is called when the unit is on disk, with status 0,
- * or when it was not written: -EEXIST if the job's key is taken and, for an optional unit, -ENOSPC or
- * -ENOMEM. */
+ * or when it was given up. The status is then -EEXIST if the job's key is taken or, for an optional unit,
+ * -ENOSPC or -ENOMEM. */
 void state_commit(struct state_unit *u, bool optional, void (*done)(void *ctx, int status), void *ctx);
 
 /* Returns true if no write, read or backup is waiting or under way. */

@@ -83,8 +83,8 @@ static int read_header(struct found *f, struct err *err)
     if (r < 0)
         return err_set_at(err, r, f->path, "cannot read the state: %s", strerror(-r));
     f->exists = st.st_size > 0;
-    /* Byte 18 of the header is 1 if the database uses no log, as in a backup. A log beside such a database
-     * must belong to another one. */
+    /* Byte 18 of the header is 1 if the database uses no log, as in a backup. A log that lies beside such a
+     * database belongs to another database. */
     f->other_log = h[18] == 1 && f->wal.bytes > 0;
     if (st.st_size > 0 && st.st_size < SMALLEST_DATABASE)
         return err_set_at(
@@ -136,8 +136,8 @@ static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Reads the numbers of state.db together with its log, as SQLite sees them. The exclusive lock keeps SQLite
- * from making a -shm file. Closing must not fold the log, because the guard changes nothing. */
+/* Reads the numbers of state.db together with its log. The exclusive lock keeps SQLite from making a -shm
+ * file. SQLite must not fold the log when it closes the database, because the guard changes nothing. */
 static int inspect_whole(struct found *f, struct err *err)
 {
     sqlite3 *db = NULL;
@@ -173,7 +173,7 @@ static int inspect(struct found *f, struct err *err)
 
 /* ---- judging ---- */
 
-/* Describes, as a part of an error message, where the log is damaged. */
+/* Writes to `buf` where the log is damaged, as a part of an error message. */
 static void describe_log(const struct found *f, char *buf, size_t size)
 {
     if (f->wal.bytes == 0)

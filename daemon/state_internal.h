@@ -85,7 +85,8 @@ int row_read_last_numbers(const char *path, sqlite3 *db, int version, uint64_t *
 
 /* ---- SQLite ---- */
 
-/* Opens a connection to the database at `path`. Only a `writer` may change the database. */
+/* Opens a connection to the database at `path`. The connection can change the database only if `writer` is
+ * true. */
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err);
 
 /* Returns whether an SQLite code means that memory ran out. In that case SQLite has rolled the transaction
@@ -136,9 +137,9 @@ struct check_at {
     uint64_t after;
 };
 
-/* The open state. `db` is the connection that writes. It belongs to the one piece of work in the pool that
- * writes, or to the loop thread when there is none. Fields marked "writer" belong to the same thread as
- * `db`. */
+/* The open state. `db` is the connection that writes. The one piece of work in the pool that writes uses
+ * `db`, or the loop thread if there is no such work. Whoever uses `db` may also use the fields marked
+ * "writer". */
 struct state {
     struct state_config config;
     char *path, *wal_path, *mark_path;
@@ -186,8 +187,8 @@ struct state {
 /* ---- between the files ---- */
 
 /* Checks that the state directory has everything that was acknowledged. *ret is the mark to continue from,
- * *ret_fd its file. Blocks. Changes nothing, unless config->accept_older is set and something is missing: it
- * then copies the files aside and removes a log of another state.db. */
+ * *ret_fd its file. Blocks. Changes files only if something is missing and config->accept_older is set:
+ * copies them aside, and removes a log of another state.db. */
 int state_guard(const struct state_config *config, struct state_mark *ret, int *ret_fd, struct err *err);
 
 /* Reads the version of the schema, which is 0 for a new file. Fails if a newer tuttid wrote the database. */
@@ -208,8 +209,8 @@ int schema_migrate(const char *path, sqlite3 *db, int version, struct err *err);
 int state_check_rows(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows, struct err *err);
 
 /* Runs one transaction on the writer, then writes the mark. `change` makes the changes and may raise numbers
- * in `next`; if it is NULL, only the numbers are written. Blocks. Returns an SQLite code. If the mark cannot
- * be written, s->failure says why. */
+ * in `next`. If `change` is NULL, only the numbers are written. Blocks. Returns an SQLite code. If the mark
+ * cannot be written, s->failure says why. */
 int state_commit_changes(struct state *s, int (*change)(struct state *s, void *ctx, struct state_mark *next),
                          void *ctx);
 
@@ -234,7 +235,7 @@ void upkeep_begin(struct state *s);
 /* Restarts the timer that waits for a quiet moment. Called on the loop thread after every commit. */
 void upkeep_committed(struct state *s);
 
-/* Starts one piece of upkeep if any is due. Returns whether it started one. Loop thread only. */
+/* Starts one piece of upkeep if any is due. Returns true if a piece was started. Loop thread only. */
 bool upkeep_next(struct state *s);
 
 /* Copies a file and syncs the copy. */

@@ -24,7 +24,8 @@ struct state_mark {
      * newer. */
     uint64_t turn;
     uint64_t commits; /* number of the newest acknowledged transaction */
-    /* All transactions up to this number are in state.db itself. The log may no longer have them. */
+    /* The highest transaction number that is in state.db itself. The log may no longer have the transactions
+     * up to this number. */
     uint64_t folded;
     uint64_t id; /* the highest acknowledged job id */
     /* Event numbers below this one may already have been given to events. */

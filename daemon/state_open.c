@@ -77,8 +77,8 @@ static int prepare_statements(struct state *s, struct err *err)
     return 0;
 }
 
-/* Sets the next numbers above all numbers in the database and in the mark. Then folds the log, so that
- * state.db is complete without its log. */
+/* Makes job ids, event numbers and transaction numbers continue above those in the database and in the mark.
+ * Then folds the log, so that state.db is complete without its log. */
 static int continue_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;
@@ -140,7 +140,7 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0) {
         char text[200];
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
-        /* Read once now, so that SQLite opens all files that it needs. Later there may be no free file
+        /* Read something now, so that SQLite opens all files that it needs. Later there may be no free file
          * descriptor. */
         r = db_first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text,
                           err);

@@ -27,11 +27,11 @@
 #define QUIET_MS 1000
 #define HOUR_MS  3600000
 #define BUSY_MS  10000 /* how long SQLite waits for a lock */
-/* Number of rows that one piece of the check reads. Other reads wait until the piece is done, so it is
- * small. */
+/* Number of rows that one piece of the check reads. The number is small, because other reads wait until the
+ * piece is done. */
 #define CHECK_ROWS 64
-/* Largest number of jobs that one batch of pruning removes. Commits wait until the batch is done, so it is
- * small. */
+/* Largest number of jobs that one batch of pruning removes. The number is small, because commits wait until
+ * the batch is done. */
 #define PRUNE_JOBS 32
 /* When this many jobs have ended since the last pruning, the next pruning no longer waits for a quiet
  * moment. */
@@ -125,8 +125,8 @@ static bool is_spared(const struct pruning *p, uint64_t id)
     return false;
 }
 
-/* Adds jobs to the batch. Each row of `sql` has the id and the size in bytes of an ended job, oldest end
- * first. Stops when the batch is full, or has `jobs` jobs, or has `bytes` bytes. */
+/* Adds jobs to the batch. Each row of `sql` has the id and the size in bytes of an ended job. The job that
+ * ended first comes first. Stops when the batch is full, has `jobs` jobs, or has `bytes` bytes. */
 static int choose(struct pruning *p, const char *sql, uint64_t a, uint64_t jobs, uint64_t bytes)
 {
     sqlite3_stmt *q = NULL;

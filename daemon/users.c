@@ -25,7 +25,7 @@ struct users {
     struct known_user *all;
     uv_work_t work;
     struct known_user *looking; /* the user being looked up; NULL: none */
-    /* The name that the current lookup found. A thread of the pool writes it. */
+    /* The name that the current lookup found. A thread of the pool writes this text. */
     char found[USERS_NAME_BYTES];
 };
 

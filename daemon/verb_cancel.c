@@ -30,8 +30,8 @@ static void cancel_on_disk(void *ctx, int status)
     free(c);
 }
 
-/* Answers when the end of the job is on disk. Units are committed in order, so an empty unit that is
- * committed now is on disk later than the end of the job. */
+/* Answers when the end of the job is on disk. Units reach the disk in the order in which they are committed.
+ * So an empty unit is committed now, and its callback answers. */
 static void reply_ended(struct cancelling *c)
 {
     state_commit(state_begin(c->rq->daemon->state), false, cancel_on_disk, c);
@@ -99,8 +99,8 @@ static void cancel(struct request *rq, struct job *j)
     *c = (struct cancelling){rq, j->id};
     if (job_ended(j))
         reply_ended(c);
-    /* A worker in phase WORKER_ENDED is about to exit, so there is no work to stop. The job is cancelled like
-     * a queued job. */
+    /* A worker in phase WORKER_ENDED is about to exit and has no work to stop. So the job is cancelled like a
+     * queued job. */
     else if (j->worker == NULL || j->worker->phase == WORKER_ENDED)
         cancel_queued(c, j);
     else

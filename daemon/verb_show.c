@@ -15,7 +15,7 @@
 struct showing {
     struct request *rq;
     uint64_t id, seq;
-    /* The answer, made in the pool if the job had already ended when it was read. */
+    /* The answer. It is made in the pool if the job had already ended when the job was read. */
     struct strbuf text;
 };
 

@@ -94,8 +94,8 @@ static int fill(struct submission *s, const struct json *params, struct err *err
     if (strbuf_status(&s->text) < 0 || s->dir == NULL || (key != NULL && s->key == NULL))
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
     s->hash = job_spec_hash(s->text.at, dir);
-    /* Do not refuse a wrong spec here. If another job already has the key, the answer must be about the
-     * key. */
+    /* A wrong spec is not refused here. If another job already has the same key, the answer must name that
+     * job and not the error in the spec. */
     const struct spec_options how = {.base_dir = dir};
     if (spec_read(spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
@@ -211,8 +211,8 @@ static void submit_on_disk(void *ctx, int status)
     }
 }
 
-/* Answers a submit whose key belongs to a live job. An empty unit that was committed after the unit of that
- * job is now on disk. So it is known whether that job was stored. */
+/* Answers a submit whose key belongs to a live job. An empty unit was committed after the unit with that job.
+ * Now the empty unit is on disk, so it is known whether the job was stored. */
 static void duplicate_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;

@@ -51,8 +51,8 @@ static uint32_t little(const uint8_t *p)
     return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
 }
 
-/* Adds more words to a checksum of SQLite's log and returns the new checksum, a pair of sums that feed each
- * other. `bytes` must be a multiple of 8. */
+/* Adds more words to a checksum of SQLite's log and returns the new checksum. The checksum consists of two
+ * sums, each of which is added to the other. `bytes` must be a multiple of 8. */
 static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes, bool big_endian)
 {
     for (size_t i = 0; i < bytes; i += 8) {
@@ -101,8 +101,8 @@ static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
     return known && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* Returns whether the frame's checksum continues the checksum of the frame before. Keeps the frame's checksum
- * for the next frame. */
+/* Returns whether the frame's checksum continues the checksum of the frame before. Stores the frame's
+ * checksum, to check the next frame against it. */
 static bool take_frame(struct wal_walker *w)
 {
     const uint8_t *f = w->frame;

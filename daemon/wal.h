@@ -22,7 +22,7 @@ struct wal_walk {
     /* Offset in the file at which the last transaction that SQLite will read ends. */
     uint64_t good_bytes;
     bool bad; /* an invalid frame or header was found */
-    /* Offset of the first invalid frame. 0 if already the header of the log is invalid. */
+    /* Offset of the first invalid frame in the file. 0 if the header of the log itself is invalid. */
     uint64_t bad_offset;
     /* Number of commits after the first bad frame. SQLite will not read these commits. */
     uint64_t commits_behind;

@@ -155,8 +155,8 @@ static int take_hello(const struct json *params, struct hello *ret, struct err *
     return json_obj_end(&o);
 }
 
-/* Returns whether `secret` is the secret of the job's worker. The comparison always takes the same time, so
- * that its duration reveals nothing about the secret. */
+/* Returns whether `secret` is the secret of the job's worker. The comparison takes the same time for every
+ * secret, so that its duration reveals nothing. */
 static bool is_secret(const struct job *j, const char *secret)
 {
     char hash[SHA256_HEX_CHARS + 1];

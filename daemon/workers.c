@@ -224,7 +224,8 @@ static void launch(struct daemon *d, struct job *j)
         return;
     }
     occupy_devices(d, j);
-    /* During a pause, the launch is logged only when it has succeeded, by took_job. */
+    /* During a pause of launches, this line is not logged here. took_job logs the start once it has
+     * succeeded. */
     if (!launch_paused(&d->pause))
         log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }

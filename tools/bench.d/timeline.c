@@ -17,8 +17,8 @@ enum lane_of { L_COMPUTE, L_IN, L_OUT, L_PEER, LANES };
 enum shares { OWN_LINKS, ALL_LINKS, ALL_AND_MEMORY, SHARES_COUNT };
 static const char *const share_names[SHARES_COUNT] = {"own links", "all links", "all links, memory"};
 
-/* Writes the resources that one copy uses to `uses` and returns their number. Each device has four: in, out,
- * peer in and peer out. All devices share three: all in, all out, and memory. */
+/* Writes to `uses` the resources that one copy uses, and returns their number. Each device has four resources
+ * of its own (in, out, peer in, peer out). All devices share three: all in, all out, and memory. */
 static uint32_t add_uses(uint32_t *uses, uint32_t own, uint32_t all, uint32_t memory, enum shares shares)
 {
     uint32_t n = 0;

@@ -97,7 +97,9 @@ static struct point near(struct dice *d, struct point p, float most_x, float mos
 
 static void warp_draw(struct warp *w, struct dice *d)
 {
-    float half = about(d, 0.18f); /* tangent of half the angle, up to 20 degrees */
+    /* `half` is the tangent of half the angle of rotation. The angle is at most about 20 degrees to either
+     * side. */
+    float half = about(d, 0.18f);
     float cosine = (1 - half * half) / (1 + half * half), sine = 2 * half / (1 + half * half);
     float size = between(d, 0.85f, 1.05f), shear = about(d, 0.30f);
     float wide = size * between(d, 12, 17), high = size * between(d, 18, 21);
@@ -304,7 +306,8 @@ static uint8_t to_byte(float v)
     return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v + 0.5f);
 }
 
-/* Returns a number around 0 that is nearly normally distributed: the sum of the four bytes of `bits`. */
+/* Returns a nearly normally distributed number around 0: the sum of the four bytes of `bits`, minus its mean
+ * 510. */
 static float grain_of(uint32_t bits)
 {
     int sum = (int)((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24));

@@ -1,7 +1,6 @@
-/* The digits as strokes, by hand. What differs between people is a style of its own: a one with or without
- * foot, an open or a closed four, a seven with or without bar. What differs from one writing to the next is
- * left to the distortion in digit.c.
- */
+/* The strokes of the digits, made by hand. What differs between people is a style of its own: a one with or
+ * without a foot, an open or a closed four, a seven with or without a bar. What differs each time that one
+ * person writes is left to the distortion in digit.c. */
 #include "tools/digits/glyphs.h"
 
 /* clang-format off */
@@ -125,7 +124,7 @@ const struct glyph glyphs[GLYPH_CLASSES][GLYPH_STYLES] = {
         /* a curved tail */
         {{CURVE({88,28}, {74,5}, {44,0}, {16,12}, {10,32}, {26,50}, {54,52}, {80,42}, {88,28}),
           CURVE({88,28}, {88,58}, {72,90}, {40,100}, {16,92})}},
-        /* in one go, like a six upside down */
+        /* drawn in one go, like a six upside down */
         {{CURVE({88,26}, {78,46}, {52,52}, {24,47}, {10,28}, {20,8}, {50,0}, {76,5}, {90,28}, {80,58},
                 {54,86}, {22,98})}},
         /* not quite closed, a stem that leans */

@@ -7,9 +7,9 @@
 
 enum { GLYPH_CLASSES = 10, GLYPH_STYLES = 4, GLYPH_MAX_STROKES = 4, GLYPH_MAX_POINTS = 15 };
 
-/* Points of a pen stroke in a box of 100 x 100, where y grows downwards. A curved stroke is a smooth line
- * through all its points, a straight stroke has corners there. A curve that ends where it begins is closed
- * without a corner. */
+/* A pen stroke: points in a box of 100 x 100, where y grows downwards. A curved stroke is a smooth line
+ * through all its points. A straight stroke has a corner at each point. A curve that ends where it begins is
+ * closed without a corner. */
 struct stroke {
     bool curved;
     uint8_t points; /* 0: no such stroke */
