@@ -1,4 +1,4 @@
-/* Implements base64.h. Decoding is strict, so that any data has exactly one base64 text. Padding is
+/* Implements base64.h. Decoding is strict, so that only one text decodes to the same data: padding is
  * allowed only at the end, and unused bits must be zero. */
 #include "base/base64.h"
 

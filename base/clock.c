@@ -31,7 +31,8 @@ static uint64_t system_wall_ns(void *ctx)
     return read_clock(CLOCK_REALTIME);
 }
 
-/* Sleeps until an absolute time, so that a signal does not change the length of the sleep. */
+/* Sleeps until an absolute time. If a signal interrupts the sleep, it can simply sleep again until the same
+ * time, so the total time is right. */
 static void system_sleep_ns(void *ctx, uint64_t ns)
 {
     struct timespec until;
@@ -54,7 +55,7 @@ static const struct clock_hooks system_hooks = {
     .sleep_ns = system_sleep_ns,
 };
 
-/* The hooks in use. They are written only by clock_set_hooks. */
+/* The hooks that are in use. Only clock_set_hooks changes them. */
 static struct clock_hooks current = {
     .monotonic_ns = system_monotonic_ns,
     .wall_ns = system_wall_ns,

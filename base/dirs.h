@@ -1,4 +1,4 @@
-/* Creates directories in a way that survives a power loss. */
+/* Creates directories in such a way that they survive a power loss. */
 #ifndef BASE_DIRS_H
 #define BASE_DIRS_H
 

@@ -1,4 +1,5 @@
-/* The first pass of json_parse, which checks the text before cJSON sees it. Private to base/json*.c. */
+/* The first pass of json_parse, which checks the text before cJSON reads it. Only the files base/json*.c may
+ * include this header. */
 #ifndef BASE_JSON_SCAN_H
 #define BASE_JSON_SCAN_H
 
@@ -14,7 +15,8 @@
 int json_scan(const char *text, size_t bytes, const char *name, const struct json_options *options,
               struct err *err);
 
-/* Overwrites // comments with spaces. Lines and columns in messages stay correct. */
+/* Overwrites each // comment with spaces of the same length, so that line and column numbers in messages
+ * stay correct. */
 void json_blank_comments(char *text, size_t bytes);
 
 #endif

@@ -12,7 +12,8 @@
 #define SHA256_BYTES     32
 #define SHA256_HEX_CHARS 64
 
-/* Hashes `bytes` bytes. `ret` gets the hash as lower-case hexadecimal digits with a NUL. */
+/* Computes the SHA-256 hash of `bytes` bytes and writes it to `ret`, as 64 lower-case hexadecimal digits and
+ * a NUL. */
 void sha256_hex(const void *data, size_t bytes, char ret[SHA256_HEX_CHARS + 1]);
 
 #endif

@@ -137,8 +137,8 @@ static int take_id(struct wire_msg *m, const char *line, const struct json_span 
     return 0;
 }
 
-/* Reports that the line could not be parsed. The id is stored if it was found, so that the answer can name
- * the request. */
+/* Handles a line that could not be parsed, and chooses the error code. If the id of the request was found,
+ * it is stored, so that the answer can name the request. */
 static int refuse_whole(struct wire_msg *m, const char *line, const struct json_span *id, int r,
                         enum wire_code *ret_code)
 {
