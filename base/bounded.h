@@ -42,15 +42,16 @@ struct bounded {
      * thread of the scope. May be NULL. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
-    /* The number of calls of bounded_poll per call of `stop`. 0 means BOUNDED_POLL_EVERY. */
+    /* How many calls of bounded_poll lead to one call of `stop`. 0 means BOUNDED_POLL_EVERY. */
     uint32_t poll_every;
 
     uint64_t peak_bytes; /* most bytes in use at one time */
-    /* The number of bytes that the function still had in use when it returned. The caller owns this memory
-     * now. */
+    /* The number of bytes that the function had still allocated when it returned. From then on, this memory
+     * belongs to the caller. */
     uint64_t held_bytes;
     uint64_t asked; /* calls of `stop` */
-    /* True when the limit or `stop` ended the scope. In this case all memory of the scope has been freed. */
+    /* True if the scope ended early, because of the limit, missing memory or `stop`. Then all memory of the
+     * scope has been freed. */
     bool ended_early;
 };
 

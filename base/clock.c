@@ -1,7 +1,6 @@
-/* Implements clock.h: each function calls the current hook. The hooks read the system's clock until
- * a test replaces them.
- *
- * clock_set_hooks must be called before other threads start. Any thread may call the other functions.
+/* Implements clock.h. Each function calls a hook. The hooks read the system's clock, until a test replaces
+ * them with clock_set_hooks, which must happen before other threads start. Any thread may call the other
+ * functions.
  */
 #include "base/clock.h"
 

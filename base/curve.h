@@ -1,7 +1,6 @@
-/* A loss curve of at most CURVE_POINTS points. Each point is the mean of `stride` consecutive values.
- *
- * When all points are used, neighbours are merged in pairs and the stride doubles. Runs with the same
- * losses have the same curve. */
+/* A loss curve of at most CURVE_POINTS points. Each point is the mean of `stride` consecutive values. When
+ * the curve is full, neighbouring points are merged in pairs and the stride doubles. Equal losses always
+ * give equal curves. */
 #ifndef BASE_CURVE_H
 #define BASE_CURVE_H
 
@@ -32,9 +31,9 @@ struct curve {
     double sum;    /* the sum of the pending values */
 };
 
-/* Adds the value of a step to the curve. A value that is not finite or exceeds CURVE_MOST is ignored.
- *
- * Steps normally ascend. When a step is repeated after a resume, all points from that step on are dropped. */
+/* Adds the value of training step `step` to the curve. A value that is not finite or exceeds CURVE_MOST is
+ * ignored. Steps normally ascend. If a step is repeated after a resume, all points from that step on are
+ * dropped first. */
 void curve_add(struct curve *c, uint64_t step, double value);
 /* Appends the points as JSON to `b`: [[step,value],...]. The mean of values that are not yet a point becomes
  * the last point. */

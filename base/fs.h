@@ -23,7 +23,7 @@ struct outdir {
  * the processor's cache. */
 #define FS_BLOCK_BYTES (1u << 20)
 
-/* Opens the directory `name` for reading and returns its descriptor. */
+/* Opens the directory `name`, relative to the directory `dirfd`, and returns its descriptor. */
 int fs_open_dir(int dirfd, const char *name);
 /* Creates the directory `name` inside `dirfd`. Returns 0 if the directory already exists. */
 int fs_make_dir(int dirfd, const char *name);

@@ -1,7 +1,6 @@
-/* Tolerant lookups in JSON from another program. A member that is missing or of the wrong type counts as
- * absent. `object` may be NULL or any other node.
- *
- * Code that must refuse bad input uses the json_take functions of json.h. */
+/* Tolerant lookups in JSON that another program wrote. A member that is missing or has the wrong type counts
+ * as absent. `object` may be NULL or any other node. Code that must refuse bad input uses the json_take
+ * functions of json.h instead. */
 #ifndef BASE_GET_H
 #define BASE_GET_H
 

@@ -34,10 +34,9 @@
 
 struct json; /* a document, or one value in it */
 
-/* Parses `text` and stores the document in *ret. Free it with json_free. Messages call the document
- * `name`, for example "job.json".
- *
- * `comments` allows // comments. Use it for files that people write. */
+/* Parses `text` and stores the document in *ret, which the caller frees with json_free. Messages call the
+ * document `name`, for example "job.json". If `comments` is true, the text may contain // comments, as in
+ * files that people write. */
 int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret,
                struct err *err);
 
@@ -51,8 +50,8 @@ struct json_span {
  * for. */
 struct json_options {
     bool comments; /* accept // comments */
-    /* The maximum number of values in the document. 0 means no limit. Objects, arrays, strings, numbers,
-     * true, false and null all count. The scanner counts before the tree is built, because a value of two
+    /* The largest number of values in the document; 0 means no limit. Every object, array, string, number,
+     * true, false and null counts. The scanner counts before the tree is built, because a value of two
      * bytes, such as "0,", becomes a node of 64 bytes. */
     size_t max_nodes;
     /* A key of the outermost object to look for, or NULL. *found becomes the span of its value in the text.
@@ -110,7 +109,8 @@ struct json_obj {
     struct err scratch_err; /* used when the caller's `err` is NULL */
     int status;             /* code of the first failure, or 0 */
     char path[256];         /* JSON path of the object */
-    /* The keys that json_take calls have named so far. The object need not contain them. */
+    /* The keys that calls of json_take have named so far. The object need not contain them. Any other key in
+     * the object is unknown. */
     const char *taken[JSON_MAX_KEYS];
     int n_taken;
     /* If the first failure was that a required key is absent, this is the key. Otherwise it is NULL. */

@@ -1,8 +1,6 @@
-/* Parses sizes as people write them: "9GB", "512MiB", "1.5GiB", "9e9".
- *
- * The arithmetic is exact and uses integers only. "0.1GB" is exactly 100000000 bytes, and a size that
- * is not a whole number of bytes is refused instead of rounded. The functions are pure, and any
- * thread may call them.
+/* Parses sizes as people write them: "9GB", "512MiB", "1.5GiB", "9e9". The arithmetic is exact: "0.1GB" is
+ * 100000000 bytes, and a size that is not a whole number of bytes is refused and not rounded. The functions
+ * keep no state, so any thread may call them.
  */
 #include <ctype.h>
 #include <errno.h>

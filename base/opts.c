@@ -1,7 +1,6 @@
-/* Implements the option tables of opts.h.
- *
- * getopt is not used for three reasons. Its table has no help texts. Its order of words depends on the
- * environment. And it accepts abbreviations, which stop working when an option is added. */
+/* Implements the option tables of opts.h. Tutti does not use getopt, because its tables have no help texts,
+ * because an environment variable changes how it orders words, and because it accepts abbreviations, which
+ * stop working when an option is added. */
 #include "base/opts.h"
 
 #include <assert.h>

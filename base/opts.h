@@ -16,7 +16,8 @@
 struct opt {
     const char *name; /* the long name without the dashes */
     char letter;      /* the short name; 0: none */
-    /* The name of the option's value in the help, such as "FILE". NULL if the option takes no value. */
+    /* How the help names the option's value, for example "FILE" in "--output FILE". NULL if the option takes
+     * no value. */
     const char *value;
     const char *help; /* one line for the help */
 };

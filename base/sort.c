@@ -1,7 +1,6 @@
-/* Implements sort_array as a bottom-up merge sort.
- *
- * Short runs are sorted by insertion and then merged in pairs. Two runs that are already in order need
- * only one comparison, so nearly sorted input is fast. Any thread may call sort_array. */
+/* Implements sort_array as a bottom-up merge sort. Short sequences are sorted by insertion and then merged
+ * in pairs. Two sequences that are already in order need only one comparison, so nearly sorted input is
+ * fast. Any thread may call sort_array. */
 #include "base/sort.h"
 
 #include <stdbool.h>

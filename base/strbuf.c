@@ -1,7 +1,6 @@
-/* Implements the growing string of strbuf.h.
- *
- * The capacity doubles, so that appending a byte takes constant time on average. Every addition calls
- * `reserve`, the only function that allocates and that can fail. A strbuf belongs to one thread at a time.
+/* Implements the growing string of strbuf.h. The capacity doubles when it is used up, so that appending a
+ * byte takes constant time on average. Every addition calls `reserve`, which is the only function that can
+ * fail. A strbuf belongs to one thread at a time.
  */
 #include "base/strbuf.h"
 

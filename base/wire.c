@@ -1,8 +1,6 @@
-/* Implements the lines and JSON-RPC messages of wire.h. There are no sockets in this file. Each
- * program does its own reading and writing.
- *
- * The peer decides how long a line is and how many values it has, so every allocation may fail.
- * wire_in_space then offers no space, and wire_parse returns -ENOMEM.
+/* Implements the lines and JSON-RPC messages of wire.h, without sockets: each program reads and writes by
+ * itself. The peer decides how long a line is, so every allocation may fail. Then wire_in_space offers no
+ * space, and wire_parse returns -ENOMEM.
  */
 #include "base/wire.h"
 

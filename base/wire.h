@@ -61,10 +61,9 @@ enum wire_kind { WIRE_REQUEST, WIRE_NOTIFICATION, WIRE_RESULT, WIRE_ERROR };
 /* The largest size in bytes of a message's id. If the id is a string, its quotes count. */
 #define WIRE_ID_MAX 1024
 
-/* One parsed message. wire_parse fills it in and wire_msg_finish frees it. All nodes belong to `doc`.
- *
- * The id is stored as the text that the sender wrote, and an answer repeats that text. So an integer of any
- * size comes back exactly, and answering needs no memory for the id. */
+/* One parsed message. wire_parse fills it in, and wire_msg_finish frees it. All nodes belong to `doc`. The
+ * id is kept as the text that the sender wrote, and the answer repeats that text, so that an integer of any
+ * size comes back unchanged. */
 struct wire_msg {
     struct json *doc;
     enum wire_kind kind;

@@ -33,7 +33,8 @@ extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "pee
 #define DEVICE_MAX   64
 #define DEVICE_ALIGN 256 /* alignment of arenas and plan addresses */
 
-/* Describes one device that a backend's probe found on this machine. */
+/* Describes one device of this machine. devset_probe fills in one of these structs for each device that it
+ * finds. */
 struct device_info {
     /* The number that the backend uses for this device. Pass the same number in devset_config.device_index
      * to open the device. */
@@ -45,7 +46,7 @@ struct device_info {
     /* The number of bytes of device memory that no process uses at the moment. 0 if devset_probe was not
      * asked for this number. */
     uint64_t free_bytes;
-    /* The NUMA node nearest to this device, or -1 if it is not known. */
+    /* The NUMA node of the host that is nearest to this device, or -1 if it is not known. */
     int32_t numa_node;
     /* The generation and the number of PCIe lanes of the device's link to the host. Both are 0 if they are
      * not known. */
@@ -55,7 +56,7 @@ struct device_info {
     bool peer[DEVICE_MAX];
 };
 
-/* Pass this as `asked` to devset_probe to request the free memory of every device. */
+/* Pass this value as `asked` to devset_probe to find out the free memory of every device. */
 #define DEVICES_ALL UINT64_MAX
 
 /* Lists the devices that the backend finds on this machine. Writes up to `max` of them to ret and their
@@ -89,8 +90,8 @@ struct devset_config {
     const char *backend;                 /* "cpu", "cuda" */
     uint32_t n_devices;                  /* 1..DEVICE_MAX */
     uint64_t capacity_bytes[DEVICE_MAX]; /* arena sizes, multiples of DEVICE_ALIGN */
-    /* Number of threads that share the work of one op, on the cpu backend or on the host. At least 1. The
-     * number never changes the bits of a result. */
+    /* The number of threads that share the work of one op, on the cpu backend and in the host's ops. At
+     * least 1. The number changes only the speed, never the bits of a result. */
     uint32_t threads;
     /* cpu only: the largest speed of copies between the host and one device, in each direction. With a
      * limit, virtual devices behave like devices behind a real link. 0 means no limit. */
@@ -112,7 +113,7 @@ struct devset_config {
  * its compute stream was busy or waiting. */
 struct device_counters {
     uint64_t in_bytes, out_bytes, peer_bytes; /* a peer copy counts at its sender */
-    /* Time during which the compute stream ran ops. The cuda backend does not measure this time and
+    /* The time that the compute stream spent running ops. The cuda backend does not measure this time and
      * reports 0. */
     uint64_t compute_busy_ns;
     /* The time that the compute stream spent waiting for events. The cuda backend does not measure this time

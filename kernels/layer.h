@@ -62,8 +62,8 @@ struct layer {
     uint32_t vocab;      /* embedding, lm_head: number of token ids */
     uint32_t positions;  /* positions: number of positions, at least seq */
     float smoothing;     /* losses: label smoothing */
-    /* Standard deviation of the initial weights. Biases then start at 0. If this is 0, the table at enum
-     * param_init gives the initial values. */
+    /* The standard deviation of the initial weights. If it is not 0, biases start at 0. If it is 0, the
+     * table at enum param_init says how weights and biases start. */
     float init_std;
     /* attention, mlp: the standard deviation of the initial weights of "proj", the last matrix of the layer.
      * It has its own value because its output is added to the residual. */
@@ -109,7 +109,7 @@ struct layer_sizes {
     uint64_t y; /* output; 0 for a loss */
     uint64_t s;
     uint64_t room; /* forward workspace when S is saved */
-    /* Forward workspace when S is not saved. It also has space for S. */
+    /* The size in bytes of the forward workspace when S is not saved. It includes space for S. */
     uint64_t scratch_fwd;
     uint64_t scratch_bwd;
     uint64_t target; /* losses: the targets T */
@@ -162,7 +162,8 @@ struct layer_io {
     const struct step_args *step;
     uint32_t rows;
     uint32_t first_row; /* position of row 0 in the batch */
-    /* bwd: add to dw instead of overwriting it. True for every micro-batch except the first. */
+    /* bwd: if true, the gradient is added to the old dw. If false, it overwrites dw, as in the first
+     * micro-batch of a step. */
     bool accumulate;
     const float *w, *x;
     /* fwd: the output of the layer. NULL if the pass is a recompute, which needs only S. */
@@ -184,7 +185,8 @@ struct layer_type {
     const char *name;
     bool is_loss;
     bool takes_ids; /* input is int32 ids, not floats */
-    /* If true, fwd does nothing in training, and bwd computes the loss together with the gradient. */
+    /* If true, the forward pass of this loss does nothing in training, and its backward pass computes the
+     * loss together with the gradient. */
     bool loss_in_bwd;
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
@@ -223,9 +225,9 @@ struct optimizer {
 };
 
 #define OPTIMIZER_PARTS 2 /* largest number of parts of K */
-/* Returns the number of parts of the optimizer state K. Each part is as long as the weights W, and the
- * parts are stored one after another. AdamW has m and v, SGD with momentum has v, and SGD without momentum
- * has no parts. */
+/* Returns the number of parts of the optimizer state K. Each part is as long as the weights W, and the parts
+ * lie one after another. AdamW has the parts m and v, SGD with momentum has v, and SGD without momentum has
+ * none. */
 uint32_t optimizer_parts(const struct optimizer *o);
 /* Returns the size in bytes of the optimizer state K for a layer whose W has w_bytes bytes. */
 uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
@@ -237,8 +239,8 @@ struct group_part {
     const char *name;
     enum group_type type;
     size_t offset; /* offset in struct group_state */
-    /* True if a checkpoint stores this part. DECIDE recomputes the other parts in every step that is not
-     * skipped. */
+    /* True if a checkpoint stores this part. The other parts need not be stored, because the task DECIDE
+     * computes them again in every step that is not skipped. */
     bool saved;
 };
 /* Returns the number of parts in the optimizer's group state, and points *ret at an array of them.

@@ -30,8 +30,8 @@ struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
     uint64_t w; /* offset of its W in W */
-    /* Offsets of the current layer's input and output in the outer S. The first layer's input and the last
-     * layer's output are not in S, so these offsets are then unused. */
+    /* The offsets of the current layer's input and output in the outer S. The first layer's input and the
+     * last layer's output are not in S, so these two offsets are not used. */
     uint64_t x, y;
     /* `s` is the offset in the outer S where the current layer's own S begins. `end` is the offset where the
      * part of the next inner layer begins. */

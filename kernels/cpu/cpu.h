@@ -1,7 +1,6 @@
-/* The inside of the cpu backend: the table of ops, and the pool of threads that share the work of one op.
- *
- * A pool never changes the order of a sum. The shape alone decides how work is cut into pieces, and each
- * piece writes its own part of the output. */
+/* The internal header of the cpu backend: the table of ops, and the pool of threads that share the work of
+ * one op. A pool never changes the order of a sum, because the shape alone decides how work is cut into
+ * pieces, and each piece writes its own part of the output. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 

@@ -51,7 +51,8 @@ struct cpu_stream {
     uint64_t bytes_per_s; /* speed limit of copies, or 0 */
     bool delayed;         /* delay_seed was given */
     struct rng rng;       /* stream's thread only */
-    /* Only the stream's thread changes these three counters. Any thread may read them. */
+    /* Only the stream's thread changes the counters copied_bytes, busy_ns and wait_ns. Any thread may read
+     * them. */
     _Atomic uint64_t copied_bytes;
     _Atomic uint64_t busy_ns;
     _Atomic uint64_t wait_ns;

@@ -1,8 +1,6 @@
-/* The op functions of the cpu backend, and helpers that their loops share.
- *
- * Loops over elements are compiled for several instruction sets (CPU_CLONES) and must give the same bits
- * on each of them. So they use neither contraction nor reassociation. Every sum goes over an array of
- * LANES partial sums, which are added up in one fixed order.
+/* The op functions of the cpu backend, and helpers that they share. Loops are compiled for several
+ * instruction sets (CPU_CLONES) and must give the same bits on each. So the compiler may neither fuse nor
+ * reorder operations, and every sum uses LANES partial sums that are added up in one fixed order.
  */
 #ifndef KERNELS_CPU_OPS_H
 #define KERNELS_CPU_OPS_H

@@ -34,7 +34,7 @@
 #include "kernels/vmath.h"
 
 #define LANES 16 /* width of a vector and a sum */
-/* The largest number of queries whose scores a forward task holds at once. */
+/* The largest number of queries whose scores a task of the forward pass holds in memory at the same time. */
 #define STRIP 128
 /* The backward pass works on strips of QUERIES queries and blocks of KEYS keys. Both numbers decide the
  * order of additions, so changing one of them changes the bits of the result. */
@@ -72,13 +72,15 @@ struct attention_run {
 struct attention_task {
     const struct attention_run *run;
     uint32_t r, kv; /* number of the sample and key head */
-    /* Keys and values, [keys][width]. Only the backward pass uses k, and only the forward pass uses v. */
+    /* The keys and the values of the task, [keys][width] each. Only the backward pass uses `k`, and only the
+     * forward pass uses `v`. */
     float *k, *v;
     /* Transposed keys and transposed values, in blocks of KEYS keys. Each block is [head][keys of the
      * block]. Only the backward pass uses `vt`. */
     float *kt, *vt;
     float *dk, *dv; /* backward only */
-    /* Queries, dy and results of a strip, [queries][width]. Only the backward pass uses dy. */
+    /* The queries of a strip, their dy and their results, [queries][width] each. Only the backward pass uses
+     * `dy`. */
     float *q, *dy, *out;
     float *score, *dscore; /* [queries][ld]; dscore is backward only */
     size_t ld;
@@ -123,8 +125,8 @@ static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, 
 /* ---- copies ---- */
 
 #define LINE 16 /* floats in a cache line */
-/* Number of rows to prefetch ahead. The processor cannot predict the next row, because tokens are too far
- * apart. */
+/* How many rows ahead copy_in prefetches. The processor cannot predict the next row by itself, because
+ * tokens are too far apart in memory. */
 #define AHEAD 8
 
 CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)

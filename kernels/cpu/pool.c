@@ -68,7 +68,8 @@ struct crew {
      * to notice a new run. */
     _Atomic uint32_t posted;
     uint32_t working; /* threads inside a run; guarded by mutex */
-    /* Number of cores that the process may use, or the number of threads if that is larger. Const. */
+    /* The number of cores that this process may use, but at least the number of threads. It never
+     * changes. */
     uint32_t cores;
     uint32_t sleepers;  /* workers waiting for `work`; guarded by mutex */
     uint32_t ready;     /* workers that have started; guarded by mutex */

@@ -52,10 +52,12 @@ struct stream {
      * holds the lock. */
     uint64_t pushed;
     uint64_t done; /* position reached; guarded by lock */
-    /* Waiters whose position has not been reached yet, in no particular order. Guarded by lock. */
+    /* A list of the waiters whose position has not been reached yet, in no particular order. Guarded by
+     * lock. */
     struct stream_waiter *waiters;
     pthread_cond_t started; /* signalled when `running` is set */
-    /* True once the thread has started and has made all its allocations. Guarded by lock. */
+    /* True once the stream's thread has started and has allocated all memory that it needs. Guarded by
+     * lock. */
     bool running;
     bool closing; /* guarded by lock */
 

@@ -1,14 +1,13 @@
-/* Finds by trial which of two variants is faster on this machine. Variant 0 is the default. Both give the
- * same bits.
- *
- * A tuning table starts as all zeros. Any thread may use it at any time. */
+/* Finds out by trial which of two variants of a computation is faster on this machine. Variant 0 is the
+ * default, and both give the same bits. The results are kept in a tuning table, which starts as all zeros.
+ * Any thread may use a table at any time. */
 #ifndef KERNELS_CPU_TUNE_H
 #define KERNELS_CPU_TUNE_H
 
 #include <stdint.h>
 
 #define TUNE_PAIRS 8 /* largest number of trials per variant */
-/* Once the alternative has won this many trials clearly, it is always used. */
+/* Once variant 1 has clearly won this many of its TUNE_PAIRS trials, it is always used. */
 #define TUNE_WINS 7
 /* The number of computations that a table can hold. When the table is full, further computations use variant
  * 0. */

@@ -35,10 +35,10 @@
 #include "kernels/vmath.h"
 
 #define TILE 64u /* queries, keys or columns of a tile */
-/* Each thread computes PART rows and PART columns of a tile. */
+/* Each thread computes a square of PART rows and PART columns of a tile. */
 #define PART 4u
 #define WIDE 2u /* most column tiles in a block's result */
-/* Both factors of a product pass through shared memory in slices of this length. */
+/* The two factors of a product are loaded into shared memory in slices of this length. */
 #define DEPTH 16u
 
 /* The distances between two rows in shared memory, in floats. The 4 extra floats keep each row aligned to 16

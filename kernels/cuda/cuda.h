@@ -31,7 +31,7 @@
 struct cuda_stream {
     cudaStream_t stream;
     cudaEvent_t drained; /* recorded by cuda_drain */
-    /* Number of bytes in all copies enqueued so far. Any thread may read it. */
+    /* The number of bytes in all copies over links that were enqueued so far. Any thread may read it. */
     _Atomic uint64_t copied_bytes;
 };
 
@@ -81,7 +81,7 @@ struct relay {
      * directly. */
     cudaStream_t in;
     uint8_t *buffers[2]; /* pinned buffers for sending */
-    /* Recorded by the sender when its buffer b holds a piece. */
+    /* filled[b] is recorded by the sender when it has copied a piece into its buffer b. */
     cudaEvent_t filled[2];
     /* emptied[b] is recorded by the receiver when it has copied a piece out of the sender's buffer b. */
     cudaEvent_t emptied[2];
