@@ -57,8 +57,8 @@ struct backend {
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-    /* Finds the devices that no longer work and adds them to *ret, which the caller has zeroed. This pointer
-     * is NULL for a backend whose devices never break. */
+    /* Finds the devices that no longer work and adds them to *ret, which the caller has zeroed. The function
+     * pointer is NULL for a backend whose devices never break. */
     void (*blame)(struct devset *ds, struct device_blame *ret);
 };
 
@@ -102,8 +102,8 @@ static inline enum lane backend_lane(const struct devset *ds, uint32_t stream)
     return stream == LANE_COUNT * ds->n_devices ? LANE_COMPUTE : (enum lane)(stream % LANE_COUNT);
 }
 
-/* Returns true if `dst` is on the device that owns this peer stream, so that the copy stays inside the
- * device. Such a copy uses no link. Therefore it is not counted and has no speed limit. */
+/* Returns true if `stream` is a peer stream and `dst` is on the stream's own device, so that the copy stays
+ * inside one device. Such a copy uses no link. Therefore it is not counted and has no speed limit. */
 static inline bool backend_copy_stays(const struct devset *ds, uint32_t stream, const void *dst)
 {
     uint32_t device = stream / LANE_COUNT;

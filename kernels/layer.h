@@ -66,7 +66,7 @@ struct layer {
      * table at enum param_init says how weights and biases start. */
     float init_std;
     /* attention, mlp: the standard deviation of the initial weights of "proj", the last matrix of the layer.
-     * It has its own value because its output is added to the residual. */
+     * The output of proj is added to the residual, so models often give it a smaller value. */
     float proj_std;
     /* lm_head: if `tied` is true, the layer has no weights of its own and uses the W of the earlier layer
      * `owner`. */

@@ -16,8 +16,8 @@
  * models then compute few large chunks and not many tiny ones. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
-/* Returns the number of tokens in a chunk. The logits of a chunk may number CHUNK_SMALL, or a sixth of the
- * elements of W if W is so large that this is more. */
+/* Returns the number of tokens in a chunk. A chunk may have CHUNK_SMALL logits. If W is large, a chunk may
+ * have more, up to a sixth of the number of elements of W. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->vocab, share = layer_width(l) / 6;

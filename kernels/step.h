@@ -39,8 +39,8 @@ struct step_decision {
     /* The squared norm of the whole gradient. The squared norms of the layers are added in ascending order
      * of layer ids, so the bits are always the same. */
     double sumsq;
-    /* If `apply` is 0, this is the last layer whose gradient is not finite. It is STEP_NO_LAYER if every
-     * layer is finite and only their sum overflows. */
+    /* If `apply` is 0, this is the id of the last layer whose gradient is not finite. It is STEP_NO_LAYER if
+     * every layer's gradient is finite and only their sum overflows. */
     uint32_t bad_layer;
     uint32_t apply; /* 0 if the step is skipped */
 };

@@ -91,8 +91,8 @@ static void choose_tiles(struct tiling *t)
     }
 }
 
-/* Returns the first row (or column) of tile number `i`, when `size` rows are divided evenly among the tiles.
- * Tiles start at multiples of TILE_STEP and are never narrower than GEMM_SMALL. */
+/* Returns the first row of tile number `i`, when `size` rows are divided evenly among the tiles. Columns
+ * work in the same way. Tiles start at multiples of TILE_STEP and are never narrower than GEMM_SMALL. */
 static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 {
     if (i == tiles)

@@ -18,8 +18,8 @@
 struct pool;
 
 #define GEMM_K_BLOCK 384
-/* If a product has fewer than 16 rows or columns, oneDNN adds in a different order. Such products are
- * computed by gemm_small_run. */
+/* If a product has fewer than GEMM_SMALL rows or columns, oneDNN would add in a different order.
+ * gemm_small_run computes such products instead of oneDNN. */
 #define GEMM_SMALL 16
 
 /* A matrix product: c[m][n] = a * b. If `accumulate` is true, the product is added to the old c. `a` is

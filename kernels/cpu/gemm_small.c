@@ -216,8 +216,8 @@ static const struct kernels *kernels_of(enum gemm_isa isa)
     return &kernels_plain;
 }
 
-/* Copies the narrow operand's elements with k0 <= k < k0 + n into the panel `p`. There are two loops, so
- * that the inner loop always reads contiguous memory. */
+/* Copies the elements of the narrow operand with k0 <= k < k0 + n into the panel `p`. Each layout of the
+ * operand has its own loop, so that the inner loop always reads contiguous memory. */
 static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
 {
     const float *from = s->narrow + k0 * s->narrow_k;

@@ -175,8 +175,9 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
     }
 }
 
-/* Sets keep[i] to 1 if dropout keeps an element and to 0 if not, for `n` elements. Random numbers come in
- * quads of four. `quad` is the first quad, and the first `skip` numbers are not used. */
+/* Sets keep[i] to 1 if dropout keeps element i and to 0 if it drops the element, for `n` elements. The
+ * random numbers come in quads (groups of four) that start with number `quad`. The first `skip` random
+ * numbers are not used. */
 CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint64_t quad,
                                  size_t skip, uint32_t q, uint32_t c2, uint32_t c3)
 {

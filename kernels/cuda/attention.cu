@@ -68,7 +68,8 @@ struct head_tokens {
     uint64_t pitch;
 };
 
-/* The part of the work that one thread block does: one tile of one head of one row. */
+/* Says what one thread block works on: a tile of tokens of one head of one row, and some columns of the
+ * result. */
 struct tile_block {
     uint32_t row, head, own; /* own: first token of the block's tile */
     uint32_t column;         /* first column of the block's result */
@@ -82,8 +83,8 @@ struct shared_tiles {
     float tile[TILE][PITCH]; /* [other][own] */
 };
 
-/* my_own returns the first row of this thread's part of a tile, and my_other returns its first column. Rows
- * belong to the block's own tile of tokens, and columns to the tile that is processed with it. */
+/* my_own and my_other return the first row and the first column of this thread's part of a tile. Rows stand
+ * for the tokens that the thread block owns, and columns for the tokens that they are multiplied with. */
 static __device__ __forceinline__ uint32_t my_own(void)
 {
     return threadIdx.x / LANES * PART;
@@ -207,9 +208,8 @@ static __device__ __forceinline__ void add_outer(const float *x, const float *y,
             c[i][j] = fmaf(own[i], other[j], c[i][j]);
 }
 
-/* Computes c[i][j], the dot product of token own + i of `x` and token other + j of `y`. No thread of the
- * block may be using the shared memory *s when this function starts, and none uses it after the function
- * returns. */
+/* Computes c[i][j], the dot product of token own + i of `x` and token other + j of `y`. All threads of the
+ * block call this function together, because they share the work and the shared memory *s. */
 static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, struct head_tokens x,
                                                       uint32_t own, struct head_tokens y, uint32_t other,
                                                       const struct cuda_attention *a, float (*c)[PART])
@@ -228,9 +228,9 @@ static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, st
     }
 }
 
-/* For each token o of the tile `other`, adds tile[o][own + i] times element 64 w + j of token o to
- * sum[w][i][j]. `c` is this thread's part of the tile. No thread may be using *s before the call, and none
- * uses it afterwards. */
+/* Multiplies a tile of weights or gradients by the TILE tokens of `y` that start at token `other`, and adds
+ * the product to `sum`. `c` is this thread's part of the tile. All threads of the block call this function
+ * together, because they share the memory *s. */
 static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
                                                      struct head_tokens y, uint32_t other, uint32_t column,
                                                      uint32_t wide, const struct cuda_attention *a,
@@ -405,8 +405,8 @@ static __device__ __forceinline__ void attend(const struct cuda_attention *a, ui
 
 static __global__ void attend_deltas(const struct cuda_attention a)
 {
-    /* The number of one head of one token, counting through all tokens of y. Half a warp computes its
-     * delta. */
+    /* `n` counts the heads of all tokens in y: head h of token t has the number t * heads + h. Half a warp
+     * computes the delta of one head. */
     const uint32_t n = my_row(), lane = threadIdx.x % LANES;
     const uint64_t at = (uint64_t)n * a.head;
     float sum = 0;
