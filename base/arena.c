@@ -58,14 +58,14 @@ struct arena {
 
 static _Noreturn void out_of_memory(size_t bytes)
 {
-    /* When a scope of bounded work is open, this call ends the scope and does not return. */
+    /* If a scope of bounded work (bounded.h) is open, this call ends the scope and does not return here. */
     bounded_no_memory();
     log_error("out of memory: cannot get %zu bytes", bytes);
     abort();
 }
 
-/* These call malloc, calloc and realloc. Inside a scope of bounded work they use mem.h, where a test can
- * make an allocation fail. */
+/* get, get_zeroed and get_more call malloc, calloc and realloc. Inside a scope of bounded work they use
+ * mem.h instead, where a test can make an allocation fail. */
 static void *get(size_t bytes)
 {
     return bounded_is_open() ? mem_alloc(bytes) : malloc(bytes ? bytes : 1);
@@ -116,8 +116,8 @@ void *xrealloc(void *p, size_t bytes)
     void *q = get_more(p, bytes);
 
     if (!q && known)
-        /* The old block is still allocated, because realloc failed. The scope must know the block to free
-         * it later. */
+        /* Because realloc failed, the old block is still allocated. Record it in the scope again, so that
+         * the scope frees it when it ends. */
         bounded_remember(p, before);
     if (!q)
         out_of_memory(bytes);
@@ -165,7 +165,7 @@ static struct arena_chunk *chunk_create(size_t size)
     return c;
 }
 
-/* Returns a chunk of the arena with at least `need` unused bytes. Creates the chunk if necessary. */
+/* Returns a chunk of the arena that has at least `need` unused bytes. Creates a new chunk if necessary. */
 static struct arena_chunk *chunk_for(struct arena *a, size_t need)
 {
     struct arena_chunk *first = a->chunks, *c;
@@ -194,7 +194,7 @@ void *arena_alloc(struct arena *a, size_t bytes)
 
     if (bytes > SIZE_MAX - ALIGN - RED_ZONE)
         out_of_memory(bytes);
-    /* A request for 0 bytes takes space too, so that every returned pointer is distinct. */
+    /* A request for 0 bytes takes some space too, so that every call returns a different pointer. */
     need = ((bytes ? bytes : 1) + ALIGN - 1) / ALIGN * ALIGN + RED_ZONE;
     c = chunk_for(a, need);
     p = c->data + c->used;

@@ -16,17 +16,18 @@
 struct arena;
 
 struct arena *arena_create(void);
-/* Frees the arena and everything that was allocated from it. `a` may be NULL. */
+/* Frees the arena and all memory that was allocated from it. `a` may be NULL. */
 void arena_destroy(struct arena *a);
 
-/* Returns `bytes` bytes of zeroed memory, aligned to 16 bytes. It is valid until arena_destroy. A request
- * for 0 bytes also returns a pointer of its own. */
+/* Returns `bytes` bytes of zeroed memory, aligned to 16 bytes. The memory is valid until arena_destroy. Even
+ * a request for 0 bytes returns a pointer that differs from all others. */
 void *arena_alloc(struct arena *a, size_t bytes);
-/* Returns a zeroed array of `count` elements of `size` bytes each. Aborts when count * size overflows. */
+/* Returns a zeroed array of `count` elements of `size` bytes each. If count * size overflows, the program
+ * aborts, as it does when memory runs out. */
 void *arena_alloc_array(struct arena *a, size_t count, size_t size);
-/* Copies `bytes` bytes from `p` into the arena and returns the copy. */
+/* Copies the `bytes` bytes at `p` into the arena and returns a pointer to the copy. */
 void *arena_memdup(struct arena *a, const void *p, size_t bytes);
-/* Copies the string `s` into the arena and returns the copy. */
+/* Copies the string `s` into the arena and returns a pointer to the copy. */
 char *arena_strdup(struct arena *a, const char *s);
 
 /* Counterparts of malloc, calloc, realloc and free for small internal data. They abort instead of returning

@@ -1,4 +1,4 @@
-/* Implements base64.h. Decoding is strict, so that any data has exactly one base64 text. Padding is
+/* Implements base64.h. Decoding is strict, so that only one text decodes to the same data: padding is
  * allowed only at the end, and unused bits must be zero. */
 #include "base/base64.h"
 
@@ -29,7 +29,7 @@ void base64_add(struct strbuf *b, const void *data, size_t bytes)
     }
 }
 
-/* Returns the value of a base64 digit, from 0 to 63, or -1 for any other character. */
+/* Returns the value of the base64 digit `c`, from 0 to 63. Returns -1 if `c` is not a base64 digit. */
 static int value_of(char c)
 {
     const char *at = c != '\0' ? memchr(digits, c, sizeof digits - 1) : NULL;

@@ -1,4 +1,4 @@
-/* Base64 (RFC 4648, with padding). It is used to put binary data into JSON strings. */
+/* Base64 encoding (RFC 4648, with padding). Tutti uses it to put binary data into JSON strings. */
 #ifndef BASE_BASE64_H
 #define BASE_BASE64_H
 
@@ -6,10 +6,10 @@
 
 #include "base/strbuf.h"
 
-/* Encodes the `bytes` bytes at `data` as base64 and appends the text to `b`. */
+/* Encodes the `bytes` bytes at `data` as base64 and appends the text to the buffer `b`. */
 void base64_add(struct strbuf *b, const void *data, size_t bytes);
-/* Decodes `chars` characters of base64 into `ret`. Returns the number of bytes, or -EINVAL when `text` is
- * not base64. `ret` needs 3 bytes for every 4 characters, and may be `text` itself. */
+/* Decodes `chars` characters of base64 into `ret`. Returns the number of decoded bytes, or -EINVAL if `text`
+ * is not base64. `ret` needs 3 bytes for every 4 characters. It may be the same buffer as `text`. */
 long base64_decode(const char *text, size_t chars, void *ret);
 
 #endif

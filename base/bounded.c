@@ -17,16 +17,16 @@
 
 #define FIRST_SLOTS    256
 #define BLOCK_OVERHEAD 16 /* bytes that malloc itself needs per block */
-/* A scope that used more bytes than this gives its freed memory back to the system. */
+/* If a scope has used more bytes than this, its freed memory is given back to the system. */
 #define TRIM_ABOVE (1 << 20)
 
-/* One slot of the hash table. It describes one block that was allocated in the scope. */
+/* One slot of a scope's hash table. It describes one block of memory that was allocated in the scope. */
 struct bounded_block {
     void *at;     /* NULL: the slot is unused */
     size_t bytes; /* bytes charged for the block, with BLOCK_OVERHEAD */
 };
 
-/* An open scope. The struct lives on the stack of bounded_run. */
+/* An open scope of bounded work. The struct lives on the stack of bounded_run. */
 struct scope {
     struct bounded *b;
     jmp_buf end; /* where an early end jumps to */
@@ -59,8 +59,8 @@ static size_t slot_of(const struct scope *s, const void *p)
     return (size_t)(h >> 32) & (s->n_slots - 1);
 }
 
-/* Returns the index of the slot that holds block `p`. If `p` is not in the table, returns the free slot
- * for it. */
+/* Returns the index of the slot that holds block `p`. If `p` is not in the table, returns the index of the
+ * free slot where it belongs. */
 static size_t find_slot(const struct scope *s, const void *p)
 {
     size_t i = slot_of(s, p);
@@ -87,7 +87,8 @@ static int grow_table(struct scope *s)
     return 0;
 }
 
-/* Empties slot `i`. Blocks in the next slots move up if necessary, so that find_slot still finds them. */
+/* Empties slot `i`. Moves blocks from the following slots up if necessary, because a gap would stop
+ * find_slot before it reaches them. */
 static void clear_slot(struct scope *s, size_t i)
 {
     size_t mask = s->n_slots - 1;
@@ -175,16 +176,16 @@ static void free_all(struct scope *s)
         free(s->slots[i].at);
 }
 
-/* Returns freed memory to the system after a large scope. Otherwise the process would keep memory that it
- * may never need again. */
+/* Returns freed memory to the system if the scope used much. Otherwise malloc would keep it in the process,
+ * which may never need so much again. */
 static void return_memory(const struct bounded *b)
 {
     if (b->peak_bytes > TRIM_ABOVE)
         malloc_trim(0);
 }
 
-/* Calls work(arg), and frees the scope's memory when the scope ends early. It is a separate function
- * because longjmp spoils the local variables of the function that calls setjmp. */
+/* Calls work(arg). If the scope ends early, longjmp returns here, and the scope's memory is freed. This is a
+ * separate function, because longjmp can spoil local variables of the function that calls setjmp. */
 static int run_in(struct scope *s, int (*work)(void *arg), void *arg)
 {
     if (setjmp(s->end) == 0)

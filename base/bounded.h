@@ -32,48 +32,53 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The limits and the results of one scope. The caller sets the first four fields, and bounded_run sets the
- * others. */
+/* The limits and the results of one scope. The caller sets the first four fields. bounded_run sets the other
+ * fields. */
 struct bounded {
-    /* The largest number of bytes that the function may use at a time. 0 means no limit. */
+    /* The largest number of bytes that the function may have allocated at the same time. 0 means no
+     * limit. */
     uint64_t limit_bytes;
-    /* Returns true to end the scope. It is called on the thread that runs the function. May be NULL. */
+    /* A function that returns true to end the scope, for example because the user cancelled. It runs on the
+     * thread of the scope. May be NULL. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
-    /* The number of calls of bounded_poll per call of `stop`. 0 means BOUNDED_POLL_EVERY. */
+    /* How many calls of bounded_poll lead to one call of `stop`. 0 means BOUNDED_POLL_EVERY. */
     uint32_t poll_every;
 
     uint64_t peak_bytes; /* most bytes in use at one time */
-    /* The number of bytes that the function still had in use when it returned. The caller owns this memory
-     * now. */
+    /* The number of bytes that the function had still allocated when it returned. From then on, this memory
+     * belongs to the caller. */
     uint64_t held_bytes;
     uint64_t asked; /* calls of `stop` */
-    /* True when the limit or `stop` ended the scope. In this case all memory of the scope has been freed. */
+    /* True if the scope ended early, because of the limit, missing memory or `stop`. Then all memory of the
+     * scope has been freed. */
     bool ended_early;
 };
 
 #define BOUNDED_POLL_EVERY 1024
 
-/* Calls work(arg) in a new scope and returns its result. Returns -ENOMEM or -ECANCELED when the scope
- * ended early. Scopes do not nest. */
+/* Calls work(arg) in a new scope and returns its result. If the scope ends early, returns -ENOMEM (the limit
+ * was reached or memory ran out) or -ECANCELED (`stop` returned true). Scopes do not nest. */
 int bounded_run(struct bounded *b, int (*work)(void *arg), void *arg);
 
 /* ---- functions for code inside a scope ---- */
 
 extern _Thread_local uint32_t bounded_polls_left; /* calls of bounded_poll until `stop` is called */
 
-/* Calls the `stop` function of the open scope, if there is one. Ends the scope when `stop` returns true. */
+/* Calls the `stop` function of the open scope, if there is one, and ends the scope if `stop` returns
+ * true. */
 void bounded_ask(void);
 
-/* Call this in every long loop, at least once every few microseconds. It lets the scope stop there, and
- * costs one decrement. */
+/* Call this function in every long loop, at least once every few microseconds, so that the scope can stop
+ * there. A call usually costs only one decrement. */
 static inline void bounded_poll(void)
 {
     if (--bounded_polls_left == 0)
         bounded_ask();
 }
 
-/* Does the same as `n` calls of bounded_poll. Use it in loops whose iterations are very short. */
+/* Does the same as `n` calls of bounded_poll. Use it in loops whose iterations are very short, once for
+ * every `n` iterations. */
 static inline void bounded_poll_steps(size_t n)
 {
     if (n >= bounded_polls_left)
@@ -84,18 +89,19 @@ static inline void bounded_poll_steps(size_t n)
 
 /* ---- functions for the allocators in arena.c ---- */
 
-/* Returns true when a scope is open on this thread. */
+/* Returns true if a scope of bounded work is open on the calling thread. */
 bool bounded_is_open(void);
-/* Call this before an allocation of `bytes` bytes. It ends the scope when that would exceed the limit.
- * `old` is the block that realloc will replace, or NULL. */
+/* Call this function before an allocation of `bytes` bytes. If the allocation would exceed the limit, the
+ * scope ends. `old` is the block that realloc will replace, or NULL. */
 void bounded_charge(const void *old, size_t bytes);
-/* Call this after an allocation. It records that the block of `bytes` bytes at `p` belongs to the scope. */
+/* Call this function after an allocation. It records that the block of `bytes` bytes at `p` belongs to the
+ * scope. */
 void bounded_remember(void *p, size_t bytes);
-/* Removes the block `p` from the scope and returns true. Call this before `p` is freed or reallocated.
- * *ret_bytes is the block's size. Returns false when the block does not belong to the scope. */
+/* Call this function before block `p` is freed or reallocated. If the block belongs to the scope, removes it
+ * from the scope, stores its size in *ret_bytes and returns true. Otherwise returns false. */
 bool bounded_forget(void *p, size_t *ret_bytes);
-/* Call this when the system has no memory. It ends the open scope with -ENOMEM. It returns only when no
- * scope is open. */
+/* Call this function when the system has no memory. If a scope is open, the scope ends with -ENOMEM and the
+ * call does not return. If no scope is open, the call does nothing. */
 void bounded_no_memory(void);
 
 #endif

@@ -1,11 +1,11 @@
-/* Arithmetic that detects overflow, for numbers that a user chose. */
+/* Arithmetic that detects overflow, for numbers that come from a user and can have any value. */
 #ifndef BASE_CHECKED_H
 #define BASE_CHECKED_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Stores a + b in *ret and returns true. Returns false and leaves *ret alone when the sum overflows. */
+/* Stores a + b in *ret and returns true. If the sum overflows, returns false and does not change *ret. */
 static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *ret)
 {
     uint64_t r;
@@ -15,7 +15,8 @@ static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *ret)
     return true;
 }
 
-/* Stores a * b in *ret and returns true. Returns false and leaves *ret alone when the product overflows. */
+/* Stores a * b in *ret and returns true. If the product overflows, returns false and does not change
+ * *ret. */
 static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *ret)
 {
     uint64_t r;
@@ -25,7 +26,8 @@ static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *ret)
     return true;
 }
 
-/* Rounds `v` up to a multiple of `to`, which must be a power of two. Does not check for overflow. */
+/* Rounds `v` up to a multiple of `to`, which must be a power of two. Does not check for overflow: the caller
+ * must know that the result fits. */
 static inline uint64_t round_up(uint64_t v, uint64_t to)
 {
     return (v + to - 1) & ~(to - 1);

@@ -1,7 +1,6 @@
-/* Implements clock.h: each function calls the current hook. The hooks read the system's clock until
- * a test replaces them.
- *
- * clock_set_hooks must be called before other threads start. Any thread may call the other functions.
+/* Implements clock.h. Each function calls a hook. The hooks read the system's clock, until a test replaces
+ * them with clock_set_hooks, which must happen before other threads start. Any thread may call the other
+ * functions.
  */
 #include "base/clock.h"
 
@@ -31,7 +30,8 @@ static uint64_t system_wall_ns(void *ctx)
     return read_clock(CLOCK_REALTIME);
 }
 
-/* Sleeps until an absolute time, so that a signal does not change the length of the sleep. */
+/* Sleeps until an absolute time. If a signal interrupts the sleep, it can simply sleep again until the same
+ * time, so the total time is right. */
 static void system_sleep_ns(void *ctx, uint64_t ns)
 {
     struct timespec until;
@@ -54,7 +54,7 @@ static const struct clock_hooks system_hooks = {
     .sleep_ns = system_sleep_ns,
 };
 
-/* The hooks in use. They are written only by clock_set_hooks. */
+/* The hooks that are in use. Only clock_set_hooks changes them. */
 static struct clock_hooks current = {
     .monotonic_ns = system_monotonic_ns,
     .wall_ns = system_wall_ns,

@@ -1,12 +1,12 @@
-/* Functions that read the time. Intervals use the monotonic clock, and dates use the wall clock. A test
- * can replace both clocks by hooks. */
+/* Functions that read the time and sleep. Intervals use the monotonic clock, and dates use the wall clock. A
+ * test can replace both clocks by hooks. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
 #include <stdint.h>
 
-/* Functions that replace the system's clock in tests. A hook that is NULL keeps the system's clock. Each
- * hook gets `ctx`. */
+/* Functions that replace the system's clocks in tests. Where a hook is NULL, the system's clock stays in
+ * use. Each hook gets `ctx` as its first argument. */
 struct clock_hooks {
     uint64_t (*monotonic_ns)(void *ctx);
     uint64_t (*wall_ns)(void *ctx);
@@ -14,7 +14,8 @@ struct clock_hooks {
     void *ctx;
 };
 
-/* Installs a copy of `hooks`. NULL restores the system's clock. Call this before other threads start. */
+/* Installs a copy of `hooks`. If `hooks` is NULL, the system's clocks are used again. Call this function
+ * before other threads start. */
 void clock_set_hooks(const struct clock_hooks *hooks);
 
 uint64_t clock_now_ns(void);  /* nanoseconds of the monotonic clock */

@@ -15,7 +15,7 @@
 
 #define POLYNOMIAL 0x82F63B78u /* Castagnoli, bits reversed */
 
-/* table[k][b] is the checksum of byte b followed by k zero bytes. */
+/* Lookup tables of the portable code: table[k][b] is the checksum of byte b followed by k zero bytes. */
 static uint32_t table[8][256];
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
@@ -32,7 +32,7 @@ static void build_table(void)
             table[k][b] = table[k - 1][b] >> 8 ^ table[0][table[k - 1][b] & 0xFF];
 }
 
-/* Loads 8 bytes in little-endian order. memcpy allows any alignment of `p`. */
+/* Loads 8 bytes as a little-endian number. memcpy makes this correct for any alignment of `p`. */
 static uint64_t load_le64(const unsigned char *p)
 {
     uint64_t v;
@@ -49,7 +49,7 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t bytes)
     crc = ~crc;
     for (; bytes >= 8; bytes -= 8, p += 8) {
         uint64_t v = load_le64(p) ^ crc;
-        /* The eight lookups are written out, because gcc -O2 would not unroll a loop. */
+        /* The eight lookups are written out by hand, because gcc -O2 would not unroll a loop over them. */
         crc = table[7][v & 0xFF] ^ table[6][v >> 8 & 0xFF] ^ table[5][v >> 16 & 0xFF] ^
               table[4][v >> 24 & 0xFF] ^ table[3][v >> 32 & 0xFF] ^ table[2][v >> 40 & 0xFF] ^
               table[1][v >> 48 & 0xFF] ^ table[0][v >> 56];

@@ -1,16 +1,16 @@
-/* CRC-32C (Castagnoli). It is the checksum of checkpoints and of the rows in the daemon's state. */
+/* CRC-32C (Castagnoli), the checksum that protects checkpoints and the rows of the daemon's database. */
 #ifndef BASE_CRC32C_H
 #define BASE_CRC32C_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Adds `bytes` bytes to the checksum `crc` and returns the new checksum. The first call gets 0. To
- * checksum data in pieces, pass each result on to the next call. */
+/* Adds `bytes` bytes of data to the checksum `crc` and returns the new checksum. Pass 0 in the first call.
+ * To checksum data in pieces, pass the result of each call as `crc` to the next call. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t bytes);
 
-/* Does the same as crc32c, without special processor instructions. crc32c calls it on processors that lack
- * them. */
+/* Computes the same checksum as crc32c, but without special processor instructions. crc32c calls this
+ * function on processors that lack these instructions. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t bytes);
 
 #endif

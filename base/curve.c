@@ -1,5 +1,5 @@
-/* Implements the loss curve of curve.h. Values are added to `sum`. After `stride` values, their mean
- * becomes a point. A curve belongs to one thread at a time. */
+/* Implements the loss curve of curve.h. Values are added to `sum`. After `stride` values, their mean becomes
+ * a point of the curve. A curve belongs to one thread at a time. */
 #include "base/curve.h"
 
 #include <inttypes.h>
@@ -10,7 +10,8 @@ static uint32_t stride_of(const struct curve *c)
     return c->stride > 0 ? c->stride : 1;
 }
 
-/* Drops all points from `step` on. A run that resumes from an earlier checkpoint repeats these steps. */
+/* Drops all points from training step `step` on. A job that resumes from an earlier checkpoint repeats these
+ * steps and reports their losses again. */
 static void drop_from(struct curve *c, uint64_t step)
 {
     while (c->n > 0 && c->points[c->n - 1].step >= step)
@@ -19,7 +20,7 @@ static void drop_from(struct curve *c, uint64_t step)
     c->sum = 0;
 }
 
-/* Merges each pair of neighbouring points into one point and doubles the stride. */
+/* Merges each pair of neighbouring points into one point, their mean, and doubles the stride. */
 static void halve(struct curve *c)
 {
     for (size_t i = 0; i < CURVE_POINTS / 2; i++)

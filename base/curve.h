@@ -1,7 +1,6 @@
-/* A loss curve of at most CURVE_POINTS points. Each point is the mean of `stride` consecutive values.
- *
- * When all points are used, neighbours are merged in pairs and the stride doubles. Runs with the same
- * losses have the same curve. */
+/* A loss curve of at most CURVE_POINTS points. Each point is the mean of `stride` consecutive values. When
+ * the curve is full, neighbouring points are merged in pairs and the stride doubles. Equal losses always
+ * give equal curves. */
 #ifndef BASE_CURVE_H
 #define BASE_CURVE_H
 
@@ -11,7 +10,8 @@
 #include "base/strbuf.h"
 
 #define CURVE_POINTS 256
-/* The largest magnitude that a curve accepts. Larger values are ignored, so that sums stay finite. */
+/* The largest absolute value that a curve accepts. Larger values are ignored, so that sums of values stay
+ * finite. */
 #define CURVE_MOST 1e290
 
 struct curve_point {
@@ -19,25 +19,27 @@ struct curve_point {
     double value;  /* the mean of the point's values */
 };
 
-/* A curve that grows with each curve_add. A zeroed struct is an empty curve. */
+/* A curve that grows with each call of curve_add. A zeroed struct is an empty curve. */
 struct curve {
     struct curve_point points[CURVE_POINTS];
     uint32_t n;      /* points in use */
     uint32_t stride; /* values per point; 0 means 1 */
-    /* The number of values in `sum`. It is always less than `stride`. */
+    /* The number of values that have been added to `sum` but are not a point yet. It is always less than
+     * `stride`. */
     uint32_t pending;
     uint64_t step; /* the step of the last value added */
     double sum;    /* the sum of the pending values */
 };
 
-/* Adds the value of a step to the curve. A value that is not finite or exceeds CURVE_MOST is ignored.
- *
- * Steps normally ascend. When a step is repeated after a resume, all points from that step on are dropped. */
+/* Adds the value of training step `step` to the curve. A value that is not finite or exceeds CURVE_MOST is
+ * ignored. Steps normally ascend. If a step is repeated after a resume, all points from that step on are
+ * dropped first. */
 void curve_add(struct curve *c, uint64_t step, double value);
-/* Appends the points as JSON, [[step,value],...]. Values that are not yet a point become the last point. */
+/* Appends the points as JSON to `b`: [[step,value],...]. The mean of values that are not yet a point becomes
+ * the last point. */
 void curve_json(const struct curve *c, struct strbuf *b);
-/* Sets the curve to points that curve_json wrote. Elements of another form are skipped. `points` may be
- * NULL. */
+/* Sets the curve to the points of a JSON array that curve_json wrote. Elements of another form are skipped.
+ * If `points` is NULL, the curve becomes empty. */
 void curve_from_json(struct curve *c, const struct json *points);
 
 #endif

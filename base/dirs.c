@@ -1,5 +1,5 @@
-/* Implements dirs_make. It creates the missing directories one after another and syncs each parent. Any
- * thread may call it. */
+/* Implements dirs_make. It creates the missing directories one after another and syncs the parent of each to
+ * disk. Any thread may call this function. */
 #include "base/dirs.h"
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Syncs the parent directory of `path`. Does nothing and returns 0 when this process may not read the
- * parent. */
+/* Syncs the parent directory of `path` to disk, so that the new entry survives a power loss. If this process
+ * may not read the parent, does nothing and returns 0. */
 static int sync_parent(const char *path)
 {
     char dir[PATH_MAX];

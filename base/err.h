@@ -12,22 +12,23 @@
 
 struct err {
     int code; /* a negative errno; 0 when nothing failed */
-    /* A JSON path such as "train.micro_batch", or a file name. Empty when neither applies. The path may
-     * contain control characters, so use err_text to show it. */
+    /* Where the failure is: a JSON path such as "train.micro_batch", or a file name. Empty if neither
+     * applies. The path may contain control characters, so use err_text to show it. */
     char path[1024];
-    /* Says what happened and what to do about it. The text is on one line and safe to show. */
+    /* A sentence that says what happened and what to do about it. The text is on one line and contains no
+     * character that could control a terminal. */
     char msg[768];
 };
 
-/* These record a failure in `err` and return `code`. So a caller can write `return err_set(err, -EINVAL,
- * ...)`. err_set leaves the path empty. */
+/* err_set, err_set_at and err_setv record a failure in `err` and return `code`, so a caller can write
+ * `return err_set(err, -EINVAL, ...)`. err_set leaves the path empty. */
 int err_set(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int err_set_at(struct err *err, int code, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap);
 
-/* Writes "path: msg" to `buf` and returns `buf`. Without a path it writes only "msg". The text is one line
- * and safe to show. */
+/* Writes "path: msg" to `buf`, or only "msg" if there is no path, and returns `buf`. The text is on one line
+ * and safe to show on a terminal. */
 const char *err_text(const struct err *err, char *buf, unsigned long size);
 
 #endif

@@ -190,7 +190,8 @@ int fs_sync_close(int fd)
 
 static int remove_tree(int dirfd, const char *name, int depth);
 
-/* Removes everything in the open directory `fd`. Always closes `fd`, even on failure. */
+/* Removes everything inside the open directory `fd`, but not the directory itself. Always closes `fd`, even
+ * after a failure. */
 static int remove_entries(int fd, int depth)
 {
     DIR *dir = fdopendir(fd);

@@ -1,10 +1,10 @@
-/* Implements the tolerant JSON lookups of get.h. Strings are not scrubbed: scrub them before you show
- * them. */
+/* Implements the tolerant JSON lookups of get.h. They return strings as the other program wrote them, so
+ * scrub a string before you show it on a terminal. */
 #include "base/get.h"
 
 #include <stddef.h>
 
-/* Returns `node` if its type is `type`, or NULL otherwise. `node` may be NULL. */
+/* Returns `node` if it has the type `type`, and NULL otherwise. `node` may be NULL. */
 static const struct json *of_type(const struct json *node, enum json_type type)
 {
     return node != NULL && json_type(node) == type ? node : NULL;

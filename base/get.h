@@ -1,7 +1,6 @@
-/* Tolerant lookups in JSON from another program. A member that is missing or of the wrong type counts as
- * absent. `object` may be NULL or any other node.
- *
- * Code that must refuse bad input uses the json_take functions of json.h. */
+/* Tolerant lookups in JSON that another program wrote. A member that is missing or has the wrong type counts
+ * as absent. `object` may be NULL or any other node. Code that must refuse bad input uses the json_take
+ * functions of json.h instead. */
 #ifndef BASE_GET_H
 #define BASE_GET_H
 
@@ -10,26 +9,27 @@
 
 #include "base/json.h"
 
-/* Returns the member `key`, or NULL when it is absent or null. */
+/* Returns the member `key` of an object. Returns NULL if the member is absent or its value is null. */
 const struct json *get_node(const struct json *object, const char *key);
-/* Returns the member `key` if it is an object, or NULL otherwise. */
+/* Returns the member `key` if its value is an object, and NULL otherwise. */
 const struct json *get_object(const struct json *object, const char *key);
-/* Returns the member `key` if it is an array, or NULL otherwise. */
+/* Returns the member `key` if its value is an array, and NULL otherwise. */
 const struct json *get_array(const struct json *object, const char *key);
-/* Returns the string member `key`, or "" when there is none. The text belongs to the document and is not
- * scrubbed. */
+/* Returns the member `key` if its value is a string, and "" otherwise. The text belongs to the document. It
+ * is not scrubbed: it may contain characters that control a terminal. */
 const char *get_text(const struct json *object, const char *key);
-/* These store the number `key` in *ret and return true. If there is no such number, they return false and
- * leave *ret alone. get_count accepts only whole numbers from 0 to JSON_MAX_INTEGER. */
+/* get_number and get_count store the number `key` in *ret and return true. If there is no such number, they
+ * return false and do not change *ret. get_count accepts only whole numbers from 0 to JSON_MAX_INTEGER. */
 bool get_number(const struct json *object, const char *key, double *ret);
 bool get_count(const struct json *object, const char *key, uint64_t *ret);
-/* These return the number `key`, or `otherwise` when there is no such number. */
+/* get_count_or and get_number_or return the number `key`, or `otherwise` if there is no such number. */
 uint64_t get_count_or(const struct json *object, const char *key, uint64_t otherwise);
 double get_number_or(const struct json *object, const char *key, double otherwise);
-/* Returns true when the member `key` is the JSON value true. */
+/* Returns true if the member `key` has the JSON value true. Returns false in all other cases. */
 bool get_flag(const struct json *object, const char *key);
 
-/* Stores the number at index `i` of `array` in *ret. Returns false when there is no number at that index. */
+/* Stores the number at index `i` of `array` in *ret and returns true. Returns false if there is no number at
+ * that index. */
 bool get_number_at(const struct json *array, size_t i, double *ret);
 
 #endif

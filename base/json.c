@@ -44,7 +44,7 @@ static const struct json *out(const cJSON *item)
 
 /* --------------------------------------------------------------- checks after the scan: keys, numbers */
 
-/* The path from the root to the node that check_tree visits. It is a linked list on the stack.
+/* The path from the root of the document to the node that check_tree visits, as a linked list on the stack.
  * format_tree_path turns it into text such as "model.layers[2]". */
 struct tree_path {
     const struct tree_path *up; /* the parent's path; NULL at the root */
@@ -70,8 +70,8 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorts the keys and returns a key that occurs twice, or NULL. Sorting keeps this fast for an object with
- * 100,000 keys. */
+/* Sorts the keys and returns a key that occurs twice, or NULL if there is none. Because the keys are sorted,
+ * this is fast even for an object with 100,000 keys. */
 static const char *sort_and_find_twin(const char **keys, size_t n)
 {
     qsort(keys, n, sizeof *keys, compare_keys);
@@ -81,7 +81,7 @@ static const char *sort_and_find_twin(const char **keys, size_t n)
     return NULL;
 }
 
-/* Returns -EINVAL when a key occurs twice in the object. */
+/* Returns -EINVAL if a key occurs twice in the object, and says so in `err`. */
 static int check_keys(const cJSON *object, const struct tree_path *at, const char *name, struct err *err)
 {
     size_t n = (size_t)cJSON_GetArraySize(object), i = 0;
@@ -105,8 +105,8 @@ static int check_keys(const cJSON *object, const struct tree_path *at, const cha
     return err_set_at(err, -EINVAL, path, "duplicate key \"%s\" in %s; keep one of them", shown, name);
 }
 
-/* Returns -EINVAL when the tree has duplicate keys or an infinite number. The recursion is at most
- * JSON_MAX_DEPTH levels deep. */
+/* Returns -EINVAL if the tree has duplicate keys or a number that overflowed to infinity. The recursion is
+ * at most JSON_MAX_DEPTH levels deep, because json_scan refuses deeper documents. */
 static int check_tree(const cJSON *node, const struct tree_path *at, const char *name, struct err *err)
 {
     struct tree_path below = {.up = at};
@@ -134,7 +134,7 @@ static void set_hooks(void)
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = mem_alloc, .free_fn = free});
 }
 
-/* Builds and checks the tree of `text`. json_scan has already accepted the text. */
+/* Builds the tree of `text` with cJSON and checks it. json_scan must have accepted the text before. */
 static int build_tree(const char *text, size_t bytes, const char *name, struct json **ret, struct err *err)
 {
     static pthread_once_t hooks = PTHREAD_ONCE_INIT;
@@ -294,7 +294,7 @@ void json_format_number(double v, char *buf, size_t size)
         snprintf(buf, size, "%.0f", v);
         return;
     }
-    /* A double needs at most 17 digits to be read back exactly. */
+    /* Try 15, 16 and 17 digits. With 17 digits, every double reads back as the same number. */
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(buf, size, "%.*g", digits, v);
         if (strtod(buf, NULL) == v)
@@ -363,7 +363,7 @@ char *json_print(const struct json *node)
 
 /* ----------------------------------------------------------------------------------------------- paths */
 
-/* Copies `base` to `buf`, unless both are the same buffer. Returns the length of the text. */
+/* Copies `base` to `buf`, unless both are the same buffer. Returns the length of the text in `buf`. */
 static size_t begin_path(char *buf, size_t size, const char *base)
 {
     if (buf != base)

@@ -29,36 +29,37 @@
 
 #define JSON_MAX_DEPTH 32
 #define JSON_MAX_BYTES (64u << 20)
-/* The largest accepted integer. Two different integers above it can round to the same double. */
+/* The largest integer that json_u64 accepts. Above it, two different integers can become the same double. */
 #define JSON_MAX_INTEGER ((UINT64_C(1) << 53) - 1)
 
 struct json; /* a document, or one value in it */
 
-/* Parses `text` and stores the document in *ret. Free it with json_free. Messages call the document
- * `name`, for example "job.json".
- *
- * `comments` allows // comments. Use it for files that people write. */
+/* Parses `text` and stores the document in *ret, which the caller frees with json_free. Messages call the
+ * document `name`, for example "job.json". If `comments` is true, the text may contain // comments, as in
+ * files that people write. */
 int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret,
                struct err *err);
 
-/* The bytes [begin, end) of a text. `end` is 0 when the span is empty. */
+/* A range of a text: the bytes from `begin` up to, but not including, `end`. `end` is 0 if the span is
+ * empty. */
 struct json_span {
     size_t begin, end;
 };
 
-/* Options of json_parse_with. A zeroed struct allows no comments, sets no limit and looks for no key. */
+/* The options of json_parse_with. A zeroed struct means: no comments, no limit of nodes, no key to look
+ * for. */
 struct json_options {
     bool comments; /* accept // comments */
-    /* The maximum number of values in the document. 0 means no limit. Objects, arrays, strings, numbers,
-     * true, false and null all count. The scanner counts before the tree is built, because a value of two
+    /* The largest number of values in the document; 0 means no limit. Every object, array, string, number,
+     * true, false and null counts. The scanner counts before the tree is built, because a value of two
      * bytes, such as "0,", becomes a node of 64 bytes. */
     size_t max_nodes;
-    /* A key of the outermost object to look for, or NULL. *found becomes the span of its value in `text`.
-     * It is set even when parsing fails later, so that an answer can name the refused request. */
+    /* A key of the outermost object to look for, or NULL. *found becomes the span of its value in the text.
+     * It is set even if parsing fails later, so that the error reply can name the request. */
     const char *find;
     struct json_span *found;
 };
-/* Does the same as json_parse, with more options. */
+/* Parses `text` like json_parse, but with more options. */
 int json_parse_with(const char *text, size_t bytes, const char *name, const struct json_options *options,
                     struct json **ret, struct err *err);
 void json_free(struct json *doc);
@@ -67,96 +68,102 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSO
 enum json_type json_type(const struct json *node);
 const char *json_type_name(enum json_type t); /* for messages: "a number", "an object" */
 
-/* Each function stores the value of `node` in *ret. Returns -EINVAL when the node has another type.
- * Messages name the node by `path`. json_u64 refuses integers above JSON_MAX_INTEGER, which a double
- * cannot hold exactly. */
+/* Each function stores the value of `node` in *ret. If the node has another type, it returns -EINVAL, and
+ * the message names the node by `path`. json_u64 also refuses integers above JSON_MAX_INTEGER, which a
+ * double cannot hold exactly. */
 int json_string(const struct json *node, const char *path, const char **ret, struct err *err);
 int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err);
 int json_double(const struct json *node, const char *path, double *ret, struct err *err);
 int json_bool(const struct json *node, const char *path, bool *ret, struct err *err);
-/* Stores a size in bytes in *ret. The node is a whole number, or a string such as "9GB", "512MiB" or
- * "9e9". */
+/* Reads a size in bytes from `node` and stores it in *ret. The node is a whole number, or a string such as
+ * "9GB", "512MiB" or "9e9". */
 int json_bytes(const struct json *node, const char *path, uint64_t *ret, struct err *err);
-/* Parses a size on the command line, such as "9GB". Stores the number of bytes in *ret. */
+/* Parses a size from the command line, such as "9GB", and stores the number of bytes in *ret. Messages name
+ * the size by `path`. */
 int json_parse_bytes(const char *text, const char *path, uint64_t *ret, struct err *err);
 
 size_t json_array_size(const struct json *node);
-/* Returns element `i` of an array, or NULL. It is slow for large `i`, so loops should use json_array_first
- * and json_array_next. */
+/* Returns element `i` of an array, or NULL if there is none. The search starts at element 0, so loops over
+ * all elements should use json_array_first and json_array_next. */
 const struct json *json_array_at(const struct json *node, size_t i);
-/* These visit the elements of an array or the members of an object. They return NULL at the end. */
+/* json_array_first and json_array_next visit the elements of an array or the members of an object. They
+ * return NULL at the end. */
 const struct json *json_array_first(const struct json *node);
 const struct json *json_array_next(const struct json *item);
-/* Returns the key of an object's member, or NULL for any other node. */
+/* Returns the key of a node that is a member of an object. Returns NULL for any other node. */
 const char *json_key(const struct json *node);
 
-/* Returns the member `key` of `object`, or NULL when there is none. Use json_take instead if unknown keys
- * must be reported. */
+/* Returns the member `key` of `object`, or NULL if there is none. If unknown keys must be reported, use
+ * json_take instead. */
 const struct json *json_get(const struct json *object, const char *key);
 
 enum json_need { JSON_OPTIONAL, JSON_REQUIRED };
 
 #define JSON_MAX_KEYS 48 /* most keys of an object */
 
-/* The state of reading one object, between json_obj_begin and json_obj_end. It lives on the reader's
- * stack. */
+/* The state of reading one object, from json_obj_begin to json_obj_end. The struct lives on the stack of the
+ * function that reads the object. */
 struct json_obj {
     const struct json *node;
     struct err *err;
     struct err scratch_err; /* used when the caller's `err` is NULL */
     int status;             /* code of the first failure, or 0 */
     char path[256];         /* JSON path of the object */
-    /* The keys that json_take calls have named so far. The object need not contain them. */
+    /* The keys that calls of json_take have named so far. The object need not contain them. Any other key in
+     * the object is unknown. */
     const char *taken[JSON_MAX_KEYS];
     int n_taken;
-    /* The required key whose absence was the first failure, or NULL. */
+    /* If the first failure was that a required key is absent, this is the key. Otherwise it is NULL. */
     const char *missing;
 };
 
-/* Begins to read the object `node`. Messages call it `path`. If `node` is not an object, `o` records a
- * failure. */
+/* Begins to read the object `node`. Messages name the object by `path`. If `node` is not an object, a
+ * failure is recorded in `o`, and json_obj_end returns it. */
 void json_obj_begin(struct json_obj *o, const struct json *node, const char *path, struct err *err);
-/* Ends the reading and returns the first failure, or 0. Returns -EINVAL when the object has a key that no
- * json_take call named. */
+/* Ends the reading of an object. Returns the first failure, or 0. If the object has a key that no json_take
+ * call has named, that is a failure too, with -EINVAL. */
 int json_obj_end(struct json_obj *o);
 
-/* Stores the member `key` in *ret and returns true. Otherwise returns false and leaves *ret alone: the key
- * is absent, the value is wrong, or an earlier call failed. An absent key is a failure only with
+/* Stores the member `key` in *ret and returns true. If the key is absent, the value is wrong or an earlier
+ * call failed, returns false and does not change *ret. An absent key is a failure only if `need` is
  * JSON_REQUIRED. */
 bool json_take(struct json_obj *o, const char *key, enum json_need need, const struct json **ret);
 bool json_take_string(struct json_obj *o, const char *key, enum json_need need, const char **ret);
-/* Takes a string that people will see as a name. An unsafe character is a failure, and the message names
- * the character. */
+/* Takes a string that people will see as a name. If it contains an unsafe character, which could control a
+ * terminal, that is a failure, and the message names the character. */
 bool json_take_name(struct json_obj *o, const char *key, enum json_need need, const char **ret);
 bool json_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret);
 bool json_take_double(struct json_obj *o, const char *key, enum json_need need, double *ret);
 bool json_take_bool(struct json_obj *o, const char *key, enum json_need need, bool *ret);
 bool json_take_bytes(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret);
-/* Takes a string that must be one of `names`, and stores its index in *ret. `names` ends with NULL. For
- * any other string, the message suggests the nearest name. */
+/* Takes a string that must be one of `names`, and stores its index in *ret. The array `names` ends with
+ * NULL. For any other string, the message suggests the most similar name. */
 bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
                     int *ret);
 
-/* Records a failure that the caller found in the member `key`. NULL means the object itself. Returns the
- * code of the object's first failure. */
+/* Records a failure that the caller found in the member `key`, or in the object itself if `key` is NULL.
+ * Returns the code of the object's first failure. */
 int json_fail(struct json_obj *o, const char *key, int code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* These write the path of a member or an element to `buf`, cut to fit. The results look like
- * "train.micro_batch" and "layers[3]". `base` may be `buf` itself. */
+/* Write the path of an object's member, such as "train.micro_batch", or of an array's element, such as
+ * "layers[3]", to `buf`. The text is cut to fit. `base` may be the same buffer as `buf`. */
 void json_path_key(char *buf, size_t size, const char *base, const char *key);
 void json_path_index(char *buf, size_t size, const char *base, size_t i);
 
-/* Returns the name that is most similar to `word`, or NULL when no name is close. */
+/* Returns the name in `names` that is most similar to `word`, or NULL if no name is similar enough. For
+ * messages such as: did you mean "dense"? */
 const char *json_did_you_mean(const char *word, const char *const *names, int n);
 
-/* Writes `v` with the fewest digits that read back as the same bits. Whole numbers up to 2^53 have no
- * exponent. A buffer of 32 bytes is enough. */
+/* Writes the number `v` with the fewest digits that read back as exactly the same double. Whole numbers up
+ * to 2^53 are written without an exponent. A buffer of 32 bytes is enough. */
 void json_format_number(double v, char *buf, size_t size);
 
-/* Appends the node to `b` as compact JSON. The keys keep the order of the document. */
+/* Appends the node to `b` as compact JSON. The keys of objects keep the order that they have in the
+ * document. */
 void json_add(struct strbuf *b, const struct json *node);
-/* Returns the node as compact JSON. The caller frees the text. Aborts when memory runs out. */
+/* Returns the node as compact JSON text. The caller frees the text. The program aborts if memory runs
+ * out. */
 char *json_print(const struct json *node);
 
 #endif

@@ -1,8 +1,6 @@
-/* Parses sizes as people write them: "9GB", "512MiB", "1.5GiB", "9e9".
- *
- * The arithmetic is exact and uses integers only. "0.1GB" is exactly 100000000 bytes, and a size that
- * is not a whole number of bytes is refused instead of rounded. The functions are pure, and any
- * thread may call them.
+/* Parses sizes as people write them: "9GB", "512MiB", "1.5GiB", "9e9". The arithmetic is exact: "0.1GB" is
+ * 100000000 bytes, and a size that is not a whole number of bytes is refused and not rounded. The functions
+ * keep no state, so any thread may call them.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -16,7 +14,7 @@
 #define EXAMPLES  "write bytes as 1000000, or a size such as \"9GB\", \"512MiB\" or \"1.5GiB\""
 #define MAX_BYTES JSON_MAX_INTEGER
 
-/* A number of 19 digits fits into 64 bits. Times the largest unit, 2^40, it fits into 128 bits. */
+/* A number of 19 digits fits into 64 bits. Multiplied by the largest unit, 2^40, it fits into 128 bits. */
 enum { MAX_DIGITS = 19, MAX_EXPONENT = 9999 };
 
 static const struct {
@@ -36,7 +34,8 @@ static const struct {
     {"kB", 1000},
 };
 
-/* The decimal number mantissa * 10^exponent. The parser fills it in digit by digit. */
+/* The decimal number mantissa * 10^exponent. The parser fills it in digit by digit. For example, "1.5" is 15
+ * * 10^-1. */
 struct decimal {
     uint64_t mantissa;
     int digits; /* significant digits so far */
@@ -48,7 +47,8 @@ static bool is_decimal_digit(char c)
     return isdigit((unsigned char)c);
 }
 
-/* Appends the digit `c` to the number. Returns false if it would have more than MAX_DIGITS digits. */
+/* Appends the digit `c` to the mantissa. Returns false if the mantissa would have more than MAX_DIGITS
+ * digits. */
 static bool add_digit(struct decimal *d, char c)
 {
     if (d->mantissa > 0 || c != '0')
@@ -59,8 +59,8 @@ static bool add_digit(struct decimal *d, char c)
     return true;
 }
 
-/* Reads an exponent such as "e9" or "e-2" and returns the text after it. An "e" without digits stays, and
- * the caller refuses it as an unknown unit. */
+/* Reads an exponent such as "e9" or "e-2" and returns the text after it. If no digits follow the "e",
+ * returns `s` itself, and the caller refuses the "e" as an unknown unit. */
 static const char *read_exponent(const char *s, struct decimal *d)
 {
     const char *p = s;
@@ -79,8 +79,8 @@ static const char *read_exponent(const char *s, struct decimal *d)
     return p;
 }
 
-/* Reads a number and returns the text after it. Returns NULL when `s` is not a number or has too many
- * digits. */
+/* Reads a number such as "1.5e3" and returns the text after it. Returns NULL if `s` does not start with a
+ * number or the number has too many digits. */
 static const char *read_number(const char *s, struct decimal *d)
 {
     if (!is_decimal_digit(*s))
@@ -110,8 +110,8 @@ static bool find_unit(const char *s, uint64_t *ret)
     return false;
 }
 
-/* Stores d * unit in *ret. Returns -EDOM when the product is not a whole number, and -ERANGE when it
- * exceeds MAX_BYTES. */
+/* Multiplies the number by `unit` and stores the product in *ret. Returns -EDOM if the product is not a
+ * whole number, and -ERANGE if it is larger than MAX_BYTES. */
 static int scale(const struct decimal *d, uint64_t unit, uint64_t *ret)
 {
     unsigned __int128 v = (unsigned __int128)d->mantissa * unit;

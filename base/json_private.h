@@ -1,4 +1,5 @@
-/* Direct access to the values of JSON nodes, for json_read.c. Private to base/json*.c. */
+/* Direct access to the values of JSON nodes, for json_read.c. Only the files base/json*.c may include this
+ * header. */
 #ifndef BASE_JSON_PRIVATE_H
 #define BASE_JSON_PRIVATE_H
 
@@ -7,7 +8,8 @@
 
 #include "base/json.h"
 
-/* These return the value of a node. The caller must have checked the node's type. */
+/* Each function returns the value of a node. The caller must have checked that the node has the right
+ * type. */
 const char *json_node_text(const struct json *node); /* JSON_STRING */
 double json_node_number(const struct json *node);    /* JSON_NUMBER */
 bool json_node_true(const struct json *node);        /* JSON_BOOL */

@@ -25,7 +25,8 @@
 
 /* ---------------------------------------------------------------------------------------------- values */
 
-/* Describes the node for a message, for example: a string "abc", or the number 3.5. */
+/* Writes a description of the node to `buf` for a message. The description is, for example: a string "abc",
+ * or: the number 3.5. */
 static void describe(const struct json *node, char *buf, size_t size)
 {
     char text[64];
@@ -51,7 +52,8 @@ static void describe(const struct json *node, char *buf, size_t size)
     }
 }
 
-/* Returns true when `text` looks like a number or a boolean in quotes. */
+/* Returns true if `text` looks like a number or a boolean that was put in quotes by mistake, such as "12" or
+ * "true". */
 static bool quoted_by_mistake(const char *text, enum json_type wanted)
 {
     if (wanted == JSON_BOOL)
@@ -91,8 +93,8 @@ int json_double(const struct json *node, const char *path, double *ret, struct e
     return 0;
 }
 
-/* Returns true when `v` is a whole number that was read exactly. 2^53 is refused, because 2^53 + 1 reads
- * as the same double. */
+/* Returns true if `v` is a whole number of which we know that it was read exactly. 2^53 is refused, because
+ * 2^53 + 1 would be read as the same double. */
 static bool is_exact(double v)
 {
     return v >= 0 && v <= (double)JSON_MAX_INTEGER && v == floor(v);
@@ -102,7 +104,8 @@ static int fail_inexact(double v, const char *path, const char *advice, struct e
 {
     char text[40];
 
-    /* Such a large number may have been rounded, so the message shows only four digits. */
+    /* A number this large may have been rounded when it was read, so the message shows only four digits of
+     * it. */
     if (v > (double)JSON_MAX_INTEGER)
         snprintf(text, sizeof text, "about %.4g", v);
     else
@@ -166,11 +169,12 @@ static bool same_letter(char a, char b)
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* Returns the number of edits that turn word `a` into word `b`. An edit inserts, deletes or replaces a
- * letter, or swaps two neighbours. Case does not matter. */
+/* Returns the number of edits that turn word `a` into word `b`. An edit inserts, deletes or replaces one
+ * letter, or swaps two neighbouring letters. Upper and lower case count as equal. */
 static int edit_distance(const char *a, int na, const char *b, int nb)
 {
-    /* Row i is stored in rows[i % 3]. Three rows are enough, because a swap looks back two rows. */
+    /* Row i of the table of distances is stored in rows[i % 3]. Three rows are enough, because a swap of
+     * letters looks back two rows. */
     int rows[3][MAX_WORD + 1];
 
     for (int j = 0; j <= nb; j++)
@@ -189,7 +193,8 @@ static int edit_distance(const char *a, int na, const char *b, int nb)
     return rows[na % 3][nb];
 }
 
-/* Returns true when at most a third of the longer word is wrong. A short word may have one wrong letter. */
+/* Returns true if at most a third of the letters of the longer word are wrong. In a short word, one letter
+ * may be wrong. */
 static bool is_near(int distance, int longer)
 {
     int limit = longer / 3 > 1 ? longer / 3 : 1;
@@ -217,7 +222,7 @@ const char *json_did_you_mean(const char *word, const char *const *names, int n)
     return best;
 }
 
-/* Writes the names to `buf` as a list for a message: "a", "b", "c". */
+/* Writes the names to `buf` as a list for a message, for example: "adamw", "sgd". */
 static void list_names(char *buf, size_t size, const char *const *names, int n)
 {
     size_t at = 0;
@@ -298,7 +303,7 @@ bool json_take(struct json_obj *o, const char *key, enum json_need need, const s
     return false;
 }
 
-/* Calls json_take, and stores the JSON path of the member in `path`. */
+/* Calls json_take for the member `key`, and writes the member's JSON path to `path` for later messages. */
 static bool take_at(struct json_obj *o, const char *key, enum json_need need, const struct json **ret,
                     char *path)
 {
@@ -306,7 +311,8 @@ static bool take_at(struct json_obj *o, const char *key, enum json_need need, co
     return json_take(o, key, need, ret);
 }
 
-/* Records `r`, the result of reading a value, in the object. Returns true when `r` is 0. */
+/* Records `r`, the result of reading a value, as the status of the object. Returns true if `r` is 0, which
+ * means success. */
 static bool settle(struct json_obj *o, int r)
 {
     o->status = r;
@@ -400,8 +406,8 @@ bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, co
     return false;
 }
 
-/* Returns the first key that the reader did not name, or NULL. With `names`, returns only a key that looks
- * like a misspelling of one of them. */
+/* Returns the first key of the object that the reader did not name, or NULL. If `names` is not NULL, returns
+ * only a key that looks like a misspelling of one of these names. */
 static const char *find_unknown(const struct json_obj *o, const char *const *names, int n)
 {
     for (const struct json *c = json_array_first(o->node); c; c = json_array_next(c))
@@ -431,7 +437,8 @@ int json_obj_end(struct json_obj *o)
         key = o->missing ? find_unknown(o, &o->missing, 1) : NULL;
         if (!key)
             return o->status;
-        /* The misspelt key gives a better message than the missing key, so report it instead. */
+        /* A required key is missing, and a similar key is present. "Unknown key, did you mean" helps more
+         * than "missing", so forget the first failure and report the misspelling. */
         o->status = 0;
         return fail_unknown(o, key, o->missing);
     }

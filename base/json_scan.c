@@ -53,7 +53,7 @@ struct scan {
 
 /* ------------------------------------------------------------------------------------------ messages */
 
-/* Writes the position of byte `at` to `path` as "name:line:column". */
+/* Writes the position of the byte at index `at` to `path`, in the form "name:line:column". */
 static void format_position(const struct scan *s, size_t at, char *path, size_t size)
 {
     char name[sizeof s->err->path - 48];
@@ -99,7 +99,7 @@ static bool is_letter(int c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* Copies the word at the current position to `buf`, for a message. */
+/* Copies the word that begins at the current position to `buf`, for use in a message. */
 static void copy_word(const struct scan *s, char *buf, size_t size)
 {
     size_t n = 0;
@@ -118,8 +118,8 @@ static int fail_comment(const struct scan *s)
     return fail_at(s, s->at, "comments are not allowed here; remove the comment");
 }
 
-/* Reports that the grammar does not allow the current character. `wanted` completes the sentence "expected
- * ...". */
+/* Reports that the grammar of JSON does not allow the current character here. `wanted` completes the
+ * sentence "expected ...". */
 static int fail_unexpected(const struct scan *s, const char *wanted)
 {
     int c = peek(s);
@@ -174,7 +174,7 @@ static void skip_space(struct scan *s)
         s->at++;
 }
 
-/* Returns the value of four hexadecimal digits, or -1 when there are none. */
+/* Returns the value of the four hexadecimal digits at index `at`, or -1 if there are no such digits. */
 static int hex4(const struct scan *s, size_t at)
 {
     int v = 0;
@@ -203,7 +203,8 @@ static bool is_low_surrogate(int v)
     return v >= 0xDC00 && v <= 0xDFFF;
 }
 
-/* Scans \uXXXX, or two such escapes that form one character. The current character is the backslash. */
+/* Scans an escape such as \u00e9, or two such escapes that form one character (a surrogate pair). The
+ * current character is the backslash. */
 static int scan_unicode_escape(struct scan *s)
 {
     size_t start = s->at;
@@ -226,7 +227,7 @@ static int scan_unicode_escape(struct scan *s)
     return 0;
 }
 
-/* Scans an escape inside a string. The current character is the backslash. */
+/* Scans an escape inside a string, such as \n. The current character is the backslash. */
 static int scan_escape(struct scan *s)
 {
     int c = s->bytes - s->at > 1 ? s->text[s->at + 1] : END_OF_TEXT;
@@ -249,7 +250,7 @@ static int fail_control(const struct scan *s, int c)
     return fail_at(s, s->at, "control character in a string; write it as \\u%04x", (unsigned)c);
 }
 
-/* Scans a string. The current character is the opening quote. */
+/* Scans a whole string. The current character is its opening quote. */
 static int scan_string(struct scan *s)
 {
     size_t start = s->at++;
@@ -276,7 +277,7 @@ static int scan_string(struct scan *s)
     return 0;
 }
 
-/* Scans a sequence of digits. Returns false when there is none. */
+/* Scans a sequence of digits. Returns false if there is no digit. */
 static bool scan_digits(struct scan *s)
 {
     size_t start = s->at;
@@ -333,7 +334,8 @@ static int scan_word(struct scan *s)
 
 /* ------------------------------------------------------------------------------------------ structure */
 
-/* Counts the value that begins here. If its key is options->find, records where it begins. */
+/* Counts the value that begins at the current position, and refuses it if there are too many. If its key is
+ * options->find, records where the value begins. */
 static int begin_value(struct scan *s)
 {
     char path[sizeof s->err->path];
@@ -400,8 +402,8 @@ static int step_value(struct scan *s)
     return r;
 }
 
-/* Returns true when the key in [begin, end) is options->find. Keys that contain escapes are not
- * recognized. */
+/* Returns true if the key at the bytes [begin, end) equals options->find. A key that is written with escapes
+ * is not recognized. */
 static bool is_wanted(const struct scan *s, size_t begin, size_t end)
 {
     const char *find = s->options->find;
@@ -498,7 +500,8 @@ int json_scan(const char *text, size_t bytes, const char *name, const struct jso
     return r;
 }
 
-/* Replaces comments by spaces, except inside strings. An unclosed string ends at the end of its line. */
+/* Replaces comments by spaces, except inside strings. A string without a closing quote ends at the end of
+ * its line, so that it does not hide the comments of later lines. */
 void json_blank_comments(char *text, size_t bytes)
 {
     bool in_string = false;

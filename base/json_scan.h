@@ -1,4 +1,5 @@
-/* The first pass of json_parse, which checks the text before cJSON sees it. Private to base/json*.c. */
+/* The first pass of json_parse, which checks the text before cJSON reads it. Only the files base/json*.c may
+ * include this header. */
 #ifndef BASE_JSON_SCAN_H
 #define BASE_JSON_SCAN_H
 
@@ -7,14 +8,14 @@
 
 #include "base/json.h"
 
-/* Returns 0 when `text` is one JSON document within the limits of `options`. Otherwise returns -EINVAL, or
- * -E2BIG for too many values. The path of the error is "name:line:column".
- *
- * The caller has already blanked out comments. options->comments only chooses the advice for a stray '/'. */
+/* Returns 0 if `text` is one JSON document within the limits of `options`, -E2BIG if it has too many values,
+ * and -EINVAL otherwise. The path of the error is "name:line:column". The caller has already blanked out
+ * comments. options->comments only chooses the advice for a stray '/'. */
 int json_scan(const char *text, size_t bytes, const char *name, const struct json_options *options,
               struct err *err);
 
-/* Overwrites // comments with spaces. Lines and columns in messages stay correct. */
+/* Overwrites each // comment with spaces of the same length, so that line and column numbers in messages
+ * stay correct. */
 void json_blank_comments(char *text, size_t bytes);
 
 #endif

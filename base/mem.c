@@ -1,12 +1,13 @@
-/* Implements the allocations of mem.h. The counter of mem_fail_nth is atomic, because several threads
- * serve one request. */
+/* Implements the allocations of mem.h. The counter of mem_fail_nth is atomic, because several threads may
+ * allocate memory for the same request. */
 #include "base/mem.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The number of allocations until one fails on purpose. 0 means that none will fail. */
+/* A test sets this to the number of allocations until one fails on purpose: 1 means the next one. 0 means
+ * that none will fail. */
 static _Atomic uint64_t until_failure;
 static atomic_bool has_failed;
 
@@ -21,7 +22,7 @@ bool mem_has_failed(void)
     return atomic_load(&has_failed);
 }
 
-/* Counts one allocation. Returns true when mem_fail_nth selected this allocation to fail. */
+/* Counts one allocation. Returns true if this allocation is the one that mem_fail_nth has chosen to fail. */
 static bool must_fail(void)
 {
     uint64_t left = atomic_load_explicit(&until_failure, memory_order_relaxed);

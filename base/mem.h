@@ -21,10 +21,10 @@ void *mem_calloc(size_t count, size_t size); /* zeroed; NULL also on overflow */
 void *mem_realloc(void *p, size_t bytes);    /* on failure `p` stays valid and unchanged */
 char *mem_strdup(const char *s);
 
-/* Makes the nth allocation from now fail, once. 1 means the next one, and 0 cancels the request. The
- * allocations of all threads count. */
+/* Makes the nth allocation from now on fail, and only that one. 1 means the next allocation, and 0 means
+ * that none fails. The allocations of all threads count. */
 void mem_fail_nth(uint64_t n);
-/* Returns true after the allocation that mem_fail_nth selected has failed. */
+/* Returns true if the allocation that mem_fail_nth has chosen has already failed. */
 bool mem_has_failed(void);
 
 #endif

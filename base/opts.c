@@ -1,7 +1,6 @@
-/* Implements the option tables of opts.h.
- *
- * getopt is not used for three reasons. Its table has no help texts. Its order of words depends on the
- * environment. And it accepts abbreviations, which stop working when an option is added. */
+/* Implements the option tables of opts.h. Tutti does not use getopt, because its tables have no help texts,
+ * because an environment variable changes how it orders words, and because it accepts abbreviations, which
+ * stop working when an option is added. */
 #include "base/opts.h"
 
 #include <assert.h>
@@ -27,7 +26,7 @@ static int find_letter(const struct opt *opts, char letter)
     return -1;
 }
 
-/* Reports an unknown option and suggests the option with the nearest name. */
+/* Reports the unknown option `word`, and suggests the option with the most similar name, if there is one. */
 static int refuse(const struct args *a, const char *word, size_t name_bytes, struct err *err)
 {
     const char *names[2 * OPTS_MAX];
@@ -44,8 +43,8 @@ static int refuse(const struct args *a, const char *word, size_t name_bytes, str
                    near != NULL ? near : "", near != NULL ? "?" : "");
 }
 
-/* Finds an option by its name, or by its letter when `letter` is not 0. Returns NULL when there is none.
- * *ret_slot points to where the value is stored. Counts the option in `times`. */
+/* Finds an option by its name, or by its letter if `letter` is not 0, and counts it in `times`. *ret_slot
+ * becomes the place where the option's value is stored. Returns NULL if there is no such option. */
 static const struct opt *find_row(struct args *a, const char *name, size_t bytes, char letter,
                                   const char ***ret_slot)
 {
@@ -63,7 +62,8 @@ static const struct opt *find_row(struct args *a, const char *name, size_t bytes
     return NULL;
 }
 
-/* Parses a word that begins with "--". Advances *i if the next word is the option's value. */
+/* Parses a word that begins with "--", such as "--output=DIR". If the value is the next word, as in
+ * "--output DIR", advances *i past it. */
 static int take_long(struct args *a, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i], **slot;
@@ -83,7 +83,8 @@ static int take_long(struct args *a, int argc, char **argv, int *i, struct err *
     return 0;
 }
 
-/* Parses a word of short options, such as "-aq" or "-oVALUE". Advances *i if the next word is a value. */
+/* Parses a word of short options, such as "-aq" or "-oVALUE". If the value is the next word, as in "-o
+ * VALUE", advances *i past it. */
 static int take_letters(struct args *a, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i];

@@ -19,7 +19,8 @@
 
 #define CLEAR_LINE "\r\033[K"
 
-/* True while the cursor is at the end of a status line. Only the thread with the status line uses it. */
+/* True while the terminal's cursor is at the end of a status line. Only the thread that owns the status line
+ * uses this variable. */
 static bool status_open;
 
 int print_bytes(int fd, const void *bytes, size_t n)

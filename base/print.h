@@ -11,15 +11,17 @@
 
 #include <stddef.h>
 
-/* Prints `n` bytes of text to `fd`. Unsafe characters become escapes. Newlines, tabs, and colours on a
- * terminal are kept. Returns 0, or the negative errno of a failed write. */
+/* Prints `n` bytes of text to `fd`. Characters that could control a terminal become escapes. Newlines and
+ * tabs are kept, and colours too if `fd` is a terminal. Returns 0, or the negative errno of a failed
+ * write. */
 int print_text(int fd, const char *text, size_t n);
 
-/* Writes `n` bytes to `fd` unchanged. Use it for files, or for text that is already scrubbed. Returns 0,
- * or the negative errno of a failed write. */
+/* Writes `n` bytes to `fd` unchanged. Use this function only for files, or for text without unsafe
+ * characters. Returns 0, or the negative errno of a failed write. */
 int print_bytes(int fd, const void *bytes, size_t n);
 
-/* Prints text to standard error. A failed write is ignored, because there is nowhere to report it. */
+/* Prints formatted text to standard error. A failed write is ignored, because there is no other place to
+ * report it. */
 void print_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Shows a line of progress on standard error. On a terminal it overwrites the current line, and the cursor

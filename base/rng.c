@@ -15,11 +15,12 @@
 
 #include <assert.h>
 
-/* In theory, four rounds make a pseudorandom permutation. Two more rounds give better results for small
- * domains. */
+/* In theory, four rounds of a Feistel network are enough for a pseudorandom permutation. Two more rounds
+ * give better results if there are few samples. */
 enum { FEISTEL_ROUNDS = 6 };
 
-/* Returns the number of bits in each half, which is the smallest h with 4^h >= n. */
+/* Returns the number of bits in each half of the Feistel network: the smallest h for which 4^h is at least
+ * n. */
 static int half_bits(uint64_t n)
 {
     int bits = n > 1 ? 64 - __builtin_clzll(n - 1) : 0;
@@ -52,7 +53,8 @@ uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n)
     return i;
 }
 
-/* Computes a block of four words for each word. This is slow, but the state is only two numbers. */
+/* Computes a whole block of four random words and returns one of them. This is slow, but the state of the
+ * generator is only two numbers. */
 uint32_t rng_next(struct rng *r)
 {
     uint64_t block = r->at / 4;

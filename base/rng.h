@@ -23,12 +23,13 @@
 #include <stdint.h>
 
 #ifndef RNG_INLINE
-/* kernels/cuda/ defines RNG_INLINE differently, so that the same code compiles for GPUs. */
+/* Code in kernels/cuda/ defines RNG_INLINE before it includes this file, so that the functions also compile
+ * for GPUs. */
 #define RNG_INLINE static inline
 #endif
 
-/* The purposes of random numbers. Two purposes never share numbers. The values must not change, because
- * they decide the bits of every result. */
+/* What random numbers are used for. Two purposes never use the same numbers. The values of this enum must
+ * not change, because they decide the bits of every result. */
 enum rng_purpose {
     RNG_INIT,    /* initial weights */
     RNG_DROPOUT, /* dropout of activations */
@@ -44,7 +45,8 @@ struct rng_block {
     uint32_t v[4];
 };
 
-/* Returns the four random words for the key `seed` and the counter (c0, c1, c2, c3). */
+/* Returns the block of four random words that Philox computes from the key `seed` and the counter (c0, c1,
+ * c2, c3). */
 RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -61,43 +63,46 @@ RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, 
     return (struct rng_block){{c0, c1, c2, c3}};
 }
 
-/* Returns counter word 2 for a purpose and a layer. `layer` must be less than 2^24. */
+/* Returns counter word 2, which combines a purpose and a layer. `layer` must be less than 2^24. */
 RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
 {
     return (uint32_t)purpose << 24 | layer;
 }
 
-/* Returns the key for a quad, which is four consecutive elements of a row. For rows of fewer than 2^34
- * elements it is the seed itself. */
+/* Returns the Philox key for a quad, which is four consecutive elements of a row. The key is the seed
+ * itself, unless the row has more than 2^34 elements. */
 RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
 {
     return seed + (quad >> 32 << 32);
 }
 
-/* Returns the four random numbers for the elements 4 * quad to 4 * quad + 3 of a row. */
+/* Returns the four random words for the elements from 4 * quad to 4 * quad + 3 of a row. */
 RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row, uint32_t word2,
                                      uint32_t step)
 {
     return rng_philox(rng_quad_key(seed, quad), (uint32_t)quad, row, word2, step);
 }
 
-/* Maps random bits to a float from 0 up to 1, excluding 1. It uses 24 bits, which a float holds exactly. */
+/* Turns 32 random bits into a float that is at least 0 and less than 1. Uses only 24 of the bits, because a
+ * float holds 24 bits exactly. */
 RNG_INLINE float rng_unit(uint32_t bits)
 {
     return (float)(bits >> 8) * 0x1p-24f;
 }
 
-/* Returns the sample at position `i` of the shuffled epoch. Over all positions, each of the `n` samples
- * comes once. Takes constant time and no table. Requires n >= 1 and i < n. */
+/* Returns the sample at position `i` of a shuffled epoch. Each of the `n` samples has exactly one position.
+ * The function needs no table and constant time on average. Requires n >= 1 and i < n. */
 uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n);
 
-/* A small sequential generator for tests and random delays. It belongs to one thread. */
+/* A small generator that returns one random number after another, for tests and random delays. A struct rng
+ * belongs to one thread. */
 struct rng {
     uint64_t seed;
     uint64_t at; /* numbers drawn so far */
 };
 uint32_t rng_next(struct rng *r);
-/* Returns a random number from 0 to n - 1. `n` must be at least 1 and should be far below 2^32. */
+/* Returns a random number from 0 to n - 1. `n` must be at least 1. It should be far below 2^32, because
+ * otherwise some numbers come slightly more often. */
 uint32_t rng_below(struct rng *r, uint32_t n);
 
 #endif

@@ -1,5 +1,5 @@
-/* Implements SHA-256, with the names K, W and a to h of the standard. It need not be fast, because the
- * daemon hashes little data. */
+/* Implements SHA-256. The names K, W and a to h are those of the standard, FIPS 180-4. The code need not be
+ * fast, because the daemon hashes little data. */
 #include "base/sha256.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ static uint32_t load(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-/* Updates the hash with one block of 64 bytes. */
+/* Updates the hash with one block of BLOCK_BYTES (64) bytes. */
 static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
 {
     uint32_t W[64], s[8];
@@ -39,7 +39,7 @@ static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
         uint32_t s1 = rotr(W[t - 2], 17) ^ rotr(W[t - 2], 19) ^ W[t - 2] >> 10;
         W[t] = W[t - 16] + s0 + W[t - 7] + s1;
     }
-    /* s[0] to s[7] are the working variables a to h of the standard. */
+    /* The array s holds the eight working variables that the standard calls a to h. */
     memcpy(s, hash, sizeof s);
     for (int t = 0; t < 64; t++) {
         uint32_t sum1 = rotr(s[4], 6) ^ rotr(s[4], 11) ^ rotr(s[4], 25);
@@ -55,8 +55,8 @@ static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
         hash[i] += s[i];
 }
 
-/* Adds the last one or two blocks to the hash. They hold the rest of the data, a one bit, zeros, and the
- * length in bits. */
+/* Adds the end of the data to the hash, as one or two blocks. They hold the rest of the data, a one bit,
+ * zeros, and the length of all data in bits. */
 static void add_end(uint32_t hash[8], const uint8_t *rest, size_t bytes, uint64_t total_bytes)
 {
     uint8_t last[2 * BLOCK_BYTES] = {0};

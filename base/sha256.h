@@ -1,7 +1,6 @@
-/* SHA-256 (FIPS 180-4) of a block of memory. Any thread may call these functions.
- *
- * The daemon stores the hash of a secret instead of the secret and compares hashes. Checkpoints and the state
- * use the CRC of crc32c.h, which is faster but protects only against accidental damage.
+/* SHA-256 (FIPS 180-4) of a block of memory. The daemon stores the hash of a secret and not the secret
+ * itself, and compares hashes. Checkpoints use the CRC of crc32c.h, which is faster but protects only
+ * against accidental damage. Any thread may call these functions.
  */
 #ifndef BASE_SHA256_H
 #define BASE_SHA256_H
@@ -12,7 +11,8 @@
 #define SHA256_BYTES     32
 #define SHA256_HEX_CHARS 64
 
-/* Hashes `bytes` bytes. `ret` gets the hash as lower-case hexadecimal digits with a NUL. */
+/* Computes the SHA-256 hash of `bytes` bytes and writes it to `ret`, as 64 lower-case hexadecimal digits and
+ * a NUL. */
 void sha256_hex(const void *data, size_t bytes, char ret[SHA256_HEX_CHARS + 1]);
 
 #endif

@@ -1,7 +1,6 @@
-/* Implements sort_array as a bottom-up merge sort.
- *
- * Short runs are sorted by insertion and then merged in pairs. Two runs that are already in order need
- * only one comparison, so nearly sorted input is fast. Any thread may call sort_array. */
+/* Implements sort_array as a bottom-up merge sort. Short sequences are sorted by insertion and then merged
+ * in pairs. Two sequences that are already in order need only one comparison, so nearly sorted input is
+ * fast. Any thread may call sort_array. */
 #include "base/sort.h"
 
 #include <stdbool.h>
@@ -17,7 +16,7 @@ struct sorter {
     int (*compare)(const void *a, const void *b);
 };
 
-/* Sorts the n elements at `a` by insertion. `hole` must have space for one element. */
+/* Sorts the `n` elements at `a` by insertion. `hole` is a buffer for one element. */
 static void insert_run(const struct sorter *s, unsigned char *a, size_t n, unsigned char *hole)
 {
     for (size_t i = 1; i < n; i++) {
@@ -32,7 +31,8 @@ static void insert_run(const struct sorter *s, unsigned char *a, size_t n, unsig
     }
 }
 
-/* Merges the n_left elements at `a` with the n_right elements after them. The result goes to `to`. */
+/* Merges the n_left sorted elements at `a` with the n_right sorted elements that follow them. The result is
+ * written to `to`. */
 static void merge(const struct sorter *s, const unsigned char *a, size_t n_left, size_t n_right,
                   unsigned char *to)
 {
@@ -49,7 +49,8 @@ static void merge(const struct sorter *s, const unsigned char *a, size_t n_left,
     memcpy(to + (mid - left), right, (size_t)(end - right));
 }
 
-/* Merges each pair of neighbouring runs of `from` into `to`. Each run has `width` elements. */
+/* Merges each pair of neighbouring sorted sequences of `from` into one sequence of `to`. Each sequence in
+ * `from` has `width` elements. */
 static void merge_all(const struct sorter *s, const unsigned char *from, size_t n, size_t width,
                       unsigned char *to)
 {

@@ -1,7 +1,6 @@
-/* Implements the growing string of strbuf.h.
- *
- * The capacity doubles, so that appending a byte takes constant time on average. Every addition calls
- * `reserve`, the only function that allocates and that can fail. A strbuf belongs to one thread at a time.
+/* Implements the growing string of strbuf.h. The capacity doubles when it is used up, so that appending a
+ * byte takes constant time on average. Every addition calls `reserve`, which is the only function that can
+ * fail. A strbuf belongs to one thread at a time.
  */
 #include "base/strbuf.h"
 
@@ -34,7 +33,8 @@ void strbuf_fail(struct strbuf *b)
     b->failed = true;
 }
 
-/* Enlarges the memory to `cap` bytes. On failure, marks the strbuf as failed and returns false. */
+/* Enlarges the memory of the strbuf to `cap` bytes. If that fails, marks the strbuf as failed and returns
+ * false. */
 static bool grow_buffer(struct strbuf *b, size_t cap)
 {
     char *at = b->mode == STRBUF_ABORTS  ? xrealloc(b->at, cap)
@@ -50,7 +50,8 @@ static bool grow_buffer(struct strbuf *b, size_t cap)
     return true;
 }
 
-/* Makes space for `n` more bytes and the NUL. On failure, marks `b` as failed and returns false. */
+/* Makes space for `n` more bytes and the NUL after them. If that fails, marks `b` as failed and returns
+ * false. */
 static bool reserve(struct strbuf *b, size_t n)
 {
     size_t want, cap;
@@ -89,7 +90,8 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     size_t space;
     int n;
 
-    /* Most texts are short. With this much space they need to be formatted only once. */
+    /* Most texts are shorter than 32 bytes. If there is already space for them, they need to be formatted
+     * only once. */
     if (b->mode != STRBUF_FIXED && !reserve(b, 32))
         return;
     if (!reserve(b, 0))
@@ -100,7 +102,8 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     if (n < 0)
         abort(); /* the format is invalid: a programmer's error */
     if ((size_t)n >= space) {
-        /* Removes the part that fitted, because a text is added completely or not at all. */
+        /* The text did not fit. Remove the part of it that was written, because a text is added completely
+         * or not at all. */
         b->at[b->n] = '\0';
         if (!reserve(b, (size_t)n)) {
             va_end(again);
@@ -121,8 +124,8 @@ void strbuf_addf(struct strbuf *b, const char *fmt, ...)
     va_end(ap);
 }
 
-/* Returns the number of plain bytes at the start of `s`. Plain bytes are printable ASCII, except the two
- * characters in `but`. Callers copy them in one piece. */
+/* Returns the number of plain bytes at the start of `s`, which callers copy in one piece. Plain bytes are
+ * printable ASCII characters, except the two characters in `but`. */
 static size_t plain_bytes(const char *s, size_t n, const char but[2])
 {
     size_t i = 0;
@@ -134,10 +137,11 @@ static size_t plain_bytes(const char *s, size_t n, const char but[2])
 
 /* ------------------------------------------------------------------------------------------------ JSON */
 
-/* Appends the JSON escape of the character `c`. */
+/* Appends the JSON escape of the character `c`, such as \n or \u001b. */
 static void add_escaped(struct strbuf *b, uint32_t c)
 {
-    /* The letters of \b, \t, \n, \f and \r, for the characters 8 to 13. Character 11 has no such escape. */
+    /* The letters of the escapes \b, \t, \n, \f and \r, for the characters 8 to 13. Character 11 has no such
+     * escape, so its letter is never used. */
     static const char letters[] = "btn?fr";
 
     if (c == '"' || c == '\\')
@@ -150,7 +154,8 @@ static void add_escaped(struct strbuf *b, uint32_t c)
         strbuf_addf(b, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (c >> 10)), (unsigned)(0xDC00 + (c & 0x3FF)));
 }
 
-/* Appends the first character at `s`, escaped if necessary. Returns its number of bytes in `s`. */
+/* Appends the first character of `s`, escaped if necessary. Returns the number of bytes that this character
+ * has in `s`. */
 static size_t add_json_char(struct strbuf *b, const char *s, size_t n)
 {
     size_t bytes = *s ? utf8_char_bytes(s, n) : 0;
@@ -189,7 +194,8 @@ void strbuf_add_json(struct strbuf *b, const char *s)
 
 /* ----------------------------------------------------------------------------------- text for people */
 
-/* Returns the length of the colour sequence at `s`, such as "ESC [ 1 ; 3 1 m", or 0 when there is none. */
+/* Returns the length in bytes of the colour sequence at `s`, such as "ESC [ 1 ; 3 1 m". Returns 0 if there
+ * is none. */
 static size_t ink_bytes(const char *s, size_t n)
 {
     size_t i = 2;
@@ -201,10 +207,11 @@ static size_t ink_bytes(const char *s, size_t n)
     return i < n && s[i] == 'm' ? i + 1 : 0;
 }
 
-/* Returns the number of bytes at `s` that can be appended without an escape. */
+/* Returns how many bytes at the start of `s` can be appended without an escape, according to `style`. */
 static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    /* No printable character is excluded here. A newline is never printable, so it excludes nothing. */
+    /* Here every printable character is plain. plain_bytes must be given two exceptions, so give it
+     * newlines, which are not printable anyway. */
     size_t plain = plain_bytes(s, n, "\n\n");
 
     if (plain > 0 || style == STRBUF_ONE_LINE)
@@ -247,7 +254,8 @@ void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes)
         strbuf_addf(b, "%llu B", bytes);
         return;
     }
-    /* Values from 1023.995 on would be printed as "1024.00", so they are shown in the next unit. */
+    /* A value from 1023.995 on would be printed as "1024.00", so it is shown in the next larger unit as
+     * "1.00". */
     while (v >= 1023.995 || u == 0) {
         v /= 1024;
         u++;

@@ -22,19 +22,19 @@ struct strbuf {
     size_t n;   /* bytes of text, without the NUL */
     size_t cap; /* bytes at `at` */
     enum strbuf_mode mode;
-    /* True when an addition did not fit. The text that was added before is still valid. */
+    /* True if an addition did not fit. The text that was added before that addition is still valid. */
     bool failed;
 };
 
-/* Returns an empty strbuf that writes to the `size` bytes at `buf`. `size` must be at least 1. */
+/* Returns an empty strbuf that writes its text to the `size` bytes at `buf`. `size` must be at least 1. */
 struct strbuf strbuf_fixed(char *buf, size_t size);
-/* Returns 0, or -ENOMEM when an addition did not fit. */
+/* Returns 0 if all additions were successful, and -ENOMEM if one of them did not fit. */
 int strbuf_status(const struct strbuf *b);
-/* Call this when text for `b` could not be produced for lack of memory. It aborts or marks `b` as failed,
- * depending on the mode. */
+/* Call this function if there was no memory to produce a text for `b`. Depending on the mode of `b`, it
+ * aborts the program or marks `b` as failed. */
 void strbuf_fail(struct strbuf *b);
 
-/* These append text to `b`: a string, `n` bytes, or formatted text. */
+/* These functions append text to `b`: a string, `n` bytes, or text formatted as by printf. */
 void strbuf_add(struct strbuf *b, const char *s);
 void strbuf_addn(struct strbuf *b, const char *s, size_t n);
 void strbuf_addf(struct strbuf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -48,20 +48,21 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap) __attribute__((f
 void strbuf_add_json(struct strbuf *b, const char *s);
 void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n);
 
-/* Appends untrusted text on one line, for people to read. Unsafe characters become escapes. */
+/* Appends untrusted text on one line, for people to read. Characters that could control a terminal become
+ * escapes. */
 void strbuf_add_text(struct strbuf *b, const char *s);
-/* Chooses the unsafe characters that strbuf_add_textn does not escape. */
+/* Says which unsafe characters strbuf_add_textn keeps as they are and does not turn into escapes. */
 enum strbuf_style {
     STRBUF_ONE_LINE,    /* none */
     STRBUF_LINES,       /* newlines and tabs */
     STRBUF_INKED_LINES, /* newlines, tabs, and colour sequences */
 };
-/* Appends `n` bytes of untrusted text, for people to read. Unsafe characters become escapes, except those
- * that `style` allows. */
+/* Appends `n` bytes of untrusted text, for people to read. Characters that could control a terminal become
+ * escapes, except those that `style` allows. */
 void strbuf_add_textn(struct strbuf *b, const char *s, size_t n, enum strbuf_style style);
-/* Appends a size in bytes in a form for people to read, such as "1.50 GiB" or "12 B". */
+/* Appends a number of bytes in a form that people can read, such as "1.50 GiB" or "12 B". */
 void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes);
-/* Frees the text and leaves an empty strbuf. `b` may be NULL. */
+/* Frees the text of a strbuf. The strbuf is then empty and can be used again. `b` may be NULL. */
 void strbuf_finish(struct strbuf *b);
 
 #endif

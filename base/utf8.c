@@ -13,14 +13,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns true for a continuation byte: the second, third or fourth byte of a character. */
+/* Returns true if `c` is a continuation byte, which is the second, third or fourth byte of a UTF-8
+ * character. */
 static bool continues(unsigned char c)
 {
     return (c & 0xC0) == 0x80;
 }
 
-/* Returns false when two bytes begin a character that UTF-8 forbids: an overlong form, a surrogate, or one
- * above U+10FFFF. */
+/* Returns false if the first two bytes of a character show that UTF-8 forbids it: it is longer than
+ * necessary, it is a surrogate, or it is above U+10FFFF. */
 static bool second_byte_fits(unsigned char first, unsigned char second)
 {
     switch (first) {
@@ -176,7 +177,8 @@ void utf8_scrub(char *dst, size_t size, const char *src)
 {
     static const char mark[] = "...";
     size_t left = strlen(src), n = 0;
-    /* The length of the longest output so far that still leaves space for the "..." mark. */
+    /* The length of the longest part of the output after which there is still space for the "..." that marks
+     * a cut. */
     size_t keep = 0;
     char shown[UTF8_SHOWN_BYTES];
 

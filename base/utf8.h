@@ -1,4 +1,5 @@
-/* UTF-8 for messages, logs, names and JSON, and functions that make untrusted text safe to show. */
+/* Functions for UTF-8 text in messages, logs, names and JSON, and functions that make untrusted text safe to
+ * show. */
 #ifndef BASE_UTF8_H
 #define BASE_UTF8_H
 
@@ -12,25 +13,26 @@ enum {
     UTF8_SHOWN_BYTES = 12, /* for a character or "\U000e0001" */
 };
 
-/* Returns the length of the character at `s`, 1 to 4 bytes. Returns 0 when it is not well-formed. `n` is
- * the number of bytes left. */
+/* Returns the length in bytes of the character at `s`, from 1 to 4. Returns 0 if the bytes are not
+ * well-formed UTF-8. `n` is the number of bytes that are left at `s`. */
 size_t utf8_char_bytes(const void *s, size_t n);
-/* Returns the code point of a well-formed character. `bytes` is the length that utf8_char_bytes returned. */
+/* Returns the code point of the well-formed character at `s`. `bytes` is the length that utf8_char_bytes
+ * returned for it. */
 uint32_t utf8_decode(const void *s, size_t bytes);
-/* Returns `n` without the bytes of a character that is cut off at the end. A caller that reads in pieces
- * puts these bytes in front of the next piece. */
+/* Returns how many of the `n` bytes belong to complete characters. If a character is cut off at the end, a
+ * caller that reads in pieces puts its bytes in front of the next piece. */
 size_t utf8_whole_bytes(const char *s, size_t n);
 
-/* Copies `src` to the `size` bytes at `dst`. Text that is too long is cut between two characters and ends
- * in "...". */
+/* Copies the string `src` to the `size` bytes at `dst`. A text that is too long is cut between two
+ * characters and ends in "...". */
 void utf8_copy(char *dst, size_t size, const char *src);
 
-/* Returns true for a character that is not safe to show. It controls a terminal, changes the direction of
- * text, breaks a line, or is invisible. U+200C and U+200D count as safe, because some scripts and emoji
- * need them. */
+/* Returns true if the character `c` is not safe to show: it controls a terminal, changes the direction of
+ * text, breaks a line, or is invisible. U+200C and U+200D count as safe, because some scripts and emoji need
+ * them. */
 bool utf8_is_unsafe(uint32_t c);
-/* Returns true when `s` has an unsafe character or is not UTF-8. `ret` then names the first bad character,
- * as in "U+202E" or "byte 0x9B". */
+/* Returns true if `s` has an unsafe character or is not UTF-8. Then `ret` names the first bad character or
+ * byte, such as "U+202E" or "byte 0x9B". */
 bool utf8_find_unsafe(const char *s, char ret[UTF8_NAME_BYTES]);
 
 /* Writes to `ret` how the first character of the `n` bytes at `s` (n > 0) is shown to a person, and returns
@@ -40,11 +42,11 @@ bool utf8_find_unsafe(const char *s, char ret[UTF8_NAME_BYTES]);
  * \u202e or \U000e0001. A byte that is not UTF-8 is shown as \x9b. Escapes consist of safe characters, and a
  * backslash is not escaped, so text that was shown once does not change when it is shown again. */
 size_t utf8_show(const char *s, size_t n, char ret[UTF8_SHOWN_BYTES]);
-/* Writes the ASCII escape of the code point `c` to `ret`. */
+/* Writes an escape of the code point `c` to `ret`. The escape consists of ASCII characters only. */
 void utf8_escape(uint32_t c, char ret[UTF8_SHOWN_BYTES]);
 
-/* Copies `src` to the `size` bytes at `dst`, on one line. Unsafe characters become escapes. Text that is
- * too long ends in "...". `dst` and `src` must not overlap. */
+/* Copies `src` to the `size` bytes at `dst`, on one line. Unsafe characters become escapes. A text that is
+ * too long is cut and ends in "...". `dst` and `src` must not overlap. */
 void utf8_scrub(char *dst, size_t size, const char *src);
 
 #endif

@@ -31,7 +31,7 @@
 
 #define vec_push(v, ...) (vec_reserve(v, (v)->n + 1), (v)->at[(v)->n++] = (__VA_ARGS__))
 
-/* Frees the elements and leaves an empty array that can be used again. */
+/* Frees the elements of a vector. The vector is then empty and can be used again. */
 #define vec_free(v) (xfree((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
 
 #endif

@@ -1,8 +1,6 @@
-/* Implements the lines and JSON-RPC messages of wire.h. There are no sockets in this file. Each
- * program does its own reading and writing.
- *
- * The peer decides how long a line is and how many values it has, so every allocation may fail.
- * wire_in_space then offers no space, and wire_parse returns -ENOMEM.
+/* Implements the lines and JSON-RPC messages of wire.h, without sockets: each program reads and writes by
+ * itself. The peer decides how long a line is, so every allocation may fail. Then wire_in_space offers no
+ * space, and wire_parse returns -ENOMEM.
  */
 #include "base/wire.h"
 
@@ -137,8 +135,8 @@ static int take_id(struct wire_msg *m, const char *line, const struct json_span 
     return 0;
 }
 
-/* Reports that the line could not be parsed. The id is stored if it was found, so that the answer can name
- * the request. */
+/* Handles a line that could not be parsed, and chooses the error code. If the id of the request was found,
+ * it is stored, so that the answer can name the request. */
 static int refuse_whole(struct wire_msg *m, const char *line, const struct json_span *id, int r,
                         enum wire_code *ret_code)
 {

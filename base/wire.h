@@ -23,11 +23,12 @@
 
 #define WIRE_PROTOCOL 1
 
-/* The maximum length of a line on tutti.sock and on worker.sock, in bytes. The newline counts. */
+/* The largest length in bytes, including the newline, of a line on tutti.sock. WIRE_WORKER_LINE_MAX is the
+ * limit on worker.sock. */
 #define WIRE_LINE_MAX        (1u << 20)
 #define WIRE_WORKER_LINE_MAX (2u << 20)
 
-/* The input of one connection: bytes that arrived but were not yet returned as lines. */
+/* The input of one connection: the bytes that have arrived, but have not been returned as lines yet. */
 struct wire_in {
     char *at;
     size_t begin, end; /* bytes [begin, end) were not returned yet */
@@ -38,31 +39,31 @@ struct wire_in {
 
 void wire_in_init(struct wire_in *in, size_t max_line);
 void wire_in_finish(struct wire_in *in);
-/* Says where the next read may store bytes, and how many fit there. *ret_n is 0 when memory ran out or the
- * current line is too long. */
+/* Stores in *ret the address where the next read may put bytes, and in *ret_n how many bytes fit there.
+ * *ret_n is 0 if memory ran out or the current line is too long. */
 void wire_in_space(struct wire_in *in, char **ret, size_t *ret_n);
-/* Records that `n` bytes were read to the address that wire_in_space returned. */
+/* Records that a read has put `n` bytes at the address that wire_in_space returned. */
 void wire_in_added(struct wire_in *in, size_t n);
-/* Stores the next complete line in *ret and returns 1. A NUL replaces its newline. The line is valid until
- * the next wire_in call. Returns 0 when no line is complete, and -EMSGSIZE when a line is too long. */
+/* Stores the next complete line in *ret, with a NUL in place of the newline, and returns 1. The line is
+ * valid until the next wire_in call. Returns 0 if no line is complete, and -EMSGSIZE if a line is too
+ * long. */
 int wire_in_line(struct wire_in *in, char **ret, size_t *ret_bytes);
-/* Gives the memory of the last line to the caller, who frees *ret. Call this right after wire_in_line.
- * Returns -ENOMEM and changes nothing when memory runs out. */
+/* Gives the memory of the last line to the caller, who must free *ret. Call this function right after
+ * wire_in_line. If memory runs out, returns -ENOMEM and changes nothing. */
 int wire_in_steal(struct wire_in *in, char **ret);
-/* Returns true when the beginning of a line has arrived, but not yet its end. */
+/* Returns true if the beginning of a line has arrived, but its end has not. */
 bool wire_in_partial(const struct wire_in *in);
 
 enum wire_kind { WIRE_REQUEST, WIRE_NOTIFICATION, WIRE_RESULT, WIRE_ERROR };
 
-/* The maximum number of JSON values in a line that a client sends to the daemon. */
+/* The largest number of JSON values in one line that a client sends to the daemon. */
 #define WIRE_NODES_MAX 100000
-/* The largest number of bytes in a message's id. Quotes count. */
+/* The largest size in bytes of a message's id. If the id is a string, its quotes count. */
 #define WIRE_ID_MAX 1024
 
-/* One parsed message. wire_parse fills it in and wire_msg_finish frees it. All nodes belong to `doc`.
- *
- * The id is stored as the text that the sender wrote, and an answer repeats that text. So an integer of any
- * size comes back exactly, and answering needs no memory for the id. */
+/* One parsed message. wire_parse fills it in, and wire_msg_finish frees it. All nodes belong to `doc`. The
+ * id is kept as the text that the sender wrote, and the answer repeats that text, so that an integer of any
+ * size comes back unchanged. */
 struct wire_msg {
     struct json *doc;
     enum wire_kind kind;
@@ -70,7 +71,7 @@ struct wire_msg {
     const struct json *params; /* an object, or NULL */
     const struct json *result; /* of a WIRE_RESULT */
     const struct json *error;  /* of a WIRE_ERROR: an object */
-    /* The id as JSON text, a number or a string. Empty when the message has no id. */
+    /* The id of the message as JSON text, which is a number or a string. Empty if the message has no id. */
     char id[WIRE_ID_MAX + 1];
 };
 
@@ -83,39 +84,41 @@ enum wire_code {
     WIRE_FAILED = -32000,
 };
 
-/* Parses one line into *ret. `max_nodes` limits the number of JSON values; 0 means no limit. On failure
- * *ret_code is the JSON-RPC error code. If the line is JSON, ret->id is set even then. Call
- * wire_msg_finish in any case. */
+/* Parses one line into *ret. `max_nodes` limits the number of JSON values; 0 means no limit. On failure,
+ * *ret_code is the JSON-RPC error code, and ret->id is set if the line is JSON with a valid id. Call
+ * wire_msg_finish even after a failure. */
 int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret,
                enum wire_code *ret_code, struct err *err);
-/* Frees the message. It may be a zeroed struct. */
+/* Frees what the message holds, and sets *m to zero. *m may already be a zeroed struct. */
 void wire_msg_finish(struct wire_msg *m);
-/* Stores the message's id in *ret. Returns false when it is not a whole number from 0 to JSON_MAX_INTEGER. */
+/* Stores the id of the message in *ret and returns true. Returns false if the id is not a whole number from
+ * 0 to JSON_MAX_INTEGER. */
 bool wire_msg_id(const struct wire_msg *m, uint64_t *ret);
-/* Copies the message, the path and the errno of a WIRE_ERROR to *ret. Returns the errno, or -EIO when it
- * is unknown here. */
+/* Copies the message text, the path and the errno of a WIRE_ERROR to *ret. Returns the errno, or -EIO if
+ * this system does not know the name of the errno. */
 int wire_msg_error(const struct wire_msg *m, struct err *ret);
 
-/* Building a message takes three steps. Begin it, append params or result as one JSON value, and end it;
- * wire_end adds the newline:
+/* Building a message takes three calls: begin the message, append its params or its result as one JSON value,
+ * and end it. wire_end adds the newline. For example:
  *     wire_begin_notification(&b, "event");  strbuf_add(&b, "{\"seq\":1}");  wire_end(&b); */
 void wire_begin_request(struct strbuf *b, uint64_t id, const char *method);
 void wire_begin_notification(struct strbuf *b, const char *method);
 void wire_begin_result(struct strbuf *b, const char *id); /* `id` as in struct wire_msg */
 void wire_end(struct strbuf *b);
-/* The largest number of bytes that wire_add_error appends without a hint. It allows for a path and a
- * message in which every byte is escaped. */
+/* The largest number of bytes that wire_add_error appends if there is no hint. The number allows for a path
+ * and a message in which every byte is escaped. */
 #define WIRE_ERROR_MAX (WIRE_ID_MAX + 6 * sizeof(struct err) + 512)
-/* Appends a complete error line that answers request `id`. NULL or "" means the id null. The error comes
- * from `err`. `hint` may be NULL. */
+/* Appends a complete line with the error `err`, as the answer to request `id`. If `id` is NULL or "", the
+ * answer has the id null. `hint` may be NULL. */
 void wire_add_error(struct strbuf *b, const char *id, enum wire_code code, const struct err *err,
                     const char *hint);
 /* Appends `err` as the object {"errno":...,"path":...,"message":...}. */
 void wire_add_err_object(struct strbuf *b, const struct err *err);
 
-/* Returns the exit code for the negative errno `code`. docs/protocol.md lists the exit codes. */
+/* Returns the exit code of a program that failed with the negative errno `code`. docs/protocol.md lists the
+ * exit codes. */
 int wire_exit_code(int code);
-/* Returns the negative errno for a name such as "ENOENT", or 0 for an unknown name. */
+/* Returns the negative errno for a name such as "ENOENT", or 0 if the name is unknown. */
 int wire_errno(const char *name);
 
 #endif

@@ -14,20 +14,21 @@
 #include "base/log.h"
 #include "kernels/device.h"
 
-/* The part of a devset that all backends share. The backend's open function fills it in. Only
- * devset_release and devset_acquire change it later, and only the arenas. */
+/* The fields that the devsets of all backends have in common. A backend's `open` function fills them in.
+ * Later, only devset_release and devset_acquire change them, to free the arenas and to allocate new
+ * arenas. */
 struct devset {
     const struct backend *backend;
     uint32_t n_devices;
-    /* True while the devset is released. Then arena[d] is NULL and capacity_bytes[d] is 0. Set by
-     * device.c. */
+    /* True between devset_release and devset_acquire, when the devset has no arenas: arena[d] is NULL and
+     * capacity_bytes[d] is 0. device.c sets this flag. */
     bool released;
     uint8_t *arena[DEVICE_MAX];
     uint64_t capacity_bytes[DEVICE_MAX];
 };
 
-/* The functions of a backend. Each has the contract of the function of that name in device.h. device.c has
- * already checked the arguments. */
+/* The table of functions that a backend implements. Each function does what device.h promises for the public
+ * function of the same name. device.c checks the arguments before it calls a backend. */
 struct backend {
     const char *name;
     int (*probe)(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err);
@@ -51,55 +52,58 @@ struct backend {
     int (*host_alloc)(struct devset *ds, uint64_t bytes, void **ret, struct err *err); /* bytes > 0 */
     void (*host_free)(struct devset *ds, void *p, uint64_t bytes);                     /* p is not NULL */
 
-    /* Called only while the streams are drained. `release` frees the arenas. `acquire` allocates new ones.
-     * If that fails, it frees everything that it allocated. */
+    /* device.c calls `release` and `acquire` only while the streams are drained. `release` frees the arenas,
+     * and `acquire` allocates new arenas. If `acquire` fails, it frees every arena that it has allocated. */
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-    /* Adds the broken devices to *ret, which the caller has zeroed. NULL for a backend whose devices never
-     * break. */
+    /* Finds the devices that no longer work and adds them to *ret, which the caller has zeroed. The function
+     * pointer is NULL for a backend whose devices never break. */
     void (*blame)(struct devset *ds, struct device_blame *ret);
 };
 
 extern const struct backend backend_cpu;
-/* This backend has only `name`, `probe` and `open`. Its devsets use the functions of the cuda module. */
+/* The program's entry for cuda has only `name`, `probe` and `open`, and the two functions load the cuda
+ * module. The devsets that `open` returns use the backend table of that module. */
 extern const struct backend backend_cuda;
 
 /* ---- backends in modules ---- */
 
 struct pool;
 
-/* Functions that the program lends to a module. So the process has one clock, one log and one set of cpu
- * ops. Any thread may call `run_op`. */
+/* Functions of the program that a backend module calls. Because the module uses these functions and has none
+ * of its own, the process has one clock, one log and one set of cpu ops. Any thread may call `run_op`. */
 struct backend_host {
     uint64_t (*now_ns)(void);
     void (*log)(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
     int (*pool_create)(uint32_t threads, struct pool **ret); /* as in kernels/cpu/cpu.h */
     void (*pool_destroy)(struct pool *p);
-    /* Runs an op on the cpu. The call returns when the op is done. */
+    /* Runs an op on the cpu, with the help of the pool's threads. The call returns when the op is done. */
     void (*run_op)(const struct op_call *call, struct pool *pool);
 };
 
-/* The version of what program and module share. A module of another version is not loaded. Raise the
- * leading number when something shared changes. The sizes catch most changes without a new number. */
+/* The version of the interface between program and module. The program refuses a module whose version
+ * differs. Raise the leading number when the interface changes. The version also contains the sizes of the
+ * shared structs, so it changes by itself when a struct gets larger or smaller. */
 #define BACKEND_ABI                                                                                          \
     (5u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
                 sizeof(struct device_info)))
 
-/* The type of the only symbol that a module exports. It returns NULL if the module was built with another
- * ABI. `host` must stay valid until the process ends. */
+/* The type of the only function that a module exports. The function returns the module's backend table, or
+ * NULL if the module was built with another BACKEND_ABI. `host` must stay valid until the process ends. */
 typedef const struct backend *backend_module_fn(uint32_t abi, const struct backend_host *host);
 #define BACKEND_MODULE_SYMBOL "tutti_backend"
 
-/* Returns the lane of a stream. The host's stream counts as a compute stream. */
+/* Returns the lane (compute, in, out or peer) of a stream. The host's only stream counts as a compute
+ * stream. */
 static inline enum lane backend_lane(const struct devset *ds, uint32_t stream)
 {
     return stream == LANE_COUNT * ds->n_devices ? LANE_COMPUTE : (enum lane)(stream % LANE_COUNT);
 }
 
-/* Returns true if a copy to `dst` on this stream stays inside one device. Such copies use no link, so they
- * are not counted and have no speed limit. */
+/* Returns true if `stream` is a peer stream and `dst` is on the stream's own device, so that the copy stays
+ * inside one device. Such a copy uses no link. Therefore it is not counted and has no speed limit. */
 static inline bool backend_copy_stays(const struct devset *ds, uint32_t stream, const void *dst)
 {
     uint32_t device = stream / LANE_COUNT;

@@ -21,13 +21,14 @@
 #define BIAS_INLINE static inline /* kernels/cuda/ has another definition for devices */
 #endif
 
-/* A number with about twice the precision of a double. Its value is hi + lo. hi is the double nearest to
- * it. */
+/* A number with about twice the precision of a double. The value is the sum hi + lo, where `hi` is the
+ * double nearest to the value and `lo` is the small rest. */
 struct bias_pair {
     double hi, lo;
 };
 
-/* Splits x into two halves of 26 bits each, so that products of such halves are exact. */
+/* Splits x into a sum of two numbers with at most 26 bits each. A product of two such numbers fits into the
+ * 53 bits of a double, so it has no rounding error. */
 BIAS_INLINE struct bias_pair bias_split(double x)
 {
     const double c = 134217729.0 * x; /* 2^27 + 1 */
@@ -37,7 +38,7 @@ BIAS_INLINE struct bias_pair bias_split(double x)
     return halves;
 }
 
-/* Returns a * b, correct to about 100 bits. */
+/* Returns the product a * b, with about 100 correct bits. */
 BIAS_INLINE struct bias_pair bias_multiply(struct bias_pair a, struct bias_pair b)
 {
     const struct bias_pair x = bias_split(a.hi), y = bias_split(b.hi);
@@ -50,7 +51,7 @@ BIAS_INLINE struct bias_pair bias_multiply(struct bias_pair a, struct bias_pair 
     return result;
 }
 
-/* Returns beta^t, rounded to the nearest double. beta must be at least 0 and less than 1. */
+/* Returns beta to the power t, rounded to the nearest double. beta must be at least 0 and less than 1. */
 BIAS_INLINE double bias_power(double beta, uint64_t t)
 {
     struct bias_pair result = {1, 0}, square = {beta, 0};
@@ -63,7 +64,7 @@ BIAS_INLINE double bias_power(double beta, uint64_t t)
     return result.hi;
 }
 
-/* Returns the bias correction after t updates. t must be at least 1. */
+/* Returns AdamW's bias correction after t updates, which is 1 / (1 - beta^t). t must be at least 1. */
 BIAS_INLINE float bias_correction(float beta, uint64_t t)
 {
     return (float)(1.0 / (1.0 - bias_power((double)beta, t)));

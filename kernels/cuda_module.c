@@ -27,8 +27,8 @@
 
 #define MODULE_FILE "libtutti-cuda.so"
 
-/* Runs an op for the cuda module. Every call initializes its thread, because the driver may use a
- * different thread each time. */
+/* Runs an op on the cpu for the cuda module. The CUDA driver may call this function from a different thread
+ * each time, so every call first initializes the thread that it runs on. */
 static void run_op(const struct op_call *call, struct pool *pool)
 {
     cpu_thread_init();
@@ -43,8 +43,8 @@ static const struct backend_host host = {
     .run_op = run_op,
 };
 
-/* Writes the folder of the running program to `ret`, without a trailing slash. Returns false if it is not
- * known. */
+/* Writes the folder that contains the running program to `ret`, without a trailing slash. Returns false if
+ * the folder cannot be found. */
 static bool program_folder(char *ret, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", ret, size - 1);
@@ -60,8 +60,8 @@ static bool program_folder(char *ret, size_t size)
     return true;
 }
 
-/* Searches for the module file and writes its path to `ret`. In a build directory, the program is one or
- * two folders below the root. If there is no file, `ret` is the last path that was tried. */
+/* Searches for the module file and writes its path to `ret`. In a build directory, the program is one or two
+ * folders below the root. If no file exists, the function returns false and `ret` is the last path tried. */
 static bool find_module(char *ret, size_t size)
 {
     static const char *const from_program[] = {"/../kernels/cuda/", "/../../kernels/cuda/"};

@@ -26,32 +26,37 @@
 #include "base/err.h"
 #include "kernels/op.h"
 
-/* The four streams of each device, in the order of their stream numbers. */
+/* The four streams that each device has. Stream number LANE_COUNT * d + lane is this lane of device d. */
 enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_PEER, LANE_COUNT };
 extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "peer" */
 
 #define DEVICE_MAX   64
 #define DEVICE_ALIGN 256 /* alignment of arenas and plan addresses */
 
-/* Describes one device that a backend's probe found on this machine. */
+/* Describes one device of this machine. devset_probe fills in one of these structs for each device that it
+ * finds. */
 struct device_info {
-    /* Number by which the backend knows this device. devset_config.device_index uses the same numbers. */
+    /* The number that the backend uses for this device. Pass the same number in devset_config.device_index
+     * to open the device. */
     uint32_t index;
-    /* Name, PCI bus id and UUID, or "" if not known. The bus id has the form of /sys, for example
-     * "0000:3b:00.0". */
+    /* The device's name, PCI bus id and UUID. Each is "" if it is not known. The bus id is written as in
+     * /sys, for example "0000:3b:00.0". */
     char name[80], bus_id[24], uuid[48];
     uint64_t total_bytes;
-    /* The number of bytes that no process uses now. 0 if the caller did not ask. */
+    /* The number of bytes of device memory that no process uses at the moment. 0 if devset_probe was not
+     * asked for this number. */
     uint64_t free_bytes;
-    /* The NUMA node nearest to this device, or -1 if it is not known. */
+    /* The NUMA node of the host that is nearest to this device, or -1 if it is not known. */
     int32_t numa_node;
-    /* The generation and the number of lanes of the PCIe link to the host. 0 if not known. */
+    /* The generation and the number of PCIe lanes of the device's link to the host. Both are 0 if they are
+     * not known. */
     uint32_t pcie_generation, pcie_width;
-    /* peer[i] is true if this device can copy directly to the i-th device in the list. */
+    /* peer[i] is true if this device can copy directly to the i-th device in the list that the probe
+     * returns. */
     bool peer[DEVICE_MAX];
 };
 
-/* Pass this as `asked` to devset_probe to request the free memory of every device. */
+/* Pass this value as `asked` to devset_probe to find out the free memory of every device. */
 #define DEVICES_ALL UINT64_MAX
 
 /* Lists the devices that the backend finds on this machine. Writes up to `max` of them to ret and their
@@ -66,74 +71,81 @@ struct device_info {
 int devset_probe(const char *backend, uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n,
                  struct err *err);
 
-/* The open devices of one job and their streams. The struct is opaque outside of kernels/. */
+/* The open devices of one job and their streams. Only code in kernels/ sees the fields of this struct. */
 struct devset;
-/* A point in a stream that other streams and the host can wait for. Each backend defines its own events. */
+/* A point in a stream that other streams and the host can wait for. Each backend defines its own struct
+ * event. */
 struct event;
 
-/* The devices of a devset that no longer work. They are gone, or this process cannot recover from their
- * error. `why` is the backend's message for the first error. */
+/* Lists the devices of a devset that no longer work: the machine has lost them, or this process cannot
+ * recover from their errors. `why` is the backend's message for the first error. */
 struct device_blame {
     uint64_t devices; /* bit d: device d is broken */
     char why[96];
 };
 
-/* The arguments of devset_open. The caller owns them. The devset keeps no pointers to them. */
+/* The arguments of devset_open. The caller owns this struct and may free it after the call, because the
+ * devset keeps no pointers to it. */
 struct devset_config {
     const char *backend;                 /* "cpu", "cuda" */
     uint32_t n_devices;                  /* 1..DEVICE_MAX */
     uint64_t capacity_bytes[DEVICE_MAX]; /* arena sizes, multiples of DEVICE_ALIGN */
-    /* Number of threads that share the work of one op, on the cpu backend or on the host. At least 1. The
-     * number never changes the bits of a result. */
+    /* The number of threads that share the work of one op, on the cpu backend and in the host's ops. At
+     * least 1. The number changes only the speed, never the bits of a result. */
     uint32_t threads;
-    /* cpu only: the speed limit for copies between the host and one device, in each direction. 0 means no
-     * limit. */
+    /* cpu only: the largest speed of copies between the host and one device, in each direction. With a
+     * limit, virtual devices behave like devices behind a real link. 0 means no limit. */
     uint64_t link_bytes_per_s;
-    /* cpu only: speed limit for copies between devices. 0 means no limit. */
+    /* cpu only: the largest speed of copies between two virtual devices. 0 means no limit. */
     uint64_t peer_bytes_per_s;
-    /* cpu only: if not 0, streams sleep for random times before commands. Tests find races this way. */
+    /* cpu only: if this seed is not 0, streams sleep for random times before commands, so that tests find
+     * missing waits between streams. */
     uint64_t delay_seed;
-    /* cuda only: host memory is pinned in chunks of this many bytes. 0 means 256 MiB. */
+    /* cuda only: the size in bytes of the chunks in which host memory is pinned. 0 means 256 MiB. */
     uint64_t host_chunk_bytes;
-    /* The device_info.index of each device to open. NULL means 0, 1, 2 and so on. The cpu backend ignores
-     * it. */
+    /* The device_info.index of each device to open. If the pointer is NULL, the devices 0, 1, 2 and so on
+     * are opened. The cpu backend ignores this field. */
     const uint32_t *device_index;
     struct device_blame *blame; /* written if opening fails; may be NULL */
 };
 
-/* The work of one device so far: the bytes that it copied over links, and the time of its compute stream. */
+/* Counts the work that one device has done so far: the bytes that it copied over links, and the time that
+ * its compute stream was busy or waiting. */
 struct device_counters {
     uint64_t in_bytes, out_bytes, peer_bytes; /* a peer copy counts at its sender */
-    /* Time during which the compute stream ran ops. The cuda backend does not measure this time and
+    /* The time that the compute stream spent running ops. The cuda backend does not measure this time and
      * reports 0. */
     uint64_t compute_busy_ns;
-    /* The time that the compute stream waited for events. The cuda backend always reports 0. */
+    /* The time that the compute stream spent waiting for events. The cuda backend does not measure this time
+     * and reports 0. */
     uint64_t compute_wait_ns;
 };
 
-/* Returns the name of backend `i`, or NULL after the last one. A backend may be listed but not usable on
- * this machine. */
+/* Returns the name of backend number `i`, or NULL if there are no more backends. A listed backend may still
+ * be unusable on this machine, for example cuda without a GPU. */
 const char *devset_backend_name(uint32_t i);
 
-/* Opens the devices that `config` describes and allocates their arenas. On failure `err` says what to do.
- * Returns -EINVAL for a wrong config. The cuda backend also returns -ENOENT or -ELIBACC if its module is
- * missing or cannot be loaded, -ENODEV without enough devices, and -ENOMEM without enough free memory. */
+/* Opens the devices that `config` describes and allocates their arenas. Returns -EINVAL for a wrong config.
+ * The cuda backend also returns -ENOENT or -ELIBACC if its module is missing or cannot be loaded, -ENODEV if
+ * there are too few devices, and -ENOMEM if there is too little free memory. On failure, `err` says what to
+ * do. */
 int devset_open(const struct devset_config *config, struct devset **ret, struct err *err);
-/* Waits until all streams are empty, then closes the devices and frees ds. ds may be NULL. */
+/* Waits until all streams are empty, then closes the devices and frees `ds`. `ds` may be NULL. */
 void devset_close(struct devset *ds);
 
-/* Returns the name of the backend that ds was opened with. */
+/* Returns the name of the backend that opened this devset, for example "cpu". */
 const char *devset_backend(const struct devset *ds);
-/* Returns a string such as "cpu avx512 oneDNN 2.6.3". Where this string is equal, runs of one spec give
- * the same bits. */
+/* Returns a string such as "cpu avx512 oneDNN 2.6.3". If two machines return the same string, training the
+ * same spec on them gives the same bits. */
 const char *devset_numerics(const struct devset *ds);
 
-/* Returns the address of byte `offset` of a device's arena. `offset` is at most the capacity of the
- * device. */
+/* Returns the address of the byte at `offset` in a device's arena. `offset` must not be larger than the
+ * capacity of the device. */
 void *devset_address(const struct devset *ds, uint32_t device, uint64_t offset);
 
-/* Enqueues an op on the compute stream of a device or of the host. All addresses in `call` must be in that
- * device's arena, or in host memory for the host. Returns -EINVAL for a wrong stream or op. */
+/* Enqueues an op on the compute stream of a device or of the host. For a device, all addresses in `call`
+ * must be in its arena. For the host, they must be in host memory. Returns -EINVAL for a wrong stream or
+ * op. */
 int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call);
 
 /* Enqueues a copy on one of a device's three copy streams. dst and src are host memory or addresses from
@@ -161,28 +173,29 @@ int devset_discard(struct devset *ds, uint32_t stream, void *at, uint64_t bytes)
  * backend reads. */
 int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at);
 
-/* Creates an event without a record. The caller must destroy it before closing the devset. */
+/* Creates an event that no stream has recorded yet. The caller must destroy the event before it closes the
+ * devset. */
 int event_create(struct devset *ds, struct event **ret);
-/* Frees an event. The devset must be drained. e may be NULL. */
+/* Frees an event. Drain the devset before this call. `e` may be NULL. */
 void event_destroy(struct devset *ds, struct event *e);
-/* Enqueues a record of `e`. It runs when all earlier commands of the stream are done. Later calls of
- * event_wait and event_sync wait for it. */
+/* Enqueues a record of event `e`. The record runs when all earlier commands of the stream are done. Later
+ * calls of event_wait and event_sync wait until the record has run. */
 int event_record(struct devset *ds, uint32_t stream, struct event *e);
-/* Makes the stream wait for the latest record of `e`. Only records that were enqueued before this call
- * count. */
+/* Makes all later commands of the stream wait for the latest record of event `e`. Only records that were
+ * enqueued before this call count. */
 int event_wait(struct devset *ds, uint32_t stream, struct event *e);
-/* Blocks the calling thread until the latest record of e has run. */
+/* Blocks the calling thread until the latest record of event `e` has run. */
 int event_sync(struct devset *ds, struct event *e);
 
-/* Blocks until every stream is empty. Returns 0, or the first error of any command. */
+/* Blocks the calling thread until every stream is empty. Returns 0, or the first error of any command. */
 int devset_drain(struct devset *ds);
 
-/* Asks every device whether it still works and writes the broken ones to `ret`. Call it after a failure. A
- * refused call or missing memory does not break a device. */
+/* Asks every device whether it still works, and lists the broken devices in `ret`. Call this function after
+ * an error. A refused call or missing memory is an error that does not break a device. */
 void devset_blame(struct devset *ds, struct device_blame *ret);
 
-/* Reads the counters of a device. They are exact after devset_drain, but may lag while streams run. Any
- * thread may call it. */
+/* Copies the counters of a device to `ret`. The counters are exact after devset_drain, but may lag behind
+ * while streams run. Any thread may call this function. */
 void devset_counters(const struct devset *ds, uint32_t device, struct device_counters *ret);
 
 /* devset_release drains the devset, frees the arenas of its devices and returns the result of
@@ -195,9 +208,9 @@ void devset_counters(const struct devset *ds, uint32_t device, struct device_cou
 int devset_release(struct devset *ds);
 int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-/* Allocates zeroed, page-aligned host memory for tensors. It is pinned if the backend's copies need that.
- * Returns -ENOMEM, with advice in `err`, if there is too little memory. devset_host_free needs the same
- * number of bytes, and `p` may be NULL. */
+/* Allocates zeroed, page-aligned host memory for tensors, which is pinned if the backend's copies need
+ * pinned memory. Returns -ENOMEM, with advice in `err`, if there is too little memory. Pass the same number
+ * of bytes to devset_host_free, whose `p` may be NULL. */
 int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err);
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes);
 

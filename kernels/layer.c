@@ -1,5 +1,5 @@
-/* The table of layer kinds, the initial weights, and launches that several kinds share. All functions are
- * pure. Any thread may call them. */
+/* This file has the table of layer kinds, the code that makes initial weights, and launches that several
+ * kinds of layers share. No function keeps state, so any thread may call every function. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,8 +84,8 @@ void layer_add_param(struct layer_params *p, const char *name, enum param_class 
     p->n++;
 }
 
-/* Writes the random numbers 2 * pair and 2 * pair + 1 of a layer to `ret`. They are uniform. The first
- * number belongs to the start of the layer's parameters. */
+/* Writes the uniform random numbers 2 * pair and 2 * pair + 1 of a layer's sequence to `ret`. Number i
+ * belongs to element i of the layer's parameters. */
 static void init_pair(uint64_t seed, uint32_t key, uint64_t pair, float ret[2])
 {
     uint64_t block = pair / 2;
@@ -95,7 +95,8 @@ static void init_pair(uint64_t seed, uint32_t key, uint64_t pair, float ret[2])
     ret[1] = rng_unit(b.v[pair % 2 * 2 + 1]);
 }
 
-/* Turns two uniform random numbers into two normally distributed numbers (Box-Muller transform). */
+/* Turns two uniform random numbers into two normally distributed random numbers, by the Box-Muller
+ * transform. */
 static void make_normal(float x[2])
 {
     double u = 1.0 - (double)x[0], v = (double)x[1];
@@ -104,7 +105,8 @@ static void make_normal(float x[2])
     x[1] = (float)(r * sin(angle));
 }
 
-/* Fills `w` with `n` random initial values. The first of them belongs to element `from` of the layer. */
+/* Fills `w` with `n` random initial values. w[0] is element `from` of its layer, so it gets random number
+ * `from` of the layer's sequence. */
 static void init_random(const struct layer_param *p, uint64_t seed, uint64_t from, uint64_t n, float *w)
 {
     float bound = (float)(1.0 / sqrt((double)p->fan_in));
@@ -130,8 +132,8 @@ static void init_param(const struct layer_param *p, uint64_t seed, uint64_t from
         init_random(p, seed, from, p->count, w);
 }
 
-/* The first parameter with a key starts the count of random numbers. So each layer and each inner layer
- * has its own sequence. */
+/* Each layer and each inner layer has its own key and its own sequence of random numbers. So the count of
+ * random numbers starts again at 0 wherever the key of the parameters changes. */
 void layer_init(const struct layer *l, uint64_t seed, float *w)
 {
     uint32_t n = layer_type(l)->params(l, NULL);
@@ -149,8 +151,8 @@ void layer_init(const struct layer *l, uint64_t seed, float *w)
     free(params);
 }
 
-/* Sets the id and the key of every layer inside `outer`, at all nesting levels. *n is the number of layers
- * so far. */
+/* Sets the id and the key of every layer inside `outer`, at all nesting levels. *n counts the inner layers
+ * that have been numbered so far. */
 static void number_inner(const struct layer *outer, uint32_t id, uint32_t *n)
 {
     struct layer *inner = (struct layer *)(uintptr_t)outer->inner;

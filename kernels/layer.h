@@ -20,7 +20,7 @@
 #include "base/err.h"
 #include "kernels/op.h"
 
-/* All kinds of layers, in the order of layers.def. */
+/* All kinds of layers, such as LAYER_dense, in the order of layers.def. */
 enum layer_kind {
 #define LAYER(name) LAYER_##name,
 #include "kernels/layers.def"
@@ -36,23 +36,24 @@ enum layer_kind {
  * begins with kinds of layers is used by those kinds only. */
 struct layer {
     enum layer_kind kind;
-    /* The position in the chain. An inner layer has the id of its outer layer. */
+    /* The position of the layer in the chain, starting at 0. An inner layer has the id of its outer
+     * layer. */
     uint32_t id;
-    /* Selects the layer's sequence of random numbers. Equal to the id, except in inner layers
-     * (layer_inner_key). */
+    /* Selects the layer's sequence of random numbers. The key of a layer in the chain is its id. An inner
+     * layer gets its key from layer_inner_key. */
     uint32_t key;
     uint32_t in, out; /* elements per row; losses have out 0 */
     uint32_t seq;     /* tokens per row; 0 means 1 */
     bool bias;        /* dense, norm, attention, mlp: has a bias */
     enum act act;     /* dense, activation, mlp: the activation function */
-    /* dense, dropout, positions, attention, mlp: the probability that an element of the result becomes 0.
-     * 0 means no dropout. */
+    /* dense, dropout, positions, attention, mlp: the probability with which dropout sets an element of the
+     * result to 0. 0 means no dropout. */
     float dropout;
 
     bool rms;  /* norm: RMS norm instead of layer norm */
     float eps; /* norm: added to the variance */
-    /* attention: the number of query heads and of key heads. `heads` must be a multiple of `kv_heads` and
-     * divide the width of a token. */
+    /* attention: the number of query heads, and the number of key and value heads. `heads` must be a
+     * multiple of `kv_heads`, and the width of a token must be a multiple of `heads`. */
     uint32_t heads, kv_heads;
     float rope_theta;    /* attention: rotary base; 0 if not rotary */
     float score_dropout; /* attention: probability that a score is dropped */
@@ -61,58 +62,62 @@ struct layer {
     uint32_t vocab;      /* embedding, lm_head: number of token ids */
     uint32_t positions;  /* positions: number of positions, at least seq */
     float smoothing;     /* losses: label smoothing */
-    /* Standard deviation of the initial weights. Biases then start at 0. If this is 0, the table at enum
-     * param_init gives the initial values. */
+    /* The standard deviation of the initial weights. If it is not 0, biases start at 0. If it is 0, the
+     * table at enum param_init says how weights and biases start. */
     float init_std;
-    /* attention, mlp: standard deviation of the initial weights of "proj". This matrix writes to the
-     * residual. */
+    /* attention, mlp: the standard deviation of the initial weights of "proj", the last matrix of the layer.
+     * The output of proj is added to the residual, so models often give it a smaller value. */
     float proj_std;
-    /* lm_head: if `tied`, the layer has no W of its own and uses the W of the earlier layer `owner`. */
+    /* lm_head: if `tied` is true, the layer has no weights of its own and uses the W of the earlier layer
+     * `owner`. */
     bool tied;
     uint32_t owner;
 
-    /* Prefix of an inner layer's parameter names, such as "attn" in "attn.qkv.weight". */
+    /* The prefix of an inner layer's parameter names. The name "attn" gives, for example,
+     * "attn.qkv.weight". */
     const char *name;
     const struct layer *inner; /* block, residual: a chain of inner layers */
     uint32_t n_inner;
 };
 
-/* The largest id of a layer, and the largest number of inner layers in one layer. */
+/* The largest id that a layer may have, and the largest number of inner layers that one layer may
+ * contain. */
 #define LAYER_MAX_ID    ((1u << 14) - 1)
 #define LAYER_MAX_INNER 1023u
-/* Returns the key for the random numbers of inner layer `n` of layer `id`. `n` starts at 1 and counts all
- * nesting levels, in the order of the chain. */
+/* Returns the key of inner layer number `n` inside layer `id`. The key selects a sequence of random numbers.
+ * `n` starts at 1 and counts the inner layers of all nesting levels, in the order of the chain. */
 static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
 {
     return n << 14 | id;
 }
 
-/* A chain of layers in the order of the forward pass. The last layer is the loss. */
+/* A neural network: a chain of layers in the order of the forward pass. The last layer is the loss. */
 struct model {
     struct layer *layers;
     uint32_t n_layers;
 };
 
-/* Sets the id and the key of every layer and inner layer. The inner layers must be in writable memory,
- * although `inner` is const. */
+/* Sets the id and the key of every layer and every inner layer. The function writes to the inner layers, so
+ * they must be in writable memory although the pointer `inner` is const. */
 void model_number(const struct model *m);
 
-/* The size in bytes of each block that a layer needs for `rows` rows. 0 means that there is no such block. */
+/* The sizes in bytes of the memory blocks that a layer needs for `rows` rows. A size of 0 means that the
+ * layer has no such block. */
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
     uint64_t x; /* X, and also dX */
     uint64_t y; /* output; 0 for a loss */
     uint64_t s;
     uint64_t room; /* forward workspace when S is saved */
-    /* Forward workspace when S is not saved. It also has space for S. */
+    /* The size in bytes of the forward workspace when S is not saved. It includes space for S. */
     uint64_t scratch_fwd;
     uint64_t scratch_bwd;
     uint64_t target; /* losses: the targets T */
     uint64_t result; /* losses: the results R */
 };
 
-/* The operations and the bytes of memory traffic for `rows` rows. The planner estimates times from them
- * when it has no measurement. */
+/* The arithmetic operations and the memory traffic of a layer for `rows` rows. If the planner has no
+ * measured times, it estimates them from these numbers. */
 struct layer_cost {
     uint64_t fwd_flops, bwd_flops;
     uint64_t fwd_bytes, bwd_bytes; /* bytes that the ops read and write */
@@ -136,8 +141,8 @@ enum param_init {
 enum param_class { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_CLASS_COUNT };
 extern const char *const param_class_names[PARAM_CLASS_COUNT]; /* "matrix", "bias", "norm", "embedding" */
 
-/* A named parameter: one tensor inside a layer's W. Parameters follow each other in W without padding, in
- * the order of layer_type.params. */
+/* A named parameter, which is one tensor inside a layer's W, such as the weight or the bias. The parameters
+ * lie in W without padding, in the order in which layer_type.params lists them. */
 struct layer_param {
     char name[64]; /* for example "weight", "bias", "attn.qkv.weight" */
     uint32_t rank;
@@ -151,44 +156,48 @@ struct layer_param {
     uint32_t key; /* key of its layer's random numbers */
 };
 
-/* The memory of one forward or backward pass. Pointers that the pass does not use are NULL. */
+/* The arguments of a layer's forward or backward pass, with pointers to all memory. Pointers that the pass
+ * does not use are NULL. */
 struct layer_io {
     const struct step_args *step;
     uint32_t rows;
     uint32_t first_row; /* position of row 0 in the batch */
-    /* bwd: add to dw instead of overwriting it. True for every micro-batch except the first. */
+    /* bwd: if true, the gradient is added to the old dw. If false, it overwrites dw, as in the first
+     * micro-batch of a step. */
     bool accumulate;
     const float *w, *x;
-    /* fwd: the output. NULL if a recompute needs only S. */
+    /* fwd: the output of the layer. NULL if the pass is a recompute, which needs only S. */
     float *y;
-    /* fwd: where to save S, or NULL. bwd: the S that the forward pass saved. */
+    /* fwd: where to save S, or NULL if S is not saved. bwd: the S that the forward pass saved. */
     float *s;
     float *dw, *dx; /* dx is NULL in the first layer */
     const float *dy;
-    /* Workspace. A forward pass gets `room` bytes if it saves S, and `scratch_fwd` bytes if not. A
-     * backward pass gets `scratch_bwd` bytes. */
+    /* Workspace, with sizes from layer_sizes. A forward pass that saves S gets `room` bytes, and one that
+     * does not save S gets `scratch_fwd` bytes. A backward pass gets `scratch_bwd` bytes. */
     float *scratch;
     const void *target;
     struct step_result *result;
 };
 
-/* The functions of one kind of layer. Each kind defines one constant, layer_<kind>, in a file of its own.
- * The functions keep no state. */
+/* The functions of one kind of layer. Each kind has its own file, which defines one constant of this type,
+ * for example layer_dense. The functions keep no state. */
 struct layer_type {
     const char *name;
     bool is_loss;
     bool takes_ids; /* input is int32 ids, not floats */
-    /* If true, fwd does nothing in training, and bwd computes the loss together with the gradient. */
+    /* If true, the forward pass of this loss does nothing in training, and its backward pass computes the
+     * loss together with the gradient. */
     bool loss_in_bwd;
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
-    /* Writes the parameters to `ret` and returns their number. If `ret` is NULL, only counts them. */
+    /* Writes the layer's parameters to `ret` and returns their number. If `ret` is NULL, the function only
+     * counts the parameters. */
     uint32_t (*params)(const struct layer *l, struct layer_param *ret);
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
 };
 
-/* The functions of each kind of layer, indexed by enum layer_kind. */
+/* The functions of all layer kinds. The index is an enum layer_kind. */
 extern const struct layer_type *const layer_types[LAYER_COUNT];
 
 static inline const struct layer_type *layer_type(const struct layer *l)
@@ -196,76 +205,81 @@ static inline const struct layer_type *layer_type(const struct layer *l)
     return layer_types[l->kind];
 }
 
-/* Fills W with its initial values. A value depends only on the seed, the layer's key and the element's
- * position. */
+/* Fills W with its initial values. Each value depends only on the seed, the key of the layer and the
+ * element's position in W, so every machine computes the same values. */
 void layer_init(const struct layer *l, uint64_t seed, float *w);
 
 enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_COUNT };
 extern const char *const optimizer_names[OPTIMIZER_COUNT];
 
-/* An optimizer and its settings, as the spec gives them. */
+/* An optimizer and its settings, as the spec of the job gives them. */
 struct optimizer {
     enum optimizer_kind kind;
     float beta1, beta2, eps; /* adamw only */
     float momentum;          /* sgd only; 0 means no momentum */
     float weight_decay;
-    /* Bit (1 << class) is set if parameters of this class have no weight decay. */
+    /* A set of parameter classes that get no weight decay. For example, bit (1 << PARAM_BIAS) is set if
+     * biases do not decay. */
     uint32_t no_decay;
     double clip; /* largest gradient norm; 0 means no clipping */
 };
 
 #define OPTIMIZER_PARTS 2 /* largest number of parts of K */
-/* Returns the number of parts of the optimizer state K. Each part is as long as the weights W, and the
- * parts are stored one after another. AdamW has m and v, SGD with momentum has v, and SGD without momentum
- * has no parts. */
+/* Returns the number of parts of the optimizer state K. Each part is as long as the weights W, and the parts
+ * lie one after another. AdamW has the parts m and v, SGD with momentum has v, and SGD without momentum has
+ * none. */
 uint32_t optimizer_parts(const struct optimizer *o);
-/* Returns the size in bytes of the optimizer state K for a W block of w_bytes. */
+/* Returns the size in bytes of the optimizer state K for a layer whose W has w_bytes bytes. */
 uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
 
 enum group_type { GROUP_U64, GROUP_U32, GROUP_F32 };
-/* One part of the group state: a single field of struct group_state. A checkpoint stores the saved parts
- * by name. */
+/* Describes one part of the group state, which is one field of struct group_state. A checkpoint stores the
+ * parts whose `saved` flag is set, under their names. */
 struct group_part {
     const char *name;
     enum group_type type;
     size_t offset; /* offset in struct group_state */
-    /* True if a checkpoint stores this part. DECIDE recomputes the other parts in every step that is not
-     * skipped. */
+    /* True if a checkpoint stores this part. The other parts need not be stored, because the task DECIDE
+     * computes them again in every step that is not skipped. */
     bool saved;
 };
-/* Returns the number of parts in the optimizer's group state, and points *ret at the first one. `decision`
- * says whether the job clips gradients or skips steps. Plain SGD without a decision has no parts. */
+/* Returns the number of parts in the optimizer's group state, and points *ret at an array of them.
+ * `decision` is true if the job clips gradients or skips steps. Plain SGD without a decision has no
+ * parts. */
 uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret);
-/* Returns the size of the group state in bytes, or 0 if there is none. */
+/* Returns the size in bytes of the group state, or 0 if the optimizer has no group state. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 
-/* The memory of one update: a range of the weights W, and the same range of the gradient dW and the
- * optimizer state K. */
+/* The memory that one update works on: a range of the weights W, and the same range of the gradient dW and
+ * of each part of the optimizer state K. */
 struct optimizer_io {
     float *w;
-    /* The gradient of W. `dw2` is the gradient from a second layer that uses W, or NULL. */
+    /* `dw` is the gradient of W. If two layers share W (tied weights), `dw2` is the gradient from the second
+     * layer. Otherwise `dw2` is NULL. */
     const float *dw, *dw2;
     float *k[OPTIMIZER_PARTS];       /* the first optimizer_parts() pointers are used */
     const struct group_state *group; /* NULL: no scale, no bias correction */
     uint64_t w_bytes;
     bool no_decay;
 };
-/* Points io->k at the parts of the optimizer state `k`. Each part is io->w_bytes long. `k` may be NULL if
- * there is no state. */
+/* Points io->k[0], io->k[1] and so on at the parts of the optimizer state `k`. Each part is io->w_bytes
+ * long. `k` may be NULL if the optimizer has no state. */
 void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *io);
-/* The bytes begin..end of a layer's W. Weight decay applies to all of them or to none. */
+/* The bytes from `begin` up to `end` of a layer's W. Weight decay applies either to all bytes of the range
+ * or to none. */
 struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;
 };
-/* Cuts the bytes begin..end of W where weight decay starts or stops. Writes the ranges to `ret` and
- * returns their number. If `ret` is NULL, only counts them. */
+/* Cuts the bytes from `begin` to `end` of W into ranges, wherever weight decay starts or stops. Writes the
+ * ranges to `ret` and returns their number. If `ret` is NULL, the function only counts the ranges. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* Returns the part of *io from byte `begin` to byte `end`, counted from the start of *io. */
+/* Returns an optimizer_io for the bytes from `begin` to `end` of *io. Both are counted from the start of the
+ * range that *io describes. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
-/* Launches one op that updates the range of W that io describes. */
+/* Launches the one op that updates the weights in the range that `io` describes. */
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink);
 

@@ -24,15 +24,17 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* A position in the chain of inner layers, with the byte offsets of the current layer's blocks. */
+/* A position in the chain of inner layers. Holds the byte offsets that the blocks of the current inner layer
+ * have in the blocks of the outer layer. */
 struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
     uint64_t w; /* offset of its W in W */
-    /* Offsets of the current layer's input and output in the outer S. The first layer's input and the last
-     * layer's output are not in S, so these offsets are then unused. */
+    /* The offsets of the current layer's input and output in the outer S. The first layer's input and the
+     * last layer's output are not in S, so these two offsets are not used. */
     uint64_t x, y;
-    /* Where the current layer's S begins in the outer S, and where the next layer's part begins. */
+    /* `s` is the offset in the outer S where the current layer's own S begins. `end` is the offset where the
+     * part of the next inner layer begins. */
     uint64_t s, end;
 };
 
@@ -41,8 +43,8 @@ static void inner_walk_begin(struct inner_walk *k)
     *k = (struct inner_walk){0};
 }
 
-/* Moves to inner layer `i`. Call this for i = 0, 1, 2, ... in this order, because each offset builds on
- * the last one. */
+/* Moves the walk to inner layer `i`. Call this function for i = 0, 1, 2 and so on without gaps, because each
+ * call computes its offsets from those of the previous layer. */
 static void inner_walk_to(struct inner_walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
 {
     k->w += k->size.w;
@@ -64,21 +66,21 @@ static uint64_t saved_bytes(const struct layer *outer, uint32_t rows)
     return k.end;
 }
 
-/* Returns the number of bytes of workspace that the inner layer's forward pass needs. */
+/* Returns the size in bytes of the workspace that the forward pass of the current inner layer needs. */
 static uint64_t needed_workspace(const struct inner_walk *k)
 {
     return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
 }
 
-/* Returns true if the workspace fits into the part of S that later layers will fill. `saved` is the size
- * of S in bytes. */
+/* Returns true if the workspace of the current inner layer fits into the part of S that later inner layers
+ * will fill. `saved` is the size in bytes of the whole S. */
 static bool fits_in_s(const struct inner_walk *k, uint64_t saved)
 {
     return needed_workspace(k) <= saved - k->end;
 }
 
-/* Returns the bytes of the largest gradient between two inner layers. *ret_n is the number of such
- * gradients that scratch must hold at a time. */
+/* Returns the size in bytes of the largest gradient that passes between two inner layers. *ret_n is the
+ * number of such gradients that must be in scratch at the same time. */
 static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_t *ret_n)
 {
     uint64_t most = 0;
@@ -110,7 +112,8 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     }
     gradient = gradient_bytes(l, rows, &gradients);
     ret->scratch_fwd = ret->s + ret->room;
-    /* If no inner layer saves anything, there is no S, so every forward pass gets scratch_fwd bytes. */
+    /* If no inner layer saves anything, the block has no S. Every forward pass then counts as one without S
+     * and gets scratch_fwd bytes, so `room` is never used. */
     if (ret->s == 0)
         ret->room = 0;
     ret->scratch_bwd = gradients * gradient + scratch;
@@ -140,8 +143,8 @@ static void residual_cost(const struct layer *l, uint32_t rows, struct layer_cos
     ret->bwd_bytes += 3 * x;
 }
 
-/* Puts the inner layer's name in front of the parameter's name, as in "attn.qkv.weight". Does nothing
- * without a name. */
+/* Puts the name of an inner layer and a dot in front of the parameter's name, as in "attn.qkv.weight". Does
+ * nothing if `prefix` is NULL. */
 static void add_prefix(struct layer_param *p, const char *prefix)
 {
     char name[sizeof p->name];
@@ -200,8 +203,9 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
     return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * l->in);
 }
 
-/* Runs the backward pass of inner layer `i`. It reads the gradient of its output from half[i % 2] and
- * writes the gradient of its input to the other half. */
+/* Runs the backward pass of inner layer `i`. Two buffers in scratch, half[0] and half[1], take turns: the
+ * pass reads the gradient of its output from half[i % 2] and writes the gradient of its input to the other
+ * buffer. */
 static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t i, const struct op_sink *sink)
 {
     uint32_t gradients;

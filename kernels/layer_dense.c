@@ -75,7 +75,8 @@ static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 static int dense_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     bool saves = has_act(l) && io->s;
-    /* A recompute needs only S. Then the op writes z to S and applies no activation. */
+    /* If io->y is NULL, this pass is a recompute, which needs only S. The op then writes z directly to S and
+     * applies no activation. */
     float *y = io->y ? io->y : saves ? io->s : NULL;
     int r;
 
@@ -88,8 +89,8 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
     return r || !io->y ? r : layer_drop(l, io, y, y, sink);
 }
 
-/* Computes the gradient of z and points *ret at it. It is in scratch, or dy itself if there is neither
- * activation nor dropout. */
+/* Computes the gradient of z, the activation's input, and points *ret at it. The gradient lies in scratch.
+ * If the layer has neither activation nor dropout, *ret is io->dy itself. */
 static int bwd_to_z(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                     const float **ret)
 {

@@ -1,6 +1,6 @@
-/* The dropout layer: y = keep ? x / (1 - p) : 0, with in = out. The mask can be computed again, so nothing
- * is saved. The backward pass applies the same op to the gradient. All functions run in the caller's
- * thread. */
+/* The dropout layer computes y = x / (1 - p) for the elements that it keeps and y = 0 for the others, with
+ * in = out. It saves nothing, because the mask can be computed again. The backward pass applies the same op
+ * to the gradient. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void dropout_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -14,8 +14,8 @@ static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost
     *ret = (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 2 * x, .bwd_bytes = 2 * x};
 }
 
-/* Launches the dropout op even if p is 0, because this layer must then copy its input. layer_drop would
- * launch nothing. */
+/* Launches the dropout op even if p is 0, because the layer must then copy its input to its output. The
+ * helper layer_drop would launch nothing for p = 0. */
 static int launch_dropout(const struct layer *l, const struct layer_io *io, const float *from, float *to,
                           const struct op_sink *sink)
 {

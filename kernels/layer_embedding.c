@@ -1,5 +1,6 @@
 /* The embedding layer turns tokens into vectors. A row of the input is `seq` token ids of type int32. W is
- * the table [vocab][width]. Ids have no gradient, so dX is zero. All functions run in the caller's thread. */
+ * the table [vocab][width], with one vector for each id. Token ids have no gradient, so dX is zero. All
+ * functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void embedding_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

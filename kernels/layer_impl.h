@@ -1,4 +1,5 @@
-/* Helpers that the layers (layer_*.c) share. All other code includes layers.def and layer.h instead. */
+/* Helper functions that the layer files (layer_*.c) share. Code outside of those files includes layer.h
+ * instead. */
 #ifndef KERNELS_LAYER_IMPL_H
 #define KERNELS_LAYER_IMPL_H
 
@@ -10,14 +11,14 @@
 #include "kernels/layers.def"
 #undef LAYER
 
-/* Sends one op to the sink, as in LAYER_LAUNCH(io, sink, bias_fwd, .y = ..., ...). Gives 0 or a negative
- * errno. */
+/* Sends one op to the sink and evaluates to 0 or a negative errno. Example: LAYER_LAUNCH(io, sink, bias_fwd,
+ * .y = y, .x = x, .b = b, .rows = rows, .n = n). */
 #define LAYER_LAUNCH(io, sink, name, ...)                                                                    \
     ((sink)->launch((sink)->ctx,                                                                             \
                     &(struct op_call){.op = OP_##name, .step = (io)->step, .name = {__VA_ARGS__}}))
 
-/* Returns the bytes of a float array [a][b], or 2^60 on overflow. Several such sizes can be added without
- * another overflow. */
+/* Returns the size in bytes of a float array [a][b]. If the size is 2^60 or more, returns 2^60, so that
+ * callers can add up several sizes without an overflow. */
 static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
 {
     const uint64_t most = UINT64_C(1) << 60;
@@ -25,13 +26,14 @@ static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
     return n < most / sizeof(float) ? n * sizeof(float) : most;
 }
 
-/* Rounds a size up to whole cache lines, so that the next array is aligned for vector code. */
+/* Rounds a size in bytes up to whole cache lines of 64 bytes, so that the next array is aligned for vector
+ * code. */
 static inline uint64_t layer_round(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
-/* Returns the address `bytes` bytes after the start of `block`, or NULL if `block` is NULL. */
+/* Returns the address that lies `bytes` bytes after the start of `block`, or NULL if `block` is NULL. */
 static inline float *layer_at(float *block, uint64_t bytes)
 {
     return block ? block + bytes / sizeof(float) : NULL;
@@ -41,8 +43,8 @@ static inline const float *layer_at_const(const float *block, uint64_t bytes)
     return block ? block + bytes / sizeof(float) : NULL;
 }
 
-/* layer_seq returns the number of tokens per row. layer_width and layer_width_out return the number of
- * elements in a token of the input or output. */
+/* layer_seq returns the number of tokens in a row. layer_width returns the number of elements in a token of
+ * the input, and layer_width_out returns the number of elements in a token of the output. */
 static inline uint32_t layer_seq(const struct layer *l)
 {
     return l->seq > 1 ? l->seq : 1;
@@ -55,19 +57,19 @@ static inline uint32_t layer_width_out(const struct layer *l)
 {
     return l->out / layer_seq(l);
 }
-/* Returns the number of tokens in `rows` rows. */
+/* Returns the total number of tokens in `rows` rows. */
 static inline uint32_t layer_tokens(const struct layer *l, uint32_t rows)
 {
     return rows * layer_seq(l);
 }
 
-/* Applies the layer's dropout to its result or to the gradient of its result. Without dropout, it launches
- * nothing and `to` stays unchanged. */
+/* Launches the layer's dropout on its result, or on the gradient of its result. If the layer has no dropout,
+ * the function launches nothing and does not write to `to`. */
 int layer_drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
                const struct op_sink *sink);
 
-/* The arguments of layer_linear_bwd, the backward pass of y = x w^T + b. It always computes `dw`. It
- * computes `db` and `dx` only if they are not NULL. */
+/* The arguments of layer_linear_bwd, which computes the gradients of y = x w^T + b. The function always
+ * computes `dw`, and it computes `db` and `dx` only if these pointers are not NULL. */
 struct layer_linear {
     const float *dy, *x, *w;
     float *dw, *db, *dx;
@@ -75,7 +77,7 @@ struct layer_linear {
 };
 int layer_linear_bwd(const struct layer_io *io, const struct layer_linear *p, const struct op_sink *sink);
 
-/* The params() function of a layer kind that has no parameters. */
+/* The `params` function for those kinds of layers that have no parameters. */
 static inline uint32_t layer_no_params(const struct layer *l, struct layer_param *ret)
 {
     (void)l;
@@ -83,15 +85,16 @@ static inline uint32_t layer_no_params(const struct layer *l, struct layer_param
     return 0;
 }
 
-/* Collects the parameters of a layer for its params() function, in the order of W. */
+/* Collects the parameters of one layer, in the order in which they lie in W. Each kind's `params` function
+ * uses this struct with layer_add_param. */
 struct layer_params {
     const struct layer *l;
     struct layer_param *at; /* output array, or NULL to only count */
     uint32_t n;
     uint64_t offset; /* total size so far, in bytes */
 };
-/* Adds a parameter of the shape [a][b], or [a] if `b` is 0. enum param_init shows how class, `std` and
- * `fan_in` decide its initial values. */
+/* Adds a parameter of shape [a][b], or of shape [a] if `b` is 0. The comment of enum param_init shows how
+ * `class`, `std` and `fan_in` decide the parameter's initial values. */
 void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
                      float std, uint32_t fan_in);
 

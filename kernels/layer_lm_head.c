@@ -12,11 +12,12 @@
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP 128u
-/* A chunk may always have this many logits, even if the vocabulary is small. */
+/* A chunk of tokens may have this many logits (4 million), even if the table of weights is small. Small
+ * models then compute few large chunks and not many tiny ones. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
-/* Returns the number of tokens in a chunk. A chunk has up to CHUNK_SMALL logits, or a sixth of the table's
- * elements if that is more. */
+/* Returns the number of tokens in a chunk. A chunk may have CHUNK_SMALL logits. If W is large, a chunk may
+ * have more, up to a sixth of the number of elements of W. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->vocab, share = layer_width(l) / 6;
@@ -40,7 +41,8 @@ static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_siz
     };
 }
 
-/* Computes the cost in training. There the backward pass does all the work. */
+/* Computes the cost of the layer in training, where the forward pass does nothing and the backward pass does
+ * all the work. */
 static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_bytes(rows, l->in),
@@ -62,13 +64,15 @@ static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* The n tokens of the micro-batch that start at token `first`. */
+/* The `n` tokens of a micro-batch that start at token number `first`. `x` points at the input of the first
+ * of them. */
 struct token_chunk {
     uint32_t first, n;
     const float *x;
 };
 
-/* Launches the ops for the logits of a chunk and their loss. If `dx` is not NULL, also for their gradient. */
+/* Launches the ops that compute the logits of a chunk and their loss. If `dx` is not NULL, the launch also
+ * computes the gradient of the logits and writes it to `dx`. */
 static int logits_of(const struct layer *l, const struct layer_io *io, const struct token_chunk *c, float *dx,
                      const struct op_sink *sink)
 {
@@ -114,7 +118,8 @@ static int for_chunks(const struct layer *l, const struct layer_io *io, bool bac
     return r;
 }
 
-/* Does nothing in training, where io->result is NULL. The backward pass computes the loss instead. */
+/* Does nothing in training, where io->result is NULL, because the backward pass computes the loss. Only an
+ * evaluation computes the loss here. */
 static int lm_head_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return io->result ? for_chunks(l, io, false, sink) : 0;

@@ -7,7 +7,7 @@
  */
 #include "kernels/layer_impl.h"
 
-/* The sizes of an mlp layer. All are numbers of elements. */
+/* The dimensions of an mlp layer, as numbers of tokens or elements and not of bytes. */
 struct mlp_shape {
     uint32_t tokens, width;
     uint32_t fc, hidden; /* outputs of fc; inputs of proj */
@@ -23,7 +23,8 @@ static struct mlp_shape mlp_shape_of(const struct layer *l, uint32_t rows)
     };
 }
 
-/* The byte offsets of the parameters in W: fc and its bias, then proj and its bias. */
+/* The byte offsets of an mlp layer's parameters in W. The order in W is: fc, the bias of fc, proj, the bias
+ * of proj. fc is at offset 0. */
 struct mlp_weights {
     uint64_t fc_b, proj, proj_b, end;
 };
@@ -103,7 +104,7 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* Applies the activation function to z, the output of fc. A gated mlp applies swiglu instead. */
+/* Launches the activation function on `z`, the output of fc. A gated mlp uses swiglu as its activation. */
 static int mlp_activate(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
                         const float *z, float *to, const struct op_sink *sink)
 {
@@ -137,7 +138,7 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
     return r ? r : layer_drop(l, io, io->y, io->y, sink);
 }
 
-/* Computes the gradient of fc's output from the gradient of proj's output. */
+/* Computes `d_fc`, the gradient of fc's output, from `dy`, the gradient of proj's output. */
 static int mlp_bwd_inside(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
                           const float *dy, float *d_hidden, float *d_fc, const struct op_sink *sink)
 {
@@ -174,7 +175,7 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
         .out = s.fc,
     };
     const struct layer_linear proj = {
-        /* dx stays NULL here, because mlp_bwd_inside computes the gradient of proj's input. */
+        /* The field dx is left NULL, because mlp_bwd_inside computes the gradient of proj's input itself. */
         .dy = dy,
         .x = hidden,
         .dw = layer_at(io->dw, w.proj),

@@ -1,5 +1,6 @@
-/* The softmax_xent layer, a loss: the cross entropy of softmax(x) against one class per row or token.
- * Classes are int32. Nothing is saved. All functions run in the caller's thread. */
+/* The softmax_xent layer is a loss: the cross entropy of softmax(x) against the right class, an int32. Each
+ * row, or each token of a row, has one class. The layer saves nothing in its forward pass. All functions run
+ * in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -24,7 +25,8 @@ static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer
     };
 }
 
-/* Launches the op for the loss or for its gradient. Exactly one of `result` and `dx` is NULL. */
+/* Launches the op that computes either the loss or its gradient. For the loss, `dx` is NULL. For the
+ * gradient, `result` is NULL. */
 static int launch_xent(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                        struct step_result *result, float *dx)
 {

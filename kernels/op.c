@@ -1,4 +1,5 @@
-/* The names of ops and activations. All data is constant, so any thread may read it. */
+/* This file defines the names of all ops and activation functions. The names are constant data, so any
+ * thread may read them. */
 #include "kernels/op.h"
 
 const char *const op_names[OP_COUNT] = {

@@ -17,8 +17,8 @@
 
 #include "kernels/step.h"
 
-/* All ops, in the order of ops.def. The arguments of OP_linear_fwd, for example, are a struct
- * op_linear_fwd. */
+/* All ops, in the order of ops.def. Each op has a struct for its arguments. For example, OP_linear_fwd takes
+ * a struct op_linear_fwd. */
 enum op {
 #define OP(name) OP_##name,
 #include "kernels/ops.def"
@@ -28,61 +28,64 @@ enum op {
 
 extern const char *const op_names[OP_COUNT];
 
-/* The activation functions. ACT_GELU is gelu by its tanh formula, ACT_GELU_ERF is exact gelu, and ACT_SILU
- * is x * sigmoid(x). */
+/* The activation functions. ACT_GELU is gelu in its tanh approximation, ACT_GELU_ERF is exact gelu, and
+ * ACT_SILU is x * sigmoid(x). */
 enum act { ACT_NONE, ACT_RELU, ACT_GELU, ACT_TANH, ACT_GELU_ERF, ACT_SILU, ACT_COUNT };
 extern const char *const act_names[ACT_COUNT];
 
-/* Forward pass of a linear layer: y[rows][out] = act(x[rows][in] * w[out][in]^T + b[out]). */
+/* The forward pass of a linear layer: y[rows][out] = act(x[rows][in] * w[out][in]^T + b[out]). */
 struct op_linear_fwd {
     const float *x, *w;
     const float *b; /* bias, or NULL */
-    /* If not NULL, the op also writes the input of the activation to this array, [rows][out]. Must be NULL
-     * if there is no activation. */
+    /* If not NULL, the op also writes the input of the activation to this array, [rows][out]. It must be
+     * NULL if there is no activation. */
     float *z;
     float *y;
     uint32_t rows, in, out;
     enum act act;
 };
-/* The gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If `z` is not NULL,
- * dx is multiplied by act'(z). */
+/* The gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If `z` is not NULL, the
+ * op also multiplies each element of dx by act'(z), the slope of the activation before this layer. */
 struct op_linear_bwd_data {
     const float *dy, *w;
-    /* Input of the activation that produced the layer's input, [rows][in]. NULL if no activation produced
-     * it. */
+    /* If an activation produced the linear layer's input, `z` is the input of that activation, [rows][in].
+     * Otherwise `z` is NULL. */
     const float *z;
     float *dx;
     uint32_t rows, in, out;
     enum act act;
 };
-/* Gradient of a linear layer's weights: dw[out][in] = (accumulate ? dw : 0) + dy^T * x. */
+/* The gradient of a linear layer's weights: dw[out][in] = dy^T * x. If `accumulate` is true, the op adds the
+ * gradient to the old dw. */
 struct op_linear_bwd_weight {
     const float *dy, *x;
     float *dw;
     uint32_t rows, in, out;
     bool accumulate;
 };
-/* Adds a bias to every row: y[rows][n] = x[rows][n] + b[n]. y may be x. */
+/* Adds a bias to every row: y[rows][n] = x[rows][n] + b[n]. The op can work in place, with y equal to x. */
 struct op_bias_fwd {
     const float *x, *b;
     float *y;
     uint32_t rows, n;
 };
-/* Gradient of a bias: db[n] = (accumulate ? db : 0) + column sums of dy[rows][n]. */
+/* The gradient of a bias: db[n] = the column sums of dy[rows][n]. If `accumulate` is true, the op adds the
+ * sums to the old db. */
 struct op_bias_bwd {
     const float *dy;
     float *db;
     uint32_t rows, n;
     bool accumulate;
 };
-/* Activation: y = act(x). y may be x. */
+/* Applies an activation function: y = act(x). The op can work in place, with y equal to x. */
 struct op_act_fwd {
     const float *x;
     float *y;
     uint64_t n;
     enum act act;
 };
-/* The gradient of an activation: dx = dy * act'(x). `x` is the activation's input. `dx` may be `dy`. */
+/* The gradient of an activation: dx = dy * act'(x), where `x` is the activation's input. The op can work in
+ * place, with dx equal to dy. */
 struct op_act_bwd {
     const float *x, *dy;
     float *dx;
@@ -102,41 +105,45 @@ struct op_dropout {
     uint32_t first_row; /* position of row 0 in the batch */
     float p;
 };
-/* Copies one vector of the table for each token: y[row] = table[ids[row]]. */
+/* Looks up one vector of the table for each token: y[row] = table[ids[row]]. */
 struct op_embedding_fwd {
     const int32_t *ids; /* [rows], 0 <= id < vocab */
     const float *table; /* [vocab][n] */
     float *y;
     uint32_t rows, n, vocab;
 };
-/* Gradient of the embedding table: dtable[ids[row]] += dy[row]. The rows are added in ascending order. */
+/* The gradient of the embedding table: dtable[ids[row]] += dy[row]. The rows are added in ascending order,
+ * so that the bits of the sums are always the same. */
 struct op_embedding_bwd {
     const int32_t *ids;
     const float *dy;
     float *dtable;
     uint32_t rows, n, vocab;
 };
-/* Normalizes each row. Layer norm computes y = (x - mean) * rstd * w + b with rstd = 1 / sqrt(var + eps).
- * If `rms` is set, the op computes y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps). b is then NULL,
- * and the mean is stored as 0. */
+/* Normalizes each row. Layer norm computes y = (x - mean) * rstd * w + b with rstd = 1 / sqrt(var + eps). If
+ * `rms` is true, the op computes RMS norm instead: y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps).
+ * `b` is then NULL, and the stored mean is 0. */
 struct op_rownorm_fwd {
     const float *x, *w;
     const float *b; /* bias, or NULL */
     float *y;       /* NULL to compute only the statistics */
-    /* Receives the mean and rstd of each row, [rows][2]. NULL if the caller does not need them. */
+    /* The op writes the mean and the rstd of each row to this array, [rows][2]. NULL if the caller does not
+     * need them. */
     float *stats;
     uint32_t rows, n;
     float eps;
     bool rms;
 };
-/* Gradients of op_rownorm_fwd. In the comments, xhat is the normalized row before w and b are applied. */
+/* The gradients of op_rownorm_fwd. In the comments of the fields, xhat is the normalized row before the op
+ * applies w and b. */
 struct op_rownorm_bwd {
     const float *x, *w, *stats, *dy;
     float *dx; /* may be dy, or NULL */
-    /* Gradient of w: (accumulate ? dw : 0) + the column sums of dy * xhat. */
+    /* The gradient of w, which is the column sums of dy * xhat. If `accumulate` is true, the op adds the
+     * sums to the old dw. */
     float *dw;
-    /* The gradient of b: the column sums of dy, added to the old db if `accumulate` is set. NULL without a
-     * bias. */
+    /* The gradient of b, which is the column sums of dy. If `accumulate` is true, the op adds the sums to
+     * the old db. NULL if there is no bias. */
     float *db;
     uint32_t rows, n;
     bool rms, accumulate;
@@ -160,7 +167,8 @@ struct op_attention_fwd {
     uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
 };
-/* Gradient of op_attention_fwd. dqkv has the same layout as qkv. */
+/* The gradient of op_attention_fwd. dqkv has the same layout as qkv: queries, then keys, then values of each
+ * token. */
 struct op_attention_bwd {
     const float *qkv, *y, *lse, *dy;
     float *dqkv;
@@ -169,8 +177,9 @@ struct op_attention_bwd {
     uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
 };
-/* Rotates the first `heads` heads of each token in x[rows][seq][n], for rotary positions. At position t,
- * the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head). `inverse` turns it back. */
+/* Rotates the first `heads` heads of each token in x[rows][seq][n], which gives a model rotary positions. At
+ * position t, the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head). If `inverse` is
+ * true, the pair turns back by the same angle. */
 struct op_rope {
     float *x;
     uint32_t rows, seq, n;
@@ -178,19 +187,20 @@ struct op_rope {
     float theta;
     bool inverse;
 };
-/* Gated activation: y[rows][n] = silu(x[row][0..n-1]) * x[row][n..2n-1]. A row of x has 2n elements. */
+/* A gated activation: y[row][i] = silu(x[row][i]) * x[row][n + i]. A row of x has 2n elements, and a row of
+ * y has n elements. */
 struct op_swiglu_fwd {
     const float *x;
     float *y;
     uint32_t rows, n;
 };
-/* Gradient of op_swiglu_fwd, dx[rows][2n]. dx may be x. */
+/* The gradient of op_swiglu_fwd's input, dx[rows][2n]. The op can work in place, with dx equal to x. */
 struct op_swiglu_bwd {
     const float *x, *dy;
     float *dx;
     uint32_t rows, n;
 };
-/* Sets all n elements of y to 0. */
+/* Sets all `n` elements of the array `y` to 0. */
 struct op_zero {
     float *y;
     uint64_t n;
@@ -204,51 +214,57 @@ struct op_zero {
 struct op_softmax_xent {
     const float *x;        /* logits [rows][n] */
     const int32_t *target; /* [rows], < n; negative targets are ignored */
-    /* The loss and the number of correct answers, summed in row order over the rows that count.
-     * `accumulate` adds them to the old values. May be NULL. */
+    /* Receives the loss and the number of correct answers, summed in row order over the rows that count. If
+     * `accumulate` is true, the op adds the sums to the old values. May be NULL. */
     struct step_result *result;
-    /* The gradient of x, times step->grad_scale. Rows that do not count get 0. `dx` may be `x`, or NULL. */
+    /* Receives the gradient of x, multiplied by step->grad_scale. Rows that do not count get 0. `dx` may be
+     * equal to `x`, and it may be NULL. */
     float *dx;
     uint32_t rows, n;
-    /* seq is the number of targets per sample, at least 1. first_row counts targets, not samples. */
+    /* `seq` is the number of targets in a sample, at least 1. `first_row` is the position of row 0 in the
+     * global batch, counted in targets and not in samples. */
     uint32_t first_row, seq;
     float smoothing;
     bool accumulate;
 };
-/* Mean squared error. result->loss is the sum of mean((x - target)^2) over valid rows. result->correct is
- * 0. */
+/* The mean squared error. The op sets result->loss to the sum of mean((x - target)^2) over the valid rows,
+ * and result->correct to 0. */
 struct op_mse_fwd {
     const float *x, *target; /* [rows][n] each */
     struct step_result *result;
     uint32_t rows, n, first_row;
 };
-/* Gradient of op_mse_fwd: dx = 2 (x - target) / n * step->grad_scale. Padded rows get 0. */
+/* The gradient of op_mse_fwd's input: dx = 2 (x - target) / n * step->grad_scale. Rows that are only padding
+ * get 0. */
 struct op_mse_bwd {
     const float *x, *target;
     float *dx;
     uint32_t rows, n, first_row;
 };
-/* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. `v` is
- * NULL without momentum. */
+/* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. Without
+ * momentum, the pointer `v` is NULL. */
 struct op_sgd {
     float *w;
-    /* The gradient of w. `dw2` is the gradient from a second layer that uses w, or NULL. The op adds both. */
+    /* `dw` is the gradient of w. If two layers share w (tied weights), `dw2` is the gradient from the second
+     * layer, and the op adds both. Otherwise `dw2` is NULL. */
     const float *dw, *dw2;
     float *v;
-    /* The state that the step's decision wrote. NULL means that the update is applied with scale 1. */
+    /* The group state that this step's decision wrote. If the pointer is NULL, the op always applies the
+     * update, with scale 1. */
     const struct group_state *group;
     uint64_t n;
     float momentum, weight_decay;
 };
-/* Updates weights by AdamW, as PyTorch does: w -= lr*wd*w; update m and v; w -= lr * (m*bc1) /
+/* Updates weights by AdamW, with the formulas of PyTorch: w -= lr*wd*w; update m and v; w -= lr * (m*bc1) /
  * (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. */
 struct op_adamw {
     float *w;
-    /* The gradient of w. `dw2` is the gradient from a second layer that uses w, or NULL. The op adds both. */
+    /* `dw` is the gradient of w. If two layers share w (tied weights), `dw2` is the gradient from the second
+     * layer, and the op adds both. Otherwise `dw2` is NULL. */
     const float *dw, *dw2;
     float *m, *v;
-    /* The state that the step's decision wrote. NULL means: apply the update, with scale, bc1 and bc2
-     * equal to 1. */
+    /* The group state that this step's decision wrote. If the pointer is NULL, the op always applies the
+     * update, with scale, bc1 and bc2 equal to 1. */
     const struct group_state *group;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
@@ -259,15 +275,16 @@ struct op_add {
     const float *x;
     uint64_t n;
 };
-/* A sum of squares in double precision: *sum = sum of (x + x2)^2. Blocks of fixed size keep the order of
- * additions the same. */
+/* Computes a sum of squares in double precision: *sum = the sum of (x + x2)^2. The op adds within blocks of
+ * a fixed size, so the order of additions and the bits of the result are always the same. */
 struct op_sumsq {
     const float *x, *x2; /* x2 may be NULL */
     double *sum;
     uint64_t n;
 };
-/* Adds one layer's sum of squares to decision->sumsq. `first` starts a new total at 0 and sets
- * decision->bad_layer to STEP_NO_LAYER. If *sum is not finite, decision->bad_layer becomes `layer`. */
+/* Adds one layer's sum of squares, *sum, to the total decision->sumsq. If `first` is true, the op first sets
+ * the total to 0 and decision->bad_layer to STEP_NO_LAYER. If *sum is not finite, the op sets
+ * decision->bad_layer to `layer`. */
 struct op_norm_add {
     const double *sum;
     struct step_decision *decision;
@@ -279,16 +296,16 @@ struct op_norm_add {
  * += 1; scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1; bias_correct1 = 1 / (1 - beta1^t);
  * bias_correct2 = 1 / (1 - beta2^t). */
 struct op_decide {
-    /* The decision. The op reads `sumsq` and writes `apply`. NULL means that every step is applied with
-     * scale 1. */
+    /* The op reads the field `sumsq` of the decision and writes the field `apply`. If the pointer is NULL,
+     * every step is applied with scale 1. */
     struct step_decision *decision;
     struct group_state *group;
     double clip; /* 0 means no clipping */
     float beta1, beta2;
 };
 
-/* One launch of an op. The stream's queue copies the struct, but `step` must stay valid until the launch
- * has run. */
+/* One launch of an op, with its arguments. A stream copies this struct into its queue. It does not copy
+ * *step, which must stay valid until the launch has run. */
 struct op_call {
     enum op op;
     const struct step_args *step;
@@ -299,7 +316,7 @@ struct op_call {
     };
 };
 
-/* An array that a call reads or writes. */
+/* One of the arrays that an op_call reads or writes. */
 struct op_range {
     const void *at;
     uint64_t bytes;
@@ -307,11 +324,13 @@ struct op_range {
 };
 #define OP_RANGES 7 /* largest number of arrays in one call */
 
-/* Lists all arrays that a call may read or write, each once and with its exact size. Returns their number.
- * The result depends only on these arrays and on `step`. */
+/* Lists all arrays that a call may read or write, each once and with its exact size in bytes. Returns the
+ * number of arrays. The result of the op depends only on these arrays, the shapes in `call` and the values
+ * in *step. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
 
-/* The receiver of a layer's launches: a stream of a device, or a test that runs each launch at once. */
+/* Receives the ops that a layer launches. The receiver is a stream of a device, or a test that runs each op
+ * at once. */
 struct op_sink {
     int (*launch)(void *ctx, const struct op_call *call); /* 0 or negative errno */
     void *ctx;

@@ -1,5 +1,5 @@
-/* Optimizers: the sizes and parts of their state, and the launch that updates W. All functions are pure.
- * Any thread may call them. */
+/* Implements the optimizers: the sizes and parts of their state, and the launch that updates W. The
+ * functions keep no state, so any thread may call them. */
 #include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -12,7 +12,8 @@ const char *const optimizer_names[OPTIMIZER_COUNT] = {
     [OPTIMIZER_SGD] = "sgd",
 };
 
-/* The parts of the group state. Only AdamW uses the first GROUP_PARTS_ADAMW parts. */
+/* The table of all parts of the group state. Only AdamW uses the first GROUP_PARTS_ADAMW rows of the
+ * table. */
 static const struct group_part group_parts[] = {
     {"t", GROUP_U64, offsetof(struct group_state, t), true},
     {"bias_correct1", GROUP_F32, offsetof(struct group_state, bias_correct1), false},
@@ -73,7 +74,8 @@ static bool has_no_decay(const struct optimizer *o, const struct layer_param *p)
     return (o->no_decay & 1u << p->class) != 0;
 }
 
-/* The parameters of a layer fill W without gaps, in the order of params(). */
+/* Relies on the fact that the parameters of a layer fill W without gaps, in the order in which `params`
+ * lists them. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret)
 {

@@ -1,38 +1,46 @@
-/* Small structs with the values of one training step: arguments, result, decision, and the state that
- * outlives the step. They are plain data, so a plan can copy them between host and device. */
+/* Small structs with the values of one training step: arguments, result, decision, and the group state that
+ * outlives the step. The structs contain no pointers, so a plan can copy them between host and device. */
 #ifndef KERNELS_STEP_H
 #define KERNELS_STEP_H
 
 #include <stdint.h>
 
-/* The values of a step that are known when it is enqueued. Every launch gets them. They must not depend on
- * results of earlier steps, because several steps run at a time. Such values belong in struct group_state. */
+/* The values of a training step that are known when the step is enqueued. Every launch gets them. No field
+ * may depend on the results of earlier steps, because those may still be running. Values that do depend on
+ * earlier steps belong in struct group_state. */
 struct step_args {
     uint64_t step; /* number of the step, starting at 0 */
     uint64_t seed; /* seed of dropout */
-    /* Learning rate of this step. Skipped steps count as steps in the learning-rate schedule. */
+    /* The learning rate of this step, from the schedule. The schedule counts every step, also a step whose
+     * update is skipped. */
     float lr;
-    /* The factor for each row's loss gradient: 1 / number of valid targets in the batch. */
+    /* The factor by which each row's loss gradient is multiplied: 1 / (number of valid targets in the global
+     * batch). */
     float grad_scale;
-    /* Number of rows in the global batch that count. In evaluation, the remaining rows may be padding. */
+    /* The number of rows of the global batch that are real samples. In an evaluation, the rows after them
+     * may be padding. */
     uint32_t valid_rows;
     uint32_t training; /* 0 turns dropout off */
 };
 
-/* The result of the loss layer for one micro-batch: sums over the valid rows, in row order. */
+/* The result of the loss layer for one micro-batch. Each field is a sum over the valid rows, added in row
+ * order. */
 struct step_result {
     double loss; /* sum of the losses of the rows */
-    /* Classification: number of rows whose largest output is at the target class. Regression: 0. */
+    /* For a classification, the number of rows whose largest output is that of the target class. For a
+     * regression, 0. */
     double correct;
 };
 
-/* The decision about a step. DECIDE writes it if the job clips gradients or skips steps. The trainer reads
- * it when the step is complete. Updates read struct group_state instead. */
+/* The decision whether a step's update is applied. The task DECIDE writes it if the job clips gradients or
+ * skips steps, and the trainer reads it after the step. Updates do not read it: they read the copy of
+ * `apply` in struct group_state. */
 struct step_decision {
-    /* Squared global norm of the gradient. The layers' sums are added in ascending order of their ids. */
+    /* The squared norm of the whole gradient. The squared norms of the layers are added in ascending order
+     * of layer ids, so the bits are always the same. */
     double sumsq;
-    /* If `apply` is 0: the last layer whose gradient is not finite. STEP_NO_LAYER if only the total is not
-     * finite. */
+    /* If `apply` is 0, this is the id of the last layer whose gradient is not finite. It is STEP_NO_LAYER if
+     * every layer's gradient is finite and only their sum overflows. */
     uint32_t bad_layer;
     uint32_t apply; /* 0 if the step is skipped */
 };
@@ -53,9 +61,11 @@ struct group_state {
     uint64_t t;          /* number of updates made so far */
     float bias_correct1; /* AdamW: 1 / (1 - beta1^t) */
     float bias_correct2; /* AdamW: 1 / (1 - beta2^t) */
-    /* This step's gradients are multiplied by this factor before the update. 1 if they are not clipped. */
+    /* The factor by which this step's gradients are multiplied before the update. It is 1 if the gradients
+     * are not clipped. */
     float scale;
-    /* 0 if this step is skipped. Updates then leave weights and optimizer state unchanged. */
+    /* 0 if this step is skipped. The updates of a skipped step leave weights and optimizer state
+     * unchanged. */
     uint32_t apply;
 };
 

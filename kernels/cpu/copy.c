@@ -38,7 +38,8 @@
 #define STREAM_BYTES (256u << 10) /* smallest copy that bypasses the caches */
 #define PIECE_BYTES  STREAM_BYTES /* about ten microseconds of work */
 
-/* Copies one cache line. dst must be aligned to a cache line. */
+/* Copies one cache line of 64 bytes. `dst` must be the address of a cache line, because the stores bypass
+ * the caches and need alignment. */
 static inline void copy_line(uint8_t *dst, const uint8_t *src)
 {
     __m128i a = _mm_loadu_si128((const __m128i *)(const void *)src);
@@ -52,7 +53,8 @@ static inline void copy_line(uint8_t *dst, const uint8_t *src)
     _mm_stream_si128((__m128i *)(void *)(dst + 48), d);
 }
 
-/* Copies a block of at least LINE bytes. The stores bypass the caches. */
+/* Copies a block of at least LINE bytes with stores that bypass the caches, so that the copy does not push
+ * the operands of running ops out of the caches. */
 static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
     uint64_t head = -(uintptr_t)dst % LINE;
@@ -64,7 +66,8 @@ static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
             for (unsigned p = 0; p < PAGES; p++)
                 copy_line(dst + p * PAGE + at, src + p * PAGE + at);
     memcpy(dst, src, bytes);
-    /* This fence is needed because releasing a lock does not order non-temporal stores. */
+    /* Releasing a lock does not wait for stores that bypass the caches. This fence makes them visible to
+     * other threads before the copy counts as done. */
     _mm_sfence();
 }
 
@@ -76,7 +79,7 @@ void cpu_copy(void *dst, const void *src, uint64_t bytes)
         memcpy(dst, src, bytes);
 }
 
-/* A large copy that several threads of the pool share. */
+/* A large copy, cut into pieces that the threads of the pool share. */
 struct pieces {
     uint8_t *dst;
     const uint8_t *src;
@@ -103,8 +106,8 @@ void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *po
 
 #else
 
-/* Under the sanitizers, the calling thread makes the whole copy. Otherwise the pool's lock would hide a
- * missing wait. */
+/* In builds with sanitizers, the calling thread makes the whole copy. If the pool's threads shared it, the
+ * lock of the pool would order the accesses and hide a missing wait from the thread sanitizer. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
 {
     (void)pool;

@@ -1,4 +1,4 @@
-/* Copies memory between the host and virtual devices. */
+/* Functions that copy tensors between the host's memory and virtual devices, and between virtual devices. */
 #ifndef KERNELS_CPU_COPY_H
 #define KERNELS_CPU_COPY_H
 
@@ -6,11 +6,11 @@
 
 struct pool;
 
-/* Copies like memcpy. Large blocks bypass the caches. Other threads see the copy after a lock or an atomic
- * says that it is done. Any thread may call it. */
+/* Copies like memcpy, but large blocks bypass the caches. Another thread sees the copied bytes after a lock
+ * or an atomic tells it that the copy is done. Any thread may call this function. */
 void cpu_copy(void *dst, const void *src, uint64_t bytes);
 
-/* Copies like cpu_copy, but the threads of the pool share the work if the block is large. */
+/* Copies like cpu_copy. If the block is large, the threads of the pool share the work. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool);
 
 #endif

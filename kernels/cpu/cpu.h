@@ -1,7 +1,6 @@
-/* The inside of the cpu backend: the table of ops, and the pool of threads that share the work of one op.
- *
- * A pool never changes the order of a sum. The shape alone decides how work is cut into pieces, and each
- * piece writes its own part of the output. */
+/* The internal header of the cpu backend: the table of ops, and the pool of threads that share the work of
+ * one op. A pool never changes the order of a sum, because the shape alone decides how work is cut into
+ * pieces, and each piece writes its own part of the output. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -12,33 +11,35 @@
 
 struct pool;
 
-/* Creates a pool. Each pool_run uses up to `threads` threads, including the caller. Returns a negative
- * errno if a thread cannot be started. */
+/* Creates a pool of threads. Each pool_run then uses up to `threads` threads, and the caller is one of them.
+ * Returns a negative errno if a thread cannot be started. */
 int pool_create(uint32_t threads, struct pool **ret);
-/* Stops the threads and frees the pool. No pool_run may be in progress. p may be NULL. */
+/* Stops the threads and frees the pool. No call of pool_run may be in progress. `p` may be NULL. */
 void pool_destroy(struct pool *p);
-/* Calls fn(ctx, i) once for every i < n and returns when all calls are done. They run in any order, on any
- * thread of the pool. Several threads may call pool_run at a time. Allocates nothing. */
+/* Calls fn(ctx, i) once for every i < n, in any order and on any thread of the pool, and returns when all
+ * calls are done. Several threads may call pool_run at the same time. The function allocates no memory. */
 void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t n);
-/* Returns a view of the pool for work that must not slow down ops, such as copies. It uses the same
- * threads. While all cores are busy, the caller sleeps and other threads run its pieces. Pieces must be
- * short and must not call pool_run. The view is freed with `p`. */
+/* Returns a view of the pool for work that must not slow down ops, such as copies. The view uses the same
+ * threads as `p` and is freed with `p`. While all cores are busy, the caller sleeps and other threads run
+ * its pieces. Pieces must be short and must not call pool_run. */
 struct pool *pool_background(struct pool *p);
 
-/* Prepares a thread for running ops. Every such thread must call this first. It turns off the threading
- * inside libraries. */
+/* Turns off the threading inside oneDNN for the calling thread, because Tutti's own pool shares the work.
+ * Every thread must call this function before it runs its first op. */
 void cpu_thread_init(void);
 
-/* Returns the calling thread's scratch buffer of at least `bytes` bytes. It is aligned to a cache line,
- * its contents are undefined, and it is valid until the thread's next call. Aborts if there is no memory. */
+/* Returns a scratch buffer of at least `bytes` bytes that belongs to the calling thread. The buffer is
+ * aligned to a cache line, is not initialized, and is valid until the thread's next call. Aborts if there is
+ * no memory. */
 void *cpu_thread_memory(size_t bytes);
 
-/* The function of one op, and the table of all of them. It returns when the op is done. The threads of the
- * pool share the work. */
+/* A function that computes one op and returns when the op is done. The threads of the pool share the work.
+ * The table cpu_ops has one such function for each op. */
 typedef void cpu_op_fn(const struct op_call *call, struct pool *pool);
 extern cpu_op_fn *const cpu_ops[OP_COUNT];
 
-/* Names everything in this backend that affects the bits of results, such as "avx512 oneDNN 2.6.3". */
+/* Returns a string that names everything in this backend that affects the bits of results, such as "avx512
+ * oneDNN 2.6.3". */
 const char *cpu_numerics(void);
 
 #endif

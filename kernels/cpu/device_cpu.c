@@ -36,37 +36,43 @@
 
 #define DELAY_ONE_IN 4       /* one in this many commands is delayed */
 #define DELAY_MAX_NS 200000u /* longest delay: 200 us */
-/* If delays are on, this many bytes at the start of each arena are filled with NaN. */
+/* If the config has a delay_seed, the first 256 MiB of each arena are filled with NaN. Tests then notice a
+ * task that reads memory before anything was written there. The limit keeps the filling of large arenas
+ * short. */
 #define FILL_MAX (UINT64_C(256) << 20)
 
-/* One stream and its counters. This struct is passed to the stream's thread as ctx. */
+/* One stream of a device or of the host, with its counters. The stream's thread gets a pointer to this
+ * struct as `ctx`. */
 struct cpu_stream {
     struct stream *stream;
-    /* The pool that shares the work of this stream. Compute streams of devices use the devset's pool. All
-     * other streams use its background view. */
+    /* The pool whose threads share the work of this stream's commands. Compute streams of devices use the
+     * devset's pool. All other streams use its background view, so that they do not slow down ops. */
     struct pool *pool;
     uint64_t bytes_per_s; /* speed limit of copies, or 0 */
     bool delayed;         /* delay_seed was given */
     struct rng rng;       /* stream's thread only */
-    /* Only the stream's thread changes these three counters. Any thread may read them. */
+    /* Only the stream's thread changes the counters copied_bytes, busy_ns and wait_ns. Any thread may read
+     * them. */
     _Atomic uint64_t copied_bytes;
     _Atomic uint64_t busy_ns;
     _Atomic uint64_t wait_ns;
 };
 
-/* A devset of this backend. cpu_open creates it and cpu_close frees it. */
+/* A devset of the cpu backend. cpu_open creates it and cpu_close frees it. */
 struct cpu_devset {
     struct devset base; /* must be first */
     struct pool *pool;
     struct guarded arenas[DEVICE_MAX];
-    /* True if arenas and discarded memory are filled with NaN. Set if the config has a delay_seed. */
+    /* True if the config has a delay_seed. New arenas and discarded memory are then filled with NaN, so that
+     * a wrong read shows in the results. */
     bool fill;
     char numerics[128];
     uint32_t n_streams;
     struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* numbered as in plans */
 };
 
-/* An event is a position in a stream, or all zero without a record. Only the enqueueing thread uses it. */
+/* An event of the cpu backend is a position in a stream. Both fields are zero until the first record. Only
+ * the thread that enqueues commands uses this struct. */
 struct cpu_event {
     struct stream *on;
     uint64_t position;
@@ -94,14 +100,15 @@ static void add_count(_Atomic uint64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-/* Sleeps for a random time before one in DELAY_ONE_IN commands, on average. */
+/* Sleeps for a random time of up to DELAY_MAX_NS, in one of DELAY_ONE_IN calls on average. */
 static void delay(struct rng *rng)
 {
     if (rng_below(rng, DELAY_ONE_IN) == 0)
         clock_sleep_ns(rng_below(rng, DELAY_MAX_NS));
 }
 
-/* Returns the nanoseconds that a link needs for `bytes` bytes, rounded up. Returns UINT64_MAX on overflow. */
+/* Returns the time in nanoseconds, rounded up, that a link of this speed needs for `bytes` bytes. Returns
+ * UINT64_MAX if the time does not fit into 64 bits. */
 static uint64_t link_ns(uint64_t bytes, uint64_t bytes_per_s)
 {
     unsigned __int128 ns = ((unsigned __int128)bytes * 1000000000u + (bytes_per_s - 1)) / bytes_per_s;
@@ -138,7 +145,7 @@ static void run_wait(struct cpu_stream *s, struct stream *on, uint64_t position)
     add_count(&s->wait_ns, clock_now_ns() - start);
 }
 
-/* Runs one command. Called on the stream's thread. */
+/* Runs one command of a stream. The stream's own thread calls this function. */
 static void run(void *ctx, const struct stream_command *c)
 {
     struct cpu_stream *s = ctx;
@@ -232,7 +239,8 @@ static int open_parts(struct cpu_devset *ds, const struct devset_config *config,
     return 0;
 }
 
-/* Stops the streams and frees everything. Also works if the devset was only partly opened. */
+/* Stops the streams and frees the devset with its arenas and threads. The function also works if cpu_open
+ * failed halfway. */
 static void destroy(struct cpu_devset *ds)
 {
     for (uint32_t i = 0; i < ds->n_streams; i++)
@@ -275,7 +283,8 @@ static void cpu_close(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
 
-    /* Wait for all streams before stopping any of them, because streams may wait for each other. */
+    /* Streams may wait for each other. If one were stopped while another still waits for it, the other would
+     * hang. So wait until all streams are empty before any of them is stopped. */
     wait_all(ds);
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (!guarded_intact(&ds->arenas[d]))
@@ -345,15 +354,15 @@ static int record(struct devset *base, uint32_t stream, struct event *event)
     return 0;
 }
 
-/* Enqueues the wait even if the event has already happened. Otherwise the thread sanitizer might not find
- * a missing wait. */
+/* Enqueues the wait even if the event has already happened. If such waits were left out, the thread
+ * sanitizer would see an ordering by chance and might not report a missing wait elsewhere. */
 static int wait(struct devset *base, uint32_t stream, struct event *event)
 {
     const struct cpu_event *e = cpu_event(event);
     struct stream *s = cpu(base)->streams[stream].stream;
 
-    /* An event without a record needs no wait. Nor does an event of this same stream, whose commands run
-     * in order. */
+    /* An event that was never recorded needs no wait. An event of the same stream needs none either, because
+     * the commands of a stream run in order. */
     if (e->position == 0 || e->on == s)
         return 0;
     stream_push(
@@ -373,8 +382,8 @@ static int sync_event(struct devset *base, struct event *event)
 
 /* ---- results ---- */
 
-/* Commands of this backend cannot fail. The only error is that memory in front of an arena was
- * overwritten. */
+/* Waits until all streams are empty. Commands of the cpu backend cannot fail. The only possible error is
+ * that something has overwritten the memory in front of an arena. */
 static int drain(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
@@ -442,7 +451,8 @@ static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct e
     return 0;
 }
 
-/* Returns no devices, because virtual devices exist only once they are opened. */
+/* Reports that the machine has no devices of this backend, because virtual devices exist only after cpu_open
+ * has made them. */
 static int probe(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
 {
     (void)asked;

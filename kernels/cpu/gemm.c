@@ -30,34 +30,36 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/tune.h"
 
-/* Tiles are at most TILE_M x TILE_N. They are halved until there are as many as wanted, but not below the
- * least tile and the least work. There, overhead would exceed the arithmetic. tools/bench.d/gemm.c
- * measures this. */
+/* A tile of the result has at most TILE_M x TILE_N elements. Tiles are halved until there are enough of
+ * them, but never below the _LEAST limits, because the overhead of a tiny tile would exceed its arithmetic.
+ * The benchmark tools/bench.d/gemm.c measures these limits. */
 #define TILE_M       512
 #define TILE_N       512
 #define TILE_M_LEAST 64
 #define TILE_N_LEAST 96
-/* Smallest width of a tile if k is large. Wider tiles save copies of the operand a. */
+/* The smallest width of a tile if k is at least DEEP. Each tile copies its rows of operand `a`, so fewer
+ * and wider tiles make fewer copies. */
 #define TILE_N_DEEP     192
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
-/* The number of tiles to aim for. With many tiles, threads wait less for the last one while copies share
- * the cores. */
+/* The number of tiles to aim for, if the product is large enough. With many tiles, no thread waits long for
+ * the thread that runs the last tile. */
 #define TILES_WANTED 8
-/* The number of tiles to aim for if each tile transposes an operand, or if k is large. */
+/* The number of tiles to aim for if each tile transposes an operand or if k is large. The number is smaller,
+ * because every tile repeats part of that work. */
 #define TILES_TURNED 4
 
-/* An operand is copied first if its rows are a multiple of FAR_APART floats apart. Each row must be read
- * READS_ENOUGH times to make this worthwhile. */
+/* If the rows of an operand are a multiple of FAR_APART floats apart, they compete for the same cache lines.
+ * Then the operand is copied first, provided that each row is read at least READS_ENOUGH times. */
 #define FAR_APART    1024
 #define READS_ENOUGH 128
 
-/* Describes how one product is cut into tiles. It lives on the stack of gemm_run_variant. */
+/* Describes how one matrix product is cut into tiles. The struct lives on the stack of gemm_run_variant. */
 struct tiling {
     const struct gemm *g;
-    /* The operands that are transposed or copied before the library reads them. With AVX512, this does not
-     * change the bits. */
+    /* Says which operands are transposed (turn_a, turn_b) or copied (copy_b) before oneDNN reads them. With
+     * AVX512, this choice does not change the bits of the result. */
     bool turn_a, turn_b, copy_b;
     uint32_t rows, cols; /* number of rows and columns of tiles */
 };
@@ -67,7 +69,8 @@ static uint32_t div_up(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
-/* Decides the number of tiles from the shape. */
+/* Sets the number of rows and columns of tiles. The choice depends only on the shape of the product and on
+ * which operands are transposed. */
 static void choose_tiles(struct tiling *t)
 {
     bool deep = t->g->k >= DEEP;
@@ -88,8 +91,8 @@ static void choose_tiles(struct tiling *t)
     }
 }
 
-/* Returns the first row or column of tile `i`. Tiles share `size` evenly and start at multiples of
- * TILE_STEP. No tile is narrower than GEMM_SMALL. */
+/* Returns the first row of tile number `i`, when `size` rows are divided evenly among the tiles. Columns
+ * work in the same way. Tiles start at multiples of TILE_STEP and are never narrower than GEMM_SMALL. */
 static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 {
     if (i == tiles)
@@ -97,22 +100,22 @@ static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
     return (uint32_t)((uint64_t)size * i / tiles) / TILE_STEP * TILE_STEP;
 }
 
-/* An operand of one call into the library. `ld` is the distance between rows, in floats. */
+/* A matrix operand of one call into oneDNN. `ld` is the distance between two rows, in floats. */
 struct operand {
     const float *at;
     size_t ld;
     bool trans;
 };
 
-/* Each thread's buffers for copied operands. They hold TILE_STEP more rows and columns than a tile,
- * because tiles start at rounded places. */
+/* Each thread has these two buffers for copied operands. A tile starts at a multiple of TILE_STEP, so it can
+ * be a little larger than TILE_M x TILE_N, and the buffers have space for that. */
 #define COPIED_A_LD (GEMM_K_BLOCK + TILE_STEP)
 #define COPIED_B_LD (TILE_N + TILE_STEP)
 static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
 static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
 
-/* These return the part of an operand that one library call needs. They copy it first if choose_copies has
- * decided so. */
+/* operand_a and operand_b return the part of an operand that one call into oneDNN needs. If choose_copies
+ * has decided so, they first copy or transpose that part into the thread's buffer. */
 static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;
@@ -144,7 +147,8 @@ static struct operand operand_b(const struct tiling *t, uint32_t n0, uint32_t n1
     return (struct operand){copied_b, COPIED_B_LD, false};
 }
 
-/* Computes the product of one tile, for k0 <= k < k1 only. */
+/* Computes the part of one tile's product that comes from the indices k0 <= k < k1, and adds it to the tile
+ * if k0 > 0. */
 static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1,
                        uint32_t k0, uint32_t k1)
 {
@@ -155,7 +159,8 @@ static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_
 
     dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0,
                                       1.0f, a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, c, g->n);
-    /* The library could not allocate its memory. An op cannot fail, so there is no way to go on. */
+    /* oneDNN could not allocate its memory. An op has no way to report an error, so the process must end
+     * here. */
     if (status != dnnl_success) {
         log_error("dnnl_sgemm failed with status %d", (int)status);
         abort();
@@ -180,14 +185,16 @@ static void run_tile(void *ctx, uint32_t i)
         g->done(g, m0, m1, n0, n1);
 }
 
-/* Returns true if the library uses AVX512. It can be told not to, even if the processor has it. */
+/* Returns true if oneDNN uses AVX512. The environment can forbid it, even if the processor supports
+ * AVX512. */
 static bool has_avx512(void)
 {
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
     return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
-/* Decides which operands are copied first. Variant 1 makes the opposite choice for one operand. */
+/* Decides which operands are copied or transposed before oneDNN reads them. Variant 1 makes the opposite
+ * choice for one of the operands. */
 static void choose_copies(struct tiling *t, uint32_t variant)
 {
     const struct gemm *g = t->g;
@@ -223,8 +230,8 @@ void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool)
 
 static struct tune_table variants;
 
-/* Returns a key made of everything that the running time depends on. It is never 0. Shapes with the same
- * key share one choice of variant. */
+/* Returns a number, never 0, made of everything that the running time of a product depends on. Products with
+ * equal keys use the same variant. */
 static uint64_t key_of(const struct gemm *g)
 {
     uint64_t key = g->m, flags = g->a_trans | g->b_trans << 1 | g->accumulate << 2 | (g->done != NULL) << 3;

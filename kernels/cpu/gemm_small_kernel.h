@@ -15,7 +15,8 @@
  * in registers.
  */
 
-/* Multiplies `rows` rows of the wide operand by the panel of the narrow operand. */
+/* Multiplies `rows` rows of the wide operand by the panel, which holds the narrow operand. The sums stay in
+ * registers. */
 TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p, uint32_t n, uint32_t rows,
                                     float (*out)[LANES])
 {
@@ -35,7 +36,8 @@ TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p,
         NAME(vec_store)(out[j], acc[j]);
 }
 
-/* Multiplies `count` rows of the wide operand by the panel. Processes ROWS_AT_ONCE rows at a time. */
+/* Multiplies `count` rows of the wide operand by the panel, which holds the narrow operand. Takes
+ * ROWS_AT_ONCE rows at a time, and single rows at the end. */
 TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                                    float (*out)[LANES])
 {
@@ -47,7 +49,8 @@ TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count,
         NAME(rows_group)(wide + j * ld, ld, p, n, 1, out + j);
 }
 
-/* Multiplies `rows` rows of the narrow operand, from row `i`, by `vecs` vectors of the wide operand. */
+/* Multiplies `rows` rows of the narrow operand, starting at row `i`, by `vecs` vectors of the wide
+ * operand. */
 TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p, uint32_t i, uint32_t n,
                                      uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -69,8 +72,8 @@ TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p
         NAME(vec_store)(out[i + a / vecs] + (size_t)(a % vecs) * LANES, acc[a]);
 }
 
-/* Multiplies `rows` rows of the narrow operand, from row `i`, by all columns of the wide operand. The last
- * columns go one vector at a time. */
+/* Multiplies `rows` rows of the narrow operand, starting at row `i`, by all columns of the wide operand.
+ * Takes `vecs` vectors of columns at a time, and single vectors at the end. */
 TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t i,
                                      uint32_t n, uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -82,8 +85,9 @@ TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lane
         NAME(lanes_group)(wide + l, ld, p, i, n, rows, 1, (float(*)[WIDE_PIECE])(out[0] + l));
 }
 
-/* Multiplies the narrow operand by `lanes` columns of the wide operand. `lanes` must be a multiple of
- * LANES. `narrow` is rounded up to a multiple of 4, where the panel has zeros. */
+/* Multiplies the narrow operand by `lanes` columns of the wide operand. `lanes` must be a multiple of LANES.
+ * The number of narrow rows is rounded up to a multiple of 4, which is harmless because the panel has zeros
+ * there. */
 TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p,
                                     uint32_t narrow, uint32_t n, float (*out)[WIDE_PIECE])
 {
@@ -100,7 +104,8 @@ TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes
         NAME(lanes_strip)(wide, ld, lanes, p, 0, n, 16, 1, out);
 }
 
-/* Computes one tile of c: `rows` rows from row `i`, and `vecs` vectors of columns from column `j`. */
+/* Computes one tile of c. The tile has `rows` rows starting at row `i`, and `vecs` vectors of columns
+ * starting at column `j`. */
 TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j, uint32_t rows, uint32_t vecs)
 {
     const float *a = g->a + i * g->a_i, *b = g->b + j;
@@ -128,7 +133,8 @@ TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j,
 /* Implements gemm_rows_run for this instruction set. */
 TARGET static void NAME(some_rows)(const struct gemm_rows *g)
 {
-    /* This local copy tells the compiler that a store to c cannot change these values. */
+    /* Without this local copy, the compiler would have to assume that a store to c changes the fields of *g,
+     * and would load them again each time. */
     const struct gemm_rows here = *g;
 
     for (uint32_t i = 0; i < GEMM_ROWS; i += TILE_ROWS) {

@@ -38,8 +38,8 @@ int guarded_init(struct guarded *g, uint64_t bytes)
     body = round_up(bytes, page);
     total = body + 2 * page;
 
-    /* Reserve the whole range without access, then make the middle accessible. Only that second call can
-     * fail for lack of memory. */
+    /* First reserve the whole range without access, then make the middle accessible with mprotect. Reserving
+     * takes no memory, so only mprotect can fail because the machine has too little. */
     uint8_t *map = mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)
         return -ENOMEM;
@@ -47,7 +47,8 @@ int guarded_init(struct guarded *g, uint64_t bytes)
         munmap(map, total);
         return -ENOMEM;
     }
-    /* This call may fail. If it does, the first touch of each page is slower. */
+    /* Huge pages make the first touch of the memory faster. An error is ignored, because the block works
+     * without them. */
     madvise(map + page, body, MADV_HUGEPAGE);
 
     *g = (struct guarded){

@@ -1,5 +1,6 @@
-/* Blocks of memory whose size is enforced, used as arenas. An access behind the end faults at once. An
- * access in front of the block faults, or guarded_intact finds it later. */
+/* Blocks of memory that catch accesses outside their bounds. The cpu backend uses them as arenas. An access
+ * behind the end of the block crashes at once. An access in front of the block crashes too, or
+ * guarded_intact finds the damage later. */
 #ifndef KERNELS_CPU_GUARDED_H
 #define KERNELS_CPU_GUARDED_H
 
@@ -7,23 +8,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A block of memory between two guard pages. See the picture in guarded.c. */
+/* A block of memory between two guard pages, which no code may access. guarded.c has a picture of the
+ * layout. */
 struct guarded {
-    /* The start of the block. It is as aligned as `bytes` is, up to a page. */
+    /* The start of the block. Its alignment is that of the number `bytes`, up to a page: if `bytes` is a
+     * multiple of 256, so is the address. */
     uint8_t *base;
     uint64_t bytes;
-    /* The start of the mapping, which is the front guard page: base - slack - one page. */
+    /* The start of the whole mapping, which begins with the front guard page. Between that page and `base`
+     * is the slack, which is less than a page. */
     uint8_t *map;
     size_t map_bytes;
 };
 
-/* Maps a zeroed block of `bytes` bytes, at least 1. A page takes memory only when it is first touched.
- * Returns -ENOMEM if there is too little memory. */
+/* Maps a zeroed block of `bytes` bytes, at least 1. The system provides each page of memory only when the
+ * page is first touched. Returns -ENOMEM if there is too little memory. */
 int guarded_init(struct guarded *g, uint64_t bytes);
-/* Unmaps the block and clears *g. Does nothing if *g is already zero. */
+/* Unmaps the block and sets *g to zero. Does nothing if *g is already zero. */
 void guarded_finish(struct guarded *g);
 
-/* Returns false if the memory between the front guard page and the block was overwritten. */
+/* Returns false if something has overwritten the bytes between the front guard page and the start of the
+ * block. */
 bool guarded_intact(const struct guarded *g);
 
 #endif

@@ -34,19 +34,19 @@
 #include "kernels/vmath.h"
 
 #define LANES 16 /* width of a vector and a sum */
-/* The largest number of queries whose scores a forward task holds at once. */
+/* The largest number of queries whose scores a task of the forward pass holds in memory at the same time. */
 #define STRIP 128
-/* QUERIES is the number of queries in a strip of the backward pass, and KEYS the number of keys in a
- * block. Both affect the bits of the result. */
+/* The backward pass works on strips of QUERIES queries and blocks of KEYS keys. Both numbers decide the
+ * order of additions, so changing one of them changes the bits of the result. */
 #define QUERIES 64
 #define KEYS    128
 
-/* A block of keys begins where a strip of queries begins. So all queries of a strip see the block's first
- * key, or none does. */
+/* A block of keys always begins where a strip of queries begins. Under the causal mask, therefore, either
+ * all queries of a strip see the first key of a block, or none of them does. */
 _Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0, "a block begins where a strip begins");
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
-/* The arguments that both passes share, and values derived from them. */
+/* The arguments that the forward and the backward pass have in common, and values computed from them. */
 struct cpu_attention {
     const struct step_args *step;
     const float *qkv;
@@ -61,35 +61,37 @@ struct cpu_attention {
     enum gemm_isa isa;
 };
 
-/* One call of an attention op. All of its tasks share this struct. */
+/* One call of an attention op, forward or backward. All tasks of the call share this struct. */
 struct attention_run {
     struct cpu_attention a;
     const struct op_attention_fwd *fwd; /* one of fwd and bwd is NULL */
     const struct op_attention_bwd *bwd;
 };
 
-/* A task and the memory that it works in. */
+/* One task, which is one key head of one sample, and the memory that the task works in. */
 struct attention_task {
     const struct attention_run *run;
     uint32_t r, kv; /* number of the sample and key head */
-    /* Keys and values, [keys][width]. Only the backward pass uses k, and only the forward pass uses v. */
+    /* The keys and the values of the task, [keys][width] each. Only the backward pass uses `k`, and only the
+     * forward pass uses `v`. */
     float *k, *v;
-    /* Transposed keys and values in blocks of KEYS keys: [head][keys of the block]. The forward pass does
-     * not use `vt`. */
+    /* Transposed keys and transposed values, in blocks of KEYS keys. Each block is [head][keys of the
+     * block]. Only the backward pass uses `vt`. */
     float *kt, *vt;
     float *dk, *dv; /* backward only */
-    /* Queries, dy and results of a strip, [queries][width]. Only the backward pass uses dy. */
+    /* The queries of a strip, their dy and their results, [queries][width] each. Only the backward pass uses
+     * `dy`. */
     float *q, *dy, *out;
     float *score, *dscore; /* [queries][ld]; dscore is backward only */
     size_t ld;
 };
 
-/* Consecutive queries of one head. Their scores are computed together. */
+/* Consecutive queries of one head, whose scores are computed together. */
 struct query_strip {
     uint32_t h, q0, rows; /* head, first query, number of queries */
     const float *lse;     /* backward only: lse of these queries */
-    /* One number for each query: the factor of the output in the forward pass, or D in the backward pass.
-     * The top of this file defines D. */
+    /* One number for each query. In the forward pass it is the factor for the query's output. In the
+     * backward pass it is D, which the comment at the top of this file defines. */
     float factor[STRIP];
 };
 
@@ -103,8 +105,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* These return the index of head `h` of a token in qkv, y and lse. In qkv the query heads come first, then
- * the key heads, then the value heads. */
+/* qkv_at, y_at and lse_at return the index of head `h` of a token in the arrays qkv, y and lse. In qkv, the
+ * query heads of a token come first, then its key heads, then its value heads. */
 static size_t qkv_at(const struct cpu_attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return ((size_t)r * a->seq + token) * a->token + (size_t)h * a->head;
@@ -123,8 +125,8 @@ static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, 
 /* ---- copies ---- */
 
 #define LINE 16 /* floats in a cache line */
-/* Number of rows to prefetch ahead. The processor cannot predict the next row, because tokens are too far
- * apart. */
+/* How many rows ahead copy_in prefetches. The processor cannot predict the next row by itself, because
+ * tokens are too far apart in memory. */
 #define AHEAD 8
 
 CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)
@@ -133,8 +135,8 @@ CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict fro
         to[i] = from[i] * factor;
 }
 
-/* Copies one head of `rows` tokens into padded rows, times `factor`. Rows of zeros fill up to a multiple
- * of `multiple`. */
+/* Copies one head of `rows` tokens into padded rows and multiplies each element by `factor`. Rows of zeros
+ * follow, until the number of rows is a multiple of `multiple`. */
 static void copy_in(const struct cpu_attention *a, float *to, const float *from, size_t ld, uint32_t rows,
                     uint32_t multiple, float factor)
 {
@@ -166,13 +168,14 @@ static void copy_out_head(const struct attention_task *t, const float *from, uin
         memcpy(t->run->bwd->dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
 }
 
-/* Returns the number of keys in the block that starts at key `first`, including padding. */
+/* Returns the number of keys in the block that starts at key `first`, including the padding after the last
+ * key. */
 static uint32_t block_keys(const struct cpu_attention *a, uint32_t first)
 {
     return least(a->keys - first, KEYS);
 }
 
-/* Transposes the keys or values of a task, one block of keys at a time. */
+/* Transposes the keys or the values of a task, one block of KEYS keys at a time. */
 static void transpose(const struct cpu_attention *a, float *to, const float *from)
 {
     for (uint32_t first = 0; first < a->keys; first += KEYS)
@@ -182,16 +185,16 @@ static void transpose(const struct cpu_attention *a, float *to, const float *fro
 
 /* ---- products of queries and keys ---- */
 
-/* Returns the number of keys in a block that any of GEMM_ROWS queries sees. The queries start at `i`, and
- * the block at `first`. */
+/* Returns how many keys of a block at least one of GEMM_ROWS queries sees. The queries start at query `i` of
+ * the strip, and the block starts at key `first`. */
 static uint32_t seen_keys(const struct cpu_attention *a, const struct query_strip *s, uint32_t i,
                           uint32_t first)
 {
     return least(least(a->seq, s->q0 + i + GEMM_ROWS) - first, KEYS);
 }
 
-/* Multiplies queries by the transposed keys, or dy by the transposed values: to[queries][ld] =
- * x[queries][width] * transposed. */
+/* Multiplies queries by transposed keys, or dy by transposed values, for the block that starts at key
+ * `first`. The result is to[queries][ld] = x[queries][width] * transposed. */
 static void multiply_transposed(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                                 const float *x, const float *transposed, float *to)
 {
@@ -210,8 +213,8 @@ static void multiply_transposed(const struct attention_task *t, const struct que
                       a->isa);
 }
 
-/* Multiplies scores by keys or values: out[queries][width] = score[queries][ld] * x. Blocks after the
- * first add to `out`. */
+/* Multiplies scores by keys or values, for the block that starts at key `first`: out[queries][width] =
+ * score[queries][ld] * x. Blocks after the first one add their products to `out`. */
 static void add_seen(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                      const float *score, const float *x)
 {
@@ -231,8 +234,8 @@ static void add_seen(const struct attention_task *t, const struct query_strip *s
                       a->isa);
 }
 
-/* Adds to the gradients of keys or values: dx[keys][width] += score^T * x[queries][width]. Queries that
- * see none of the keys are skipped. */
+/* Adds to the gradients of keys or values: dx[keys][width] += score^T * x[queries][width]. Queries that see
+ * none of the keys contribute nothing and are skipped. */
 static void add_to_keys(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                         const float *score, const float *x, float *dx)
 {
@@ -257,7 +260,8 @@ static void add_to_keys(const struct attention_task *t, const struct query_strip
 
 /* ---- rows of scores, padded to LANES ---- */
 
-/* Adds up the lanes of a sum in halves: first l += l + 8, then l + 4, l + 2 and l + 1. */
+/* Adds up the 16 lanes of a sum in halves: lane l gets lane l + 8 added, then l + 4, l + 2 and l + 1. The
+ * fixed order gives the same bits on every processor. */
 CPU_INLINE float fold_scores(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -266,7 +270,8 @@ CPU_INLINE float fold_scores(float lane[LANES])
     return lane[0];
 }
 
-/* Returns the largest element and ignores NaN. A NaN shows up later in the sum. */
+/* Returns the largest element and ignores NaN. A NaN is not lost, because the sum of exponentials becomes
+ * NaN. */
 CPU_CLONES static float score_max(const float *x, size_t n)
 {
     float lane[LANES];
@@ -282,7 +287,7 @@ CPU_CLONES static float score_max(const float *x, size_t n)
     return lane[0];
 }
 
-/* Replaces x by exp(x - max) and returns the sum of the new values. */
+/* Replaces each element of x by exp(element - max) and returns the sum of the new values. */
 CPU_CLONES static float row_exp(float *x, size_t n, float max)
 {
     float lane[LANES] = {0};
@@ -302,8 +307,8 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
         x[i] = x[i] * y[i];
 }
 
-/* Turns scores into softmax weights P, and `dscore` into dS, without dropout. The top of this file defines
- * P and dS. */
+/* Turns `score` into softmax weights P and `dscore` into the score gradients dS, if there is no dropout. The
+ * comment at the top of this file defines P and dS. */
 CPU_CLONES static void score_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
                                       float d)
 {
@@ -314,7 +319,8 @@ CPU_CLONES static void score_gradient(float *restrict score, float *restrict dsc
     }
 }
 
-/* Turns scores into keep * P, and `dscore` into dS, with dropout. keep[i] is 1 or 0. */
+/* Turns `score` into keep * P and `dscore` into the score gradients dS, if there is dropout. keep[i] is 1
+ * for a kept score and 0 for a dropped one. */
 CPU_CLONES static void score_gradient_kept(float *restrict score, float *restrict dscore,
                                            const float *restrict keep, size_t n, float lse, float d)
 {
@@ -325,7 +331,7 @@ CPU_CLONES static void score_gradient_kept(float *restrict score, float *restric
     }
 }
 
-/* Returns the sum of x * y, computed in LANES lanes. `n` may be any number. */
+/* Returns the dot product of x and y, summed in LANES lanes. `n` need not be a multiple of LANES. */
 CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y, size_t n)
 {
     float lane[LANES] = {0};
@@ -339,7 +345,7 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold_scores(lane);
 }
 
-/* Writes the dropout mask of query `i` to keep[n], for `n` keys from key `first`. */
+/* Writes the dropout mask of query `i` of a strip to keep[n], for the `n` keys that start at key `first`. */
 static void keep_keys(const struct attention_task *t, const struct query_strip *s, uint32_t i, uint32_t first,
                       float *keep, uint32_t n)
 {
@@ -363,8 +369,8 @@ static void drop_row(const struct attention_task *t, const struct query_strip *s
 
 /* ---- forward ---- */
 
-/* Turns the scores of query `i` into keep * e, the softmax weights before division. Keys that the query
- * does not see get 0. */
+/* Turns the scores of query `i` into keep * exp(score - max), which are the softmax weights before they are
+ * divided by their sum. Keys that the query does not see get 0. */
 static void soften_row(const struct attention_task *t, struct query_strip *s, uint32_t i)
 {
     const struct cpu_attention *a = &t->run->a;
@@ -372,7 +378,8 @@ static void soften_row(const struct attention_task *t, struct query_strip *s, ui
     uint32_t n = s->q0 + i + 1, whole = round_up(n, LANES);
 
     for (uint32_t k = n; k < whole; k++)
-        /* The exponential of -infinity is e^-80 here, too small to change a sum of at least 1. */
+        /* vmath_exp clamps -infinity to -80 and returns e^-80. This value is too small to change a sum that
+         * is at least 1. */
         row[k] = -INFINITY;
     float max = score_max(row, whole), sum = row_exp(row, whole, max);
     memset(row + n, 0, (whole - n) * sizeof *row);
@@ -398,7 +405,8 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
         copy_scaled(t->run->fwd->y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
 }
 
-/* Takes the next `n` floats from the thread's memory. Sizes must be whole cache lines. */
+/* Takes the next `n` floats from the thread's memory at *at. To keep the arrays aligned, `n` must fill whole
+ * cache lines. */
 static float *take(float **at, size_t n)
 {
     float *piece = *at;
@@ -406,8 +414,8 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-/* Returns the number of queries in a strip of the forward pass. The strip is the whole sequence, or a
- * power of two whose scores fit a cache. */
+/* Returns the number of queries in a strip of the forward pass. The strip has at most STRIP queries, and few
+ * enough that all its scores fit into a cache. */
 static uint32_t fwd_strip_rows(uint32_t seq)
 {
     uint32_t strip = STRIP;
@@ -420,8 +428,8 @@ static uint32_t fwd_strip_rows(uint32_t seq)
 static void take_fwd(struct attention_task *t, uint32_t strip)
 {
     const struct cpu_attention *a = &t->run->a;
-    /* With the extra cache line, the distance between rows is not a power of two. Otherwise rows would
-     * compete for the same cache lines. */
+    /* The extra cache line keeps the distance between rows from being a power of two. At such a distance,
+     * all rows would compete for the same few cache lines. */
     size_t ld = a->keys + LINE;
     float *at =
         cpu_thread_memory(sizeof *at * ((size_t)2 * a->keys * a->width + strip * (2 * a->width + ld)));
@@ -440,7 +448,8 @@ static void fwd_task(struct attention_task *t)
     uint32_t strip = fwd_strip_rows(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_fwd(t, strip);
-    /* t->v is first used as a buffer for the keys. The values are copied into it later. */
+    /* t->v first serves as a buffer for the keys, until they are transposed. Then the values are copied into
+     * it. */
     copy_in_head(t, t->v, k);
     transpose(a, t->kt, t->v);
     copy_in_head(t, t->v, v);
@@ -451,8 +460,8 @@ static void fwd_task(struct attention_task *t)
 
 /* ---- backward ---- */
 
-/* Turns the scores of a strip and a block of keys into keep * P, and their gradients into dS. Both are 0
- * for keys that a query does not see. */
+/* Turns the scores of a strip with a block of keys into keep * P, and the gradients of the scores into dS.
+ * Both become 0 for keys that a query does not see. */
 static void block_gradient(const struct attention_task *t, const struct query_strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};
@@ -519,7 +528,8 @@ static void bwd_task(struct attention_task *t)
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_bwd(t, strip);
-    /* t->k is first used as a buffer for the values. The keys are copied into it later. */
+    /* t->k first serves as a buffer for the values, until they are transposed. Then the keys are copied into
+     * it. */
     copy_in_head(t, t->k, v);
     transpose(a, t->vt, t->k);
     copy_in_head(t, t->k, k);

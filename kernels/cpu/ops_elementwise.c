@@ -1,5 +1,6 @@
-/* Activations and dropout. Each element is computed by itself, so the bits do not depend on pieces or
- * vectors. Any thread may call these functions. */
+/* The ops for activations and dropout. Each element of the result depends on one element of the input, so
+ * the bits do not depend on how the work is cut into pieces or vectors. Any thread may call these
+ * functions. */
 #include <assert.h>
 #include <string.h>
 
@@ -7,8 +8,8 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
-/* Defines the loop y = act(x) for one activation. Each has its own loop, so that the compiler can
- * vectorize it. `y` may be `x`. */
+/* Defines a function with the loop y = act(x) for one activation. Each activation has its own loop, so that
+ * the compiler can turn it into vector code. `y` may be equal to `x`. */
 #define FORWARD(name, function)                                                                              \
     CPU_CLONES static void name(const float *x, float *y, size_t n)                                          \
     {                                                                                                        \
@@ -23,7 +24,7 @@ FORWARD(tanh_fwd, vmath_tanh)
 FORWARD(gelu_erf_fwd, vmath_gelu_erf)
 FORWARD(silu_fwd, vmath_silu)
 
-/* Defines the loop dx = dy * act'(x) for one activation function. dx may be dy. */
+/* Defines a function with the loop dx = dy * act'(x) for one activation. `dx` may be equal to `dy`. */
 #define BACKWARD(name, expression)                                                                           \
     CPU_CLONES static void name(const float *x, const float *dy, float *dx, size_t n)                        \
     {                                                                                                        \
@@ -118,12 +119,13 @@ void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, act_bwd_piece, &o, piece_count(o.n));
 }
 
-/* BLOCKS is the number of Philox blocks that are computed side by side. SPAN is their number of elements. */
+/* BLOCKS is the number of Philox blocks that are computed side by side. Each block gives 4 random numbers,
+ * so a span of BLOCKS blocks covers SPAN elements. */
 #define BLOCKS 32
 #define SPAN   ((size_t)4 * BLOCKS)
 
-/* Sets bits[4 * b + w] to word w of rng_philox(seed, block + b, q, c2, c3). The rounds are in the outer
- * loop, for vector code. */
+/* Sets bits[4 * b + w] to word `w` of rng_philox(seed, block + b, q, c2, c3). The loop over blocks is the
+ * inner loop, so that the compiler can turn it into vector code. */
 CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t c2, uint32_t c3,
                             uint32_t bits[SPAN])
 {
@@ -155,7 +157,7 @@ CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t 
     }
 }
 
-/* Applies dropout to one row. y may be x. */
+/* Applies dropout to one row of `n` elements. `y` may be equal to `x`. */
 CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p, uint64_t seed, uint32_t q,
                                    uint32_t c2, uint32_t c3)
 {
@@ -173,7 +175,9 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
     }
 }
 
-/* Sets keep[i] to 1 or 0 for `n` elements, from element `skip` of a span. `quad` is the span's first quad. */
+/* Sets keep[i] to 1 if dropout keeps element i and to 0 if it drops the element, for `n` elements. The
+ * random numbers come in quads (groups of four) that start with number `quad`. The first `skip` random
+ * numbers are not used. */
 CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint64_t quad,
                                  size_t skip, uint32_t q, uint32_t c2, uint32_t c3)
 {
@@ -190,7 +194,8 @@ void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, 
 {
     for (size_t done = 0; done < n;) {
         uint64_t quad = (first + done) / 4;
-        /* Number of consecutive quads, starting with this one, that use the same key. */
+        /* The number of quads, starting with this one, that use the same key of the random generator. The
+         * key changes every 2^32 quads. */
         uint64_t same_key = (UINT64_C(1) << 32) - (uint32_t)quad;
         size_t skip = (first + done) % 4, span = same_key < BLOCKS ? 4 * (size_t)same_key : SPAN;
         size_t count = n - done < span - skip ? n - done : span - skip;

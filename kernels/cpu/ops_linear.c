@@ -16,7 +16,7 @@
 #define COLUMNS    64
 #define CHUNK_ROWS 32
 
-/* Adds the bias to one row: y = x + b. y may be x. */
+/* Adds the bias to one row: y = x + b. `y` may be equal to `x`. */
 CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, float *y, size_t n)
 {
     CPU_INDEPENDENT
@@ -24,8 +24,8 @@ CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, flo
         y[i] = x[i] + b[i];
 }
 
-/* Adds the bias to a finished part of the product and applies the activation, while the part is in a
- * cache. */
+/* Adds the bias to a finished part of the matrix product and applies the activation, while the part is still
+ * in a cache. */
 static void finish_fwd(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
     const struct op_linear_fwd *o = g->ctx;
@@ -55,7 +55,7 @@ void cpu_op_linear_fwd(const struct op_call *call, struct pool *pool)
              pool);
 }
 
-/* Multiplies a finished part of the product by act'(z). */
+/* Multiplies a finished part of the matrix product by act'(z), the slope of the activation. */
 static void finish_bwd_data(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
     const struct op_linear_bwd_data *o = g->ctx;
@@ -110,8 +110,8 @@ void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, bias_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Writes the sum of each column to `db`, for at most COLUMNS columns. If `accumulate` is set, adds the
- * sums to the old values. */
+/* Computes the sum of each column of `dy`, for `width` columns (at most COLUMNS), and writes the sums to
+ * `db`. If `accumulate` is true, the sums are added to the old values of `db`. */
 CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n,
                                         size_t width, bool accumulate)
 {

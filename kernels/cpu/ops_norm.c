@@ -27,7 +27,8 @@
 #define COLUMNS    64
 #define CHUNK_ROWS 32
 
-/* Adds up the lanes of a sum in halves: first l += l + 8, then l + 4, l + 2 and l + 1. */
+/* Adds up the 16 lanes of a sum in halves: lane l gets lane l + 8 added, then l + 4, l + 2 and l + 1. The
+ * fixed order gives the same bits on every processor. */
 CPU_INLINE float fold_row(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -105,7 +106,8 @@ void cpu_op_rownorm_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, norm_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Adds the column sums of dy * xhat to `dw`, and those of dy to `db`. `width` is at most COLUMNS. */
+/* Adds the column sums of dy * xhat to `dw`, and the column sums of dy to `db`. xhat is the normalized
+ * input. `width` is the number of columns, at most COLUMNS. */
 CPU_CLONES static void sum_norm_columns(const float *restrict x, const float *restrict dy,
                                         const float *restrict stats, size_t rows, size_t n, size_t width,
                                         float *restrict dw, float *restrict db)
@@ -142,7 +144,8 @@ static void norm_bwd_columns(void *ctx, uint32_t i)
     store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
 }
 
-/* Two values of one row: the sum or mean of g and of g * xhat. */
+/* Two sums over one row, or two means: one of g and one of g * xhat, where g = dy * w and xhat is the
+ * normalized input. */
 struct row_sums {
     float g, g_hat;
 };
@@ -167,7 +170,7 @@ CPU_CLONES static struct row_sums row_gradient_sums(const float *restrict x, con
     return (struct row_sums){fold_row(g_lane), fold_row(hat_lane)};
 }
 
-/* Computes dx, the gradient of the input, for one row. dx may be dy. */
+/* Computes dx, the gradient of the input, for one row. `dx` may be equal to `dy`. */
 CPU_CLONES static void norm_row_gradient(const float *restrict x, const float *dy, const float *restrict w,
                                          float *dx, size_t n, float mean, float rstd, struct row_sums means)
 {

@@ -68,10 +68,10 @@ void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, embedding_bwd_piece, &o, o.n / COLUMNS + (o.n % COLUMNS != 0));
 }
 
-/* Number of pairs in a batch. The angles of a batch are on the stack. */
+/* The number of pairs of elements that are rotated together. Their angles are held on the stack. */
 #define PAIRS 64
 
-/* The rotation of up to PAIRS pairs of elements at one position. */
+/* The rotation of up to PAIRS pairs of elements at one position in the sequence. */
 struct rotation {
     double speed[PAIRS]; /* angle between neighbouring positions */
     float cos[PAIRS], sin[PAIRS];
@@ -107,7 +107,7 @@ CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct
     }
 }
 
-/* Rotates the pairs first..first+pairs-1 in all heads of all tokens at position t. */
+/* Rotates the pairs first..first+pairs-1 of each head, for all tokens at position `t` of their sequence. */
 static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first,
                             uint32_t pairs)
 {
@@ -170,7 +170,8 @@ void cpu_op_swiglu_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, swiglu_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Computes the gradients of one row. dgate may be gate, and dx may be x. */
+/* Computes the gradients of one row of swiglu. `dgate` may be equal to `gate`, and `dx` may be equal to
+ * `x`. */
 CPU_CLONES static void swiglu_bwd_row(const float *gate, const float *x, const float *restrict dy,
                                       float *dgate, float *dx, size_t n)
 {

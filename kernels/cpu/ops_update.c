@@ -32,7 +32,8 @@
 
 #define LANES 16
 #define BLOCK 4096u
-/* The number of partial sums on the stack at a time. They take 16 KiB and cover 8 Mi elements. */
+/* The number of blocks whose sums are held on the stack at the same time. The sums take 16 KiB and cover 8
+ * Mi elements. */
 #define BLOCKS_AT_ONCE 2048u
 #define BLOCKS_A_PIECE 16u
 
@@ -71,7 +72,8 @@ struct sgd_scalars {
     float scale, momentum, weight_decay, lr;
 };
 
-/* Returns dw[i], plus dw2[i] if `dw2` is not NULL. The compiler makes a loop of its own for each case. */
+/* Returns dw[i], or dw[i] + dw2[i] if `dw2` is not NULL. The test of `dw2` is the same in every iteration,
+ * so the compiler moves it out of the loop. */
 CPU_INLINE float gradient(const float *restrict dw, const float *restrict dw2, size_t i)
 {
     return dw2 ? dw[i] + dw2[i] : dw[i];
@@ -189,10 +191,11 @@ CPU_CLONES static double block_sumsq(const float *x, const float *x2, size_t n)
     return lane[0];
 }
 
-/* One pool_run of sumsq. Each piece writes one sum for each of its blocks. */
+/* The arguments and results of one pool_run of sumsq. Each piece of work writes one sum for each of its
+ * blocks. */
 struct sumsq_ctx {
     const float *x, *x2;
-    /* Number of elements in this pool_run. At most BLOCKS_AT_ONCE * BLOCK. */
+    /* The number of elements that this pool_run adds up, at most BLOCKS_AT_ONCE * BLOCK. */
     uint64_t n;
     double sums[BLOCKS_AT_ONCE];
 };

@@ -27,41 +27,49 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* One pool_run in progress. It lives on the stack of the calling thread. */
+/* A call of pool_run that is in progress, called a run in this file. It lives on the stack of the calling
+ * thread. */
 struct pool_run_state {
     void (*fn)(void *ctx, uint32_t i);
     void *ctx;
     uint32_t n;
     bool background;
-    /* The next piece to hand out. It may grow beyond `n`, but 64 bits never wrap around. */
+    /* The number of the next piece to hand out. Each idle thread adds 1 even after the last piece, so the
+     * number may exceed `n`. With 64 bits it never wraps around. */
     _Atomic uint64_t next;
-    /* Number of threads that work on this run, without its caller. Changed only under crew.mutex. */
+    /* The number of threads that work on this run, not counting its caller. It changes only under
+     * crew.mutex. */
     _Atomic uint32_t helpers;
     struct pool_run_state *next_run; /* guarded by crew.mutex */
 };
 
-/* A caller's view of the pool. `background` says whether its runs leave the cores to the ops. */
+/* One of the two handles of a pool. Runs that are started through the `background` handle leave the cores to
+ * ops. */
 struct pool {
     struct crew *crew;
     bool background;
 };
 
-/* The threads of a pool and the list of its runs. pool_create creates it and pool_destroy frees it. */
+/* The threads of a pool and the list of its runs. pool_create allocates this struct and pool_destroy frees
+ * it. */
 struct crew {
     struct pool ops, background; /* the two views; const */
     pthread_mutex_t mutex;
-    /* Signalled when a run is added or `stop` is set. Idle workers wait for it. */
+    /* Signalled when a run is added to the list or `stop` is set. Idle workers wait for this condition. */
     pthread_cond_t work;
-    /* Signalled when the last helper leaves a run, and when a worker has started. */
+    /* Signalled when the last helper leaves a run, and when a worker thread has started. */
     pthread_cond_t done;
-    /* Runs that have pieces left, with the oldest run first. Guarded by mutex. */
+    /* The list of runs that workers can help with, with the oldest run first. Guarded by mutex. */
     struct pool_run_state *runs;
-    /* Number of background runs in the list. Changed only under mutex. */
+    /* The number of background runs in the list. It changes only under the mutex, and any thread may read
+     * it. */
     _Atomic uint32_t n_background;
-    /* The number of runs added so far. Threads without the mutex watch it to notice a new run. */
+    /* The number of runs that have been added so far. Threads that do not hold the mutex watch this number
+     * to notice a new run. */
     _Atomic uint32_t posted;
     uint32_t working; /* threads inside a run; guarded by mutex */
-    /* Number of cores that the process may use, or the number of threads if that is larger. Const. */
+    /* The number of cores that this process may use, but at least the number of threads. It never
+     * changes. */
     uint32_t cores;
     uint32_t sleepers;  /* workers waiting for `work`; guarded by mutex */
     uint32_t ready;     /* workers that have started; guarded by mutex */
@@ -77,7 +85,7 @@ static bool has_pieces(const struct pool_run_state *r)
     return atomic_load_explicit(&r->next, memory_order_relaxed) < r->n;
 }
 
-/* Runs the next piece of r. Returns false if no piece was left. */
+/* Takes the next piece of run `r` and executes it. Returns false if no piece was left. */
 static bool take_piece(struct pool_run_state *r)
 {
     uint64_t i = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
@@ -87,7 +95,7 @@ static bool take_piece(struct pool_run_state *r)
     return true;
 }
 
-/* Returns the oldest run that has pieces left, or NULL. The caller must hold the mutex. */
+/* Returns the oldest run that has pieces left, or NULL if there is none. The caller must hold the mutex. */
 static struct pool_run_state *find_run(const struct crew *c, bool only_background)
 {
     struct pool_run_state *r = c->runs;
@@ -101,16 +109,17 @@ static void join(struct pool_run_state *r)
     atomic_fetch_add_explicit(&r->helpers, 1, memory_order_relaxed);
 }
 
-/* Removes the calling helper from a run. The caller holds the mutex. After it is released, `r` may be
- * gone, because it is on another thread's stack. */
+/* Reduces the number of helpers of run `r` by one, for the calling thread. The caller holds the mutex.
+ * After the mutex is released, *r may no longer exist, because it is on the stack of another thread. */
 static void leave(struct crew *c, struct pool_run_state *r)
 {
     if (atomic_fetch_sub_explicit(&r->helpers, 1, memory_order_release) == 1)
         pthread_cond_broadcast(&c->done);
 }
 
-/* How long a thread looks for work before it sleeps, about 0.1 ms. During a step, work arrives sooner than
- * a thread could sleep and wake up. The unit is cycles of the processor's counter. */
+/* How long an idle thread spins before it sleeps, about 0.1 ms, in cycles of the processor's time stamp
+ * counter. During a training step, the next op usually arrives sooner than a thread could fall asleep and
+ * wake up. */
 #define LOOK_CYCLES 250000u
 
 #if defined(__x86_64__)
@@ -135,8 +144,8 @@ static void relax(void)
 }
 #endif
 
-/* Spins until a run is added or LOOK_CYCLES have passed. `seen` is the last value of `posted` that the
- * caller saw. */
+/* Spins until a run is added or LOOK_CYCLES have passed. `seen` is the value of `posted` when the caller
+ * last looked. */
 static void look_for_work(const struct crew *c, uint32_t seen)
 {
     uint64_t begin = cycles();
@@ -144,7 +153,7 @@ static void look_for_work(const struct crew *c, uint32_t seen)
         relax();
 }
 
-/* Spins until r has no helpers left or LOOK_CYCLES have passed. */
+/* Spins until no helper works on run `r` any more, or until LOOK_CYCLES have passed. */
 static void look_for_end(const struct pool_run_state *r)
 {
     uint64_t begin = cycles();
@@ -154,7 +163,8 @@ static void look_for_end(const struct pool_run_state *r)
 
 /* ---- workers ---- */
 
-/* Waits for work. The caller holds the mutex before and after. May return although there is no work. */
+/* Waits for work: first spins, then sleeps. The caller holds the mutex before and after the call. The
+ * function may return although there is no work. */
 static void idle(struct crew *c)
 {
     uint32_t seen = atomic_load_explicit(&c->posted, memory_order_relaxed);
@@ -219,8 +229,8 @@ static void remove_run(struct crew *c, struct pool_run_state *r)
         atomic_fetch_sub_explicit(&c->n_background, 1, memory_order_relaxed);
 }
 
-/* Adds a run and wakes workers for it. The caller holds the mutex, and this function releases it. `joins`
- * is true if the caller works on the run too. */
+/* Adds run `r` to the list and wakes workers for it. The caller holds the mutex, and this function releases
+ * it. `joins` is true if the caller itself will work on the run. */
 static void post(struct crew *c, struct pool_run_state *r, bool joins)
 {
     uint32_t wake = joins ? r->n - 1 : r->n;
@@ -234,8 +244,8 @@ static void post(struct crew *c, struct pool_run_state *r, bool joins)
         pthread_cond_signal(&c->work);
 }
 
-/* Works on background runs while helpers finish the run `own`. The caller of an op does this when its own
- * pieces are all taken. */
+/* Works on background runs until the helpers of run `own` have finished. The caller of an op does this after
+ * all pieces of its own run are taken, so that its core is not idle. */
 static void help_background(struct crew *c, const struct pool_run_state *own)
 {
     struct pool_run_state *r;
@@ -263,7 +273,8 @@ static void run_op(struct crew *c, struct pool_run_state *r)
     while (take_piece(r))
         ;
 
-    /* Every piece is taken. Once the helpers have left, every piece is done and nobody else uses `r`. */
+    /* All pieces of `r` are taken at this point. Once the helpers have left, all pieces are also done, and
+     * no other thread uses `r`. */
     pthread_mutex_lock(&c->mutex);
     remove_run(c, r);
     pthread_mutex_unlock(&c->mutex);
@@ -314,7 +325,7 @@ struct pool *pool_background(struct pool *p)
 
 /* ---- create and destroy ---- */
 
-/* Starts the workers with all signals blocked, so that other threads of the process receive the signals. */
+/* Starts `n` workers with all signals blocked. Other threads of the process then handle the signals. */
 static int start_workers(struct crew *c, uint32_t n)
 {
     sigset_t all, before;
@@ -333,8 +344,8 @@ static int start_workers(struct crew *c, uint32_t n)
     return -r;
 }
 
-/* Waits until all workers have started. A thread allocates memory at its start, which must not happen
- * during a step. */
+/* Waits until all workers have started. A thread allocates memory when it starts, and a training step must
+ * not allocate memory. */
 static void await_workers(struct crew *c)
 {
     pthread_mutex_lock(&c->mutex);
@@ -343,7 +354,7 @@ static void await_workers(struct crew *c)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* Returns the number of cores that this process may use, or `threads` if that is larger. */
+/* Returns the number of cores that this process may use, but at least `threads`. */
 static uint32_t count_cores(uint32_t threads)
 {
     cpu_set_t cores;

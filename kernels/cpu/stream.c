@@ -31,7 +31,8 @@
 #include "base/arena.h"
 #include "kernels/cpu/cpu.h"
 
-/* A thread that sleeps until a stream reaches a position. It is on that thread's stack. */
+/* Represents a thread that sleeps until a stream reaches a position. The struct is on the stack of that
+ * thread. */
 struct stream_waiter {
     uint64_t position;
     pthread_cond_t reached;
@@ -44,25 +45,29 @@ struct stream {
     pthread_t thread;   /* const */
 
     pthread_mutex_t lock;
-    /* Signalled when a command is enqueued and when `closing` is set. The stream's thread waits for it. */
+    /* Signalled when a command is enqueued and when `closing` is set. The stream's thread waits for this
+     * condition. */
     pthread_cond_t work;
-    /* The number of commands enqueued so far. Only the enqueueing thread changes it, with the lock held. */
+    /* The number of commands that have been enqueued so far. Only the enqueueing thread changes it, while it
+     * holds the lock. */
     uint64_t pushed;
     uint64_t done; /* position reached; guarded by lock */
-    /* Waiters whose position has not been reached yet, in no particular order. Guarded by lock. */
+    /* A list of the waiters whose position has not been reached yet, in no particular order. Guarded by
+     * lock. */
     struct stream_waiter *waiters;
     pthread_cond_t started; /* signalled when `running` is set */
-    /* True once the thread has started and has made all its allocations. Guarded by lock. */
+    /* True once the stream's thread has started and has allocated all memory that it needs. Guarded by
+     * lock. */
     bool running;
     bool closing; /* guarded by lock */
 
-    /* Command i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed`
-     * exceeds i, and then to the stream's thread until `done` exceeds i. */
+    /* Command number i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed`
+     * is larger than i. Then it belongs to the stream's thread until `done` is larger than i. */
     struct stream_command queue[STREAM_QUEUE];
 };
 
-/* Removes and wakes the waiters whose position is reached. The caller must hold the lock. Without it, a
- * waiter may return, and its struct on the stack would be gone. */
+/* Wakes the waiters whose position has been reached, and removes them from the list. The caller must hold
+ * the lock. Otherwise a waiter could return, and its struct, which is on its stack, would be gone. */
 static void wake_waiters(struct stream *s)
 {
     struct stream_waiter **at = &s->waiters;
@@ -83,8 +88,8 @@ static void *stream_main(void *arg)
     struct stream *s = arg;
 
     cpu_thread_init();
-    /* A copy with a speed limit must wake up on time. The default timer slack of 50 us is longer than a
-     * small copy. */
+    /* A copy with a speed limit ends with a short sleep, which must be precise. By default, Linux may wake a
+     * thread 50 microseconds late, which is longer than a small copy takes. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 
     pthread_mutex_lock(&s->lock);
@@ -106,7 +111,8 @@ static void *stream_main(void *arg)
     return NULL;
 }
 
-/* Starts the stream's thread with all signals blocked, so that other threads receive them. */
+/* Starts the stream's thread with all signals blocked. Other threads of the process then handle the
+ * signals. */
 static int start_thread(struct stream *s)
 {
     sigset_t all, before;
@@ -162,7 +168,7 @@ void stream_destroy(struct stream *s)
     free(s);
 }
 
-/* Sleeps until `position` is reached. The caller holds the lock before and after the call. */
+/* Sleeps until the stream has reached `position`. The caller holds the lock before and after the call. */
 static void await_locked(struct stream *s, uint64_t position)
 {
     struct stream_waiter w = {.position = position, .reached = PTHREAD_COND_INITIALIZER, .next = s->waiters};
@@ -188,8 +194,8 @@ void stream_push(struct stream *s, const struct stream_command *c)
     bool was_empty;
 
     pthread_mutex_lock(&s->lock);
-    /* Sleep until half of a full queue is free. Waking up for every command would cost more than the
-     * commands. */
+    /* If the queue is full, sleep until half of it is free. Waking up after every single command would cost
+     * more time than the commands take. */
     if (s->pushed - s->done == STREAM_QUEUE)
         await_locked(s, s->pushed - STREAM_QUEUE / 2);
     was_empty = s->done == s->pushed;

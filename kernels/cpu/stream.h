@@ -31,8 +31,8 @@ enum command_kind {
     COMMAND_COUNT
 };
 
-/* One entry of a stream's queue. stream_push copies it. Its pointers must stay valid until the command has
- * run. */
+/* One command in a stream's queue. stream_push copies this struct, but not the memory that its pointers
+ * refer to. That memory must stay valid until the command has run. */
 struct stream_command {
     enum command_kind kind;
     union {
@@ -57,19 +57,21 @@ struct stream_command {
 
 typedef void stream_run_fn(void *ctx, const struct stream_command *c);
 
-/* Creates a stream. Its thread calls run(ctx, command) for one command after another. Debuggers show the
- * thread as `name`. Returns a negative errno if the thread cannot be started. */
+/* Creates a stream with its own thread, which calls run(ctx, command) for one command after another.
+ * Debuggers show the thread as `name`. Returns a negative errno if the thread cannot be started. */
 int stream_create(const char *name, stream_run_fn *run, void *ctx, struct stream **ret);
-/* Waits until the queue is empty, stops the thread and frees the stream. `s` may be NULL. */
+/* Waits until the stream's queue is empty, then stops the thread and frees the stream. `s` may be NULL. */
 void stream_destroy(struct stream *s);
 
-/* Copies a command into the queue. Sleeps while the queue is full. Only the enqueueing thread may call it. */
+/* Copies a command into the stream's queue. Sleeps while the queue is full. Only the enqueueing thread may
+ * call this function. */
 void stream_push(struct stream *s, const struct stream_command *c);
-/* Returns the position at which everything pushed so far is done. Only the enqueueing thread may call it. */
+/* Returns the position that the stream reaches when all commands pushed so far are done. Only the enqueueing
+ * thread may call this function. */
 uint64_t stream_pushed(const struct stream *s);
 
-/* Sleeps until the stream reaches `position`, at most stream_pushed. The stream's own thread must not call
- * it. */
+/* Sleeps until the stream has reached `position`, which must be at most stream_pushed(s). The stream's own
+ * thread must not call this function, because it would wait for itself. */
 void stream_await(struct stream *s, uint64_t position);
 
 #endif

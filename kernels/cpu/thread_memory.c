@@ -14,13 +14,14 @@
 #include "base/log.h"
 #include "kernels/cpu/cpu.h"
 
-/* Buffer sizes are multiples of STEP, which is a multiple of the cache line. */
+/* The sizes of buffers, in bytes, are multiples of STEP, which is itself a multiple of the cache line. */
 #define STEP ((size_t)1 << 16)
 
 static _Thread_local void *buffer;
 static _Thread_local size_t buffer_bytes;
 
-/* Its destructor frees the thread's buffer. at_exit_once creates the key once. */
+/* A thread-specific key whose destructor frees the thread's buffer when the thread ends. at_exit_once makes
+ * sure that the key is created only once. */
 static pthread_key_t at_exit;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 

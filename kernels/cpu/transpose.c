@@ -30,8 +30,9 @@ static void plain(const float *from, size_t ld, size_t rows, size_t columns, flo
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* low_pairs interleaves the low pairs of floats in each quarter of `a` and `b`. high_pairs does so with
- * the high pairs. */
+/* A vector has four quarters of four floats, and a quarter has a low and a high pair. For each quarter,
+ * low_pairs puts the low pairs of `a` and `b` side by side, and high_pairs does the same with the high
+ * pairs. */
 TARGET INLINE __m512 low_pairs(__m512 a, __m512 b)
 {
     return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
@@ -42,8 +43,8 @@ TARGET INLINE __m512 high_pairs(__m512 a, __m512 b)
     return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
 
-/* Transposes one block of 16 x 16. First transposes within quarters of vectors, then exchanges the
- * quarters. */
+/* Transposes one block of 16 x 16 elements in registers. First transposes 4 x 4 elements within the quarters
+ * of the vectors, then exchanges the quarters. */
 TARGET INLINE void block(const float *from, size_t ld, float *to, size_t ld_to)
 {
     __m512 r[SIDE], t[SIDE];
@@ -77,7 +78,8 @@ TARGET INLINE void block(const float *from, size_t ld, float *to, size_t ld_to)
     }
 }
 
-/* Transposes a matrix. Its numbers of rows and columns must be multiples of SIDE. */
+/* Transposes a matrix with AVX512, one block of SIDE x SIDE elements at a time. `rows` and `columns` must be
+ * multiples of SIDE. */
 TARGET static void blocks(const float *from, size_t ld, size_t rows, size_t columns, float *to, size_t ld_to)
 {
     for (size_t i = 0; i < rows; i += SIDE)

@@ -35,20 +35,20 @@
 #include "kernels/vmath.h"
 
 #define TILE 64u /* queries, keys or columns of a tile */
-/* Each thread computes PART rows and PART columns of a tile. */
+/* Each thread computes a square of PART rows and PART columns of a tile. */
 #define PART 4u
 #define WIDE 2u /* most column tiles in a block's result */
-/* Both factors of a product pass through shared memory in slices of this length. */
+/* The two factors of a product are loaded into shared memory in slices of this length. */
 #define DEPTH 16u
 
-/* The distances between rows in shared memory, in floats. Rows start at multiples of 16 bytes and in
- * different banks. */
+/* The distances between two rows in shared memory, in floats. The 4 extra floats keep each row aligned to 16
+ * bytes and let neighbouring rows start in different memory banks. */
 #define PITCH      (TILE + 4u)
 #define WIDE_PITCH (WIDE * TILE + 4u)
 
 static_assert(TILE / PART == LANES && LANES * LANES == THREADS, "the threads of a row are half a warp");
 
-/* The arguments that all kernels of a call share. */
+/* The arguments that all attention kernels of one call have in common. */
 struct cuda_attention {
     const float *qkv;
     const float *y, *dy; /* backward only */
@@ -62,27 +62,29 @@ struct cuda_attention {
     struct dropout dropout;
 };
 
-/* The tokens of one head. Element c of token t is at[t * pitch + c]. */
+/* The tokens of one head, in qkv, y or dy. Element `c` of token `t` is at[t * pitch + c]. */
 struct head_tokens {
     const float *at;
     uint64_t pitch;
 };
 
-/* The part of the work that a thread block does. */
+/* Says what one thread block works on: a tile of tokens of one head of one row, and some columns of the
+ * result. */
 struct tile_block {
     uint32_t row, head, own; /* own: first token of the block's tile */
     uint32_t column;         /* first column of the block's result */
 };
 
-/* The shared memory of a thread block: two factors of a product, and a tile of weights or gradients. */
+/* The shared memory of a thread block. It holds slices of both factors of a matrix product, and a tile of
+ * weights or gradients. */
 struct shared_tiles {
     float a[DEPTH][PITCH];
     float b[DEPTH][WIDE_PITCH];
     float tile[TILE][PITCH]; /* [other][own] */
 };
 
-/* These return the first row and the first column of this thread's part of a tile. Rows belong to the
- * block's own side, and columns to the other side. */
+/* my_own and my_other return the first row and the first column of this thread's part of a tile. Rows stand
+ * for the tokens that the thread block owns, and columns for the tokens that they are multiplied with. */
 static __device__ __forceinline__ uint32_t my_own(void)
 {
     return threadIdx.x / LANES * PART;
@@ -95,14 +97,14 @@ static __device__ __forceinline__ uint32_t my_other(void)
 
 /* ---- where things are ---- */
 
-/* Returns the distance between two tokens in qkv, in floats. */
+/* Returns the distance between two consecutive tokens in qkv, in floats. */
 static __device__ __forceinline__ uint64_t qkv_pitch(const struct cuda_attention *a)
 {
     return ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head;
 }
 
-/* Returns the index in qkv of head `index` of a row's first token. Query heads come first, then key heads,
- * then value heads. */
+/* Returns the index in qkv of head number `index` of the first token of a row. Within a token, the query
+ * heads come first, then the key heads, then the value heads. */
 static __device__ __forceinline__ uint64_t qkv_at(const struct cuda_attention *a, uint32_t row,
                                                   uint32_t index)
 {
@@ -117,7 +119,7 @@ static __device__ __forceinline__ struct head_tokens qkv_of(const struct cuda_at
     return t;
 }
 
-/* y_pitch, y_at and dy_of are like the functions above, but for y and dy. */
+/* y_pitch, y_at and dy_of do for the arrays y and dy what qkv_pitch, qkv_at and qkv_of do for qkv. */
 static __device__ __forceinline__ uint64_t y_pitch(const struct cuda_attention *a)
 {
     return (uint64_t)a->heads * a->head;
@@ -136,20 +138,20 @@ static __device__ __forceinline__ struct head_tokens dy_of(const struct cuda_att
     return t;
 }
 
-/* Returns the index in lse and delta of the first query of head h. */
+/* Returns the index of the first query of head `h` of a row, in the arrays lse and delta. */
 static __device__ __forceinline__ uint64_t query_at(const struct cuda_attention *a, uint32_t row, uint32_t h)
 {
     return ((uint64_t)row * a->heads + h) * a->seq;
 }
 
-/* Returns the key head that query head h uses. */
+/* Returns the key head that query head `h` uses. Several query heads may share one key head. */
 static __device__ __forceinline__ uint32_t key_head(const struct cuda_attention *a, uint32_t h)
 {
     return h / (a->heads / a->kv_heads);
 }
 
-/* Returns the tile that this thread block works on. Blocks of one head are neighbours, because they read
- * the same data. `last` reverses the order, so that the longest tiles come first. */
+/* Returns the tile that this thread block works on. Blocks of the same head have neighbouring numbers,
+ * because they read the same data. If `last` is true, the last tiles, which take longest, come first. */
 static __device__ __forceinline__ struct tile_block my_block(const struct cuda_attention *a, uint32_t heads,
                                                              uint32_t columns, bool last)
 {
@@ -165,8 +167,8 @@ static __device__ __forceinline__ struct tile_block my_block(const struct cuda_a
 
 /* ---- products ---- */
 
-/* Loads a tile with one column per token: to[k][i] = element depth + k of token first + i. Elements beyond
- * the head or the sequence are 0. */
+/* Loads a tile with one column for each token: to[k][i] = element depth + k of token first + i. Elements
+ * that lie beyond the head or the sequence become 0. */
 static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct head_tokens t,
                                                    uint32_t first, uint32_t depth,
                                                    const struct cuda_attention *a)
@@ -179,8 +181,8 @@ static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch,
     }
 }
 
-/* Loads a tile with one row per token: to[k][j] = element column + j of token first + k. Elements beyond
- * the head or the sequence are 0. */
+/* Loads a tile with one row for each token: to[k][j] = element column + j of token first + k. Elements that
+ * lie beyond the head or the sequence become 0. */
 static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct head_tokens t,
                                                   uint32_t first, uint32_t column, uint32_t columns,
                                                   const struct cuda_attention *a)
@@ -193,7 +195,7 @@ static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struc
     }
 }
 
-/* Adds an outer product: c[i][j] += x[i] * y[j]. */
+/* Adds an outer product of PART x PART elements: c[i][j] += x[i] * y[j]. */
 static __device__ __forceinline__ void add_outer(const float *x, const float *y, float (*c)[PART])
 {
     const float4 p = *(const float4 *)x, q = *(const float4 *)y;
@@ -206,8 +208,8 @@ static __device__ __forceinline__ void add_outer(const float *x, const float *y,
             c[i][j] = fmaf(own[i], other[j], c[i][j]);
 }
 
-/* Computes c[i][j], the dot product of tokens own + i and other + j. Uses the shared memory, which must be
- * free. It is free again when the call returns. */
+/* Computes c[i][j], the dot product of token own + i of `x` and token other + j of `y`. All threads of the
+ * block call this function together, because they share the work and the shared memory *s. */
 static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, struct head_tokens x,
                                                       uint32_t own, struct head_tokens y, uint32_t other,
                                                       const struct cuda_attention *a, float (*c)[PART])
@@ -226,9 +228,9 @@ static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, st
     }
 }
 
-/* For each token o of the other side, adds tile[o][own + i] times element 64 w + j of token o to
- * sum[w][i][j]. `c` is this thread's part of the tile. The shared memory must be free, and is free again
- * on return. */
+/* Multiplies a tile of weights or gradients by the TILE tokens of `y` that start at token `other`, and adds
+ * the product to `sum`. `c` is this thread's part of the tile. All threads of the block call this function
+ * together, because they share the memory *s. */
 static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
                                                      struct head_tokens y, uint32_t other, uint32_t column,
                                                      uint32_t wide, const struct cuda_attention *a,
@@ -251,7 +253,7 @@ static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, flo
     }
 }
 
-/* Writes this thread's part of a result to memory. `to` points to token 0 of the head. */
+/* Writes this thread's part of a block's result to memory. `to` points to the head's elements in token 0. */
 static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct tile_block *b,
                                                   uint32_t wide, const struct cuda_attention *a,
                                                   float (*sum)[PART][PART])
@@ -277,14 +279,15 @@ static __device__ __forceinline__ void clear_part(float (*sum)[PART][PART])
 
 /* ---- weights ---- */
 
-/* Returns true if the causal mask lets query q see key k. */
+/* Returns true if the causal mask lets query `q` see key `k`. A query sees the keys up to its own
+ * position. */
 static __device__ __forceinline__ bool sees(const struct cuda_attention *a, uint32_t q, uint32_t k)
 {
     return k <= q && q < a->seq;
 }
 
-/* Returns 16 bits. Bit 4 n + m is set if dropout keeps the weight of query q + n and key k + m. The loop
- * is not unrolled, to save registers. */
+/* Returns 16 bits. Bit 4 n + m is set if dropout keeps the weight of query q + n and key k + m. The loop is
+ * not unrolled, because unrolling would need more registers. */
 static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention *a, uint32_t row, uint32_t h,
                                                      uint32_t q, uint32_t k)
 {
@@ -303,7 +306,7 @@ static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention
     return all;
 }
 
-/* Applies dropout to a softmax weight, or to the gradient of a weight. */
+/* Applies dropout to one softmax weight, or to the gradient of a weight. */
 static __device__ __forceinline__ float drop(const struct cuda_attention *a, bool kept, float x)
 {
     return a->keep == 0.0f ? x : kept ? x * a->keep : 0.0f;
@@ -311,14 +314,15 @@ static __device__ __forceinline__ float drop(const struct cuda_attention *a, boo
 
 /* ---- forward ---- */
 
-/* The softmax of one query over the keys processed so far. */
+/* The state of one query's softmax over the keys that have been processed so far. */
 struct running {
     float max;
     float sum; /* sum over the keys of this lane */
 };
 
-/* Turns the scores of this thread's keys into weights, relative to the maximum so far. Returns the factor
- * for all earlier sums. */
+/* Turns this thread's scores of one query into softmax weights, relative to the largest score so far.
+ * Returns the factor by which the caller must multiply all earlier sums, because the largest score may have
+ * grown. */
 static __device__ __forceinline__ float weigh(const struct cuda_attention *a, uint32_t q, uint32_t k,
                                               float *c, struct running *r)
 {
@@ -340,7 +344,8 @@ static __device__ __forceinline__ float weigh(const struct cuda_attention *a, ui
     return shrink;
 }
 
-/* Turns this thread's part of the scores into weights, and rescales the sums of earlier tiles. */
+/* Turns this thread's part of a tile of scores into softmax weights, and multiplies the sums of earlier
+ * tiles by the factors that weigh() returns. */
 static __device__ __forceinline__ void weigh_tile(const struct cuda_attention *a, const struct tile_block *b,
                                                   uint32_t other, uint32_t wide, float (*c)[PART],
                                                   struct running *running, float (*sum)[PART][PART])
@@ -400,7 +405,8 @@ static __device__ __forceinline__ void attend(const struct cuda_attention *a, ui
 
 static __global__ void attend_deltas(const struct cuda_attention a)
 {
-    /* n is the index in y of one head of one token. */
+    /* `n` counts the heads of all tokens in y: head h of token t has the number t * heads + h. Half a warp
+     * computes the delta of one head. */
     const uint32_t n = my_row(), lane = threadIdx.x % LANES;
     const uint64_t at = (uint64_t)n * a.head;
     float sum = 0;
@@ -415,8 +421,8 @@ static __global__ void attend_deltas(const struct cuda_attention a)
         a.delta[query_at(&a, token / a.seq, h) + token % a.seq] = sum;
 }
 
-/* Handles one query and one key. On entry *c is the product of their heads, and *g that of dy and the
- * value. On return *c is the weight after dropout, and *g the gradient of the score. */
+/* Handles one query and one key. On entry, *c is the dot product of query and key, and *g is the dot product
+ * of dy and the value. On return, *c is the weight after dropout, and *g is the gradient of the score. */
 static __device__ __forceinline__ void weigh_back(const struct cuda_attention *a, bool seen, bool kept,
                                                   float lse, float delta, float *c, float *g)
 {
@@ -460,7 +466,7 @@ static __device__ __forceinline__ void attend_queries(const struct cuda_attentio
     store_part(a->out + qkv_at(a, b.row, b.head), qkv_pitch(a), &b, wide, a, sum);
 }
 
-/* Adds the contribution of query head h to the gradients of a tile of keys and values. */
+/* Adds what query head `h` contributes to the gradients of a tile of keys and values. */
 static __device__ __forceinline__ void attend_keys_of(struct shared_tiles *s, const struct cuda_attention *a,
                                                       const struct tile_block *b, uint32_t h, uint32_t wide,
                                                       float (*dk)[PART][PART], float (*dv)[PART][PART])
@@ -523,7 +529,7 @@ KERNEL(attend_keys_128, attend_keys, 2)
 
 typedef void kernel(const struct cuda_attention a);
 
-/* Launches `narrow` if a head has at most TILE columns, and `wide` otherwise. */
+/* Launches the kernel `narrow` if a head has at most TILE columns, and the kernel `wide` otherwise. */
 static void launch(const struct cuda_compute *at, const struct cuda_attention *a, uint32_t heads,
                    kernel *narrow, kernel *wide)
 {
@@ -533,7 +539,8 @@ static void launch(const struct cuda_compute *at, const struct cuda_attention *a
     (a->head <= TILE ? narrow : wide)<<<grid, THREADS, 0, at->stream>>>(*a);
 }
 
-/* Builds the kernel arguments from a forward or a backward op. Both have fields with these names. */
+/* Builds the kernel arguments from the op `o`. A macro serves both op_attention_fwd and op_attention_bwd,
+ * which have fields of the same names. */
 #define ATTENTION_OF(o, step)                                                                                \
     attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head, (o)->first_head,       \
                  dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
@@ -585,7 +592,8 @@ int cuda_op_attention_bwd(const struct cuda_compute *at, const struct op_call *c
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Launches every kernel once, so that CUDA loads it. There are no tokens, so nothing is read or written. */
+/* Launches every attention kernel once, so that CUDA loads it. The launches have no tokens, so they read and
+ * write nothing. */
 int cuda_warm_attention(const struct cuda_compute *at)
 {
     struct cuda_attention none = {0};

@@ -1,5 +1,5 @@
-/* Implements check.h: logs the first failed CUDA call, clears the error, and returns an errno. Only the
- * enqueueing thread runs this code. */
+/* Implements check.h: logs the first failed CUDA call, clears CUDA's stored error, and returns an errno.
+ * Only the enqueueing thread runs this code. */
 #include "kernels/cuda/check.h"
 
 #include <errno.h>
@@ -11,7 +11,8 @@
 
 const struct backend_host *cuda_host;
 
-/* Logs the failure and stores it if it is the first one. Returns the errno. */
+/* Logs a failure and stores it in `f`, if it is the first failure of the devset. Returns `code`, which is a
+ * negative errno. */
 static int remember_fault(struct cuda_fault *f, int code, const char *call, const char *what,
                           const char *file, int line)
 {
@@ -26,7 +27,8 @@ int cuda_errno(cudaError_t e)
 {
     if (e == cudaSuccess)
         return 0;
-    /* Clear the error that the runtime stores. Otherwise a later call would report it again. */
+    /* The CUDA runtime stores the last error. Clear it, because otherwise a later call would report the same
+     * error again. */
     cudaGetLastError();
     switch (e) {
     case cudaErrorMemoryAllocation:

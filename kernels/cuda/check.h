@@ -17,26 +17,29 @@ extern "C" {
 #endif
 
 struct backend_host;
-/* The functions that the program lends to the module. Set before any other function of the module runs. */
+/* The functions of the program that this module calls. tutti_backend sets the pointer before any other
+ * function of the module runs. */
 extern const struct backend_host *cuda_host;
 
-/* The first failure of a devset, if any. Only the enqueueing thread uses it. */
+/* The first failed CUDA call of a devset, if there was one. Only the enqueueing thread uses this struct. */
 struct cuda_fault {
     int code; /* errno of the first failure, or 0 */
 };
 
-/* Returns the errno for e, or 0 for cudaSuccess. Clears the error that the runtime stores. */
+/* Returns the negative errno for CUDA error `e`, or 0 for cudaSuccess. Clears the last error that the CUDA
+ * runtime stores, so that no later call reports it again. */
 int cuda_errno(cudaError_t e);
 
-/* These return 0 if the call succeeded, or a negative errno. The first failure is logged and stored in
- * `f`. */
+/* cuda_check and cublas_check return 0 if the call succeeded, and a negative errno if it failed. The first
+ * failure is logged and stored in `f`. */
 int cuda_check(struct cuda_fault *f, cudaError_t e, const char *call, const char *file, int line);
 int cublas_check(struct cuda_fault *f, int status, const char *call, const char *file, int line);
 
 #define CUDA_CHECK(fault, call)   cuda_check(fault, call, #call, __FILE__, __LINE__)
 #define CUBLAS_CHECK(fault, call) cublas_check(fault, (int)(call), #call, __FILE__, __LINE__)
 
-/* CUDA_TRY and CUBLAS_TRY make the calling function return the errno if the CUDA call fails. */
+/* CUDA_TRY and CUBLAS_TRY make a call. If the call fails, the function that uses the macro returns the
+ * errno. */
 #define CUDA_TRY(fault, call)                                                                                \
     do {                                                                                                     \
         int try_result = CUDA_CHECK(fault, call);                                                            \

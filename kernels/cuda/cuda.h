@@ -20,48 +20,53 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_ops.h"
 
-/* The memory that a device needs beside its arena. The workspace and the partial sums are allocated at
- * open. Spare memory is left for cuBLAS, which loads kernels when a shape first needs them. */
+/* The memory that a device needs in addition to its arena. cuda_open allocates the workspace and the partial
+ * sums. The spare bytes are left free for cuBLAS, which loads further kernels when it first meets a
+ * shape. */
 #define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* as cuBLAS itself uses on large devices */
 #define CUDA_PARTIALS_BYTES  (CUDA_PARTIALS * sizeof(double))
 #define CUDA_SPARE_BYTES     (UINT64_C(128) << 20)
 
-/* One stream of a devset. It belongs to a device or to the host. */
+/* One stream of a devset, which belongs to a device or to the host. */
 struct cuda_stream {
     cudaStream_t stream;
     cudaEvent_t drained; /* recorded by cuda_drain */
-    /* Number of bytes in all copies enqueued so far. Any thread may read it. */
+    /* The number of bytes in all copies over links that were enqueued so far. Any thread may read it. */
     _Atomic uint64_t copied_bytes;
 };
 
 /* ---- host_queue.c: the host's compute stream ---- */
 
-/* The largest number of unfinished calls in the host's queue. It is even, because the queue has two
- * halves. */
+/* The largest number of unfinished calls in the host's queue. The number must be even, because the queue is
+ * a ring with two halves. */
 #define HOST_QUEUE 256
 
-/* One enqueued call. It belongs to the enqueueing thread until its launch, and then to the driver until it
- * has run. */
+/* One op that is enqueued for the host. The enqueueing thread owns the slot until the launch, and the CUDA
+ * driver owns it until the op has run. */
 struct host_slot {
     struct op_call call;
     struct step_args step;
     struct pool *pool;
 };
 
-/* The host's compute stream: a ring of calls that the driver runs on the cpu. */
+/* The host's compute stream. The enqueued ops are in a ring, and the CUDA driver runs them on the cpu one by
+ * one. */
 struct host_queue {
     struct pool *pool;
     struct host_slot slots[HOST_QUEUE];
-    /* Event h is recorded after the last call in half h of the ring. */
+    /* half_done[h] is recorded after the last call in half h of the ring. When it has happened, that half
+     * may be used again. */
     cudaEvent_t half_done[2];
     uint64_t pushed;
 };
 
-/* Starts a pool of `threads` threads for the host's ops. If it fails, err says why. */
+/* Starts a pool of `threads` threads for the host's ops. Returns a negative errno if that fails, and `err`
+ * says why. */
 int host_queue_init(struct host_queue *q, uint32_t threads, struct cuda_fault *f, struct err *err);
-/* Stops the pool. The stream must be drained. Also works if host_queue_init has failed. */
+/* Stops the pool's threads. The host's stream must be drained. The function also works if host_queue_init
+ * has failed. */
 void host_queue_finish(struct host_queue *q);
-/* Enqueues an op on the host's stream. Blocks while the queue is full. */
+/* Enqueues an op on the host's stream. Blocks the calling thread while the queue is full. */
 int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op_call *call,
                       struct cuda_fault *f);
 
@@ -69,33 +74,35 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
 
 #define RELAY_BYTES (UINT64_C(4) << 20) /* size of one buffer */
 
-/* The way from a device to devices that it cannot access directly. The sender's peer stream copies data to
- * pinned buffers, and the receiver's stream `in` copies it from there. */
+/* The detour for copies between devices that cannot access each other. The sender's peer stream copies the
+ * data to pinned buffers of the host, and the receiver's stream `in` copies it from there. */
 struct relay {
-    /* The stream on which this device receives data. NULL if all devices can access each other directly. */
+    /* The stream on which this device receives data from relays. NULL if all devices can access each other
+     * directly. */
     cudaStream_t in;
     uint8_t *buffers[2]; /* pinned buffers for sending */
-    /* Recorded by the sender when its buffer b holds a piece. */
+    /* filled[b] is recorded by the sender when it has copied a piece into its buffer b. */
     cudaEvent_t filled[2];
-    /* Recorded by the receiver when the piece in the sender's buffer b has arrived. */
+    /* emptied[b] is recorded by the receiver when it has copied a piece out of the sender's buffer b. */
     cudaEvent_t emptied[2];
 };
 
-/* One device of a devset. The arena is in struct devset. */
+/* One device of a devset. The device's arena is not here, but in struct devset. */
 struct cuda_device {
     struct cuda_compute compute;
     void *workspace;
-    /* Bit p is set if this device can access the memory of device p directly. */
+    /* Bit p is set if this device can directly access the memory of device p of the devset. */
     uint64_t direct;
     struct relay relay;
 };
 
 /* ---- host_memory.c: pinned memory ---- */
 
-/* Number of bytes to register with CUDA at a time, unless the config gives another number. */
+/* The number of bytes that are registered (pinned) with CUDA in one call, unless the config gives another
+ * number. */
 #define HOST_CHUNK_BYTES (UINT64_C(256) << 20)
 
-/* The memory of one call of devset_host_alloc. All blocks of a devset form a list. */
+/* The memory that one call of devset_host_alloc returned. All blocks of a devset form a linked list. */
 struct host_block {
     struct host_block *next;
     uint8_t *base;
@@ -104,7 +111,7 @@ struct host_block {
     uint64_t registered_bytes;    /* bytes registered so far, starting at base */
 };
 
-/* A devset of this backend. cuda_open creates it and cuda_close frees it. */
+/* A devset of the cuda backend. cuda_open creates it and cuda_close frees it. */
 struct cuda_devset {
     struct devset base; /* must be first */
     struct cuda_fault fault;
@@ -115,7 +122,8 @@ struct cuda_devset {
     int number[DEVICE_MAX]; /* CUDA's number for each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];
-    /* All streams, numbered as in plans. The host's stream is a CUDA stream of device 0. */
+    /* All streams of the devset, with the same numbers as in plans. The last one is the host's stream, which
+     * is a CUDA stream of device 0. */
     struct cuda_stream streams[LANE_COUNT * DEVICE_MAX + 1];
 };
 
@@ -124,27 +132,31 @@ static inline struct cuda_devset *cuda(struct devset *ds)
     return (struct cuda_devset *)ds;
 }
 
-/* Returns the device that a stream belongs to. For the host's stream this is device 0. */
+/* Returns the device that a stream belongs to. The host's stream belongs to device 0. */
 static inline uint32_t cuda_device_of(const struct cuda_devset *ds, uint32_t stream)
 {
     return stream / LANE_COUNT < ds->base.n_devices ? stream / LANE_COUNT : 0;
 }
 
-/* Sets the number of bytes to register at a time. 0 means HOST_CHUNK_BYTES. */
+/* Sets the number of bytes of host memory that are registered with CUDA in one call. 0 means
+ * HOST_CHUNK_BYTES. */
 void host_memory_init(struct cuda_devset *ds, uint64_t chunk_bytes);
-/* Frees all host memory that the caller has not freed. The devset must be drained. */
+/* Frees all host memory that the caller has not freed with cuda_host_free. The devset must be drained. */
 void host_memory_finish(struct cuda_devset *ds);
 int cuda_host_alloc(struct devset *base, uint64_t bytes, void **ret, struct err *err);
 void cuda_host_free(struct devset *base, void *p, uint64_t bytes);
-/* Returns the number of bytes that one copy may move, up to the end of a registration. Returns 0 if some
- * of the bytes are not pinned. */
+/* A copy must not cross the end of a registration. Returns how many of the `bytes` bytes at `p` the next
+ * copy may move. Returns 0 if some of the bytes are not pinned. */
 uint64_t host_piece(const struct cuda_devset *ds, const void *p, uint64_t bytes);
 
-/* Prepares copies between all devices of ds. The copies go directly or through pinned buffers. */
+/* Prepares copies between all devices of the devset. The copies go directly if the hardware allows it, and
+ * through pinned host buffers otherwise. */
 int peer_open(struct cuda_devset *ds, struct err *err);
-/* Frees everything that peer_open made. The devset must be drained. Also works if peer_open has failed. */
+/* Frees everything that peer_open has created. The devset must be drained. The function also works if
+ * peer_open has failed. */
 void peer_close(struct cuda_devset *ds);
-/* Enqueues a copy on the peer stream of device `from`, which must hold `src`. */
+/* Enqueues a copy to another device, or within the same device, on the peer stream of device `from`. `src`
+ * must be on that device. */
 int peer_copy(struct cuda_devset *ds, uint32_t from, void *dst, const void *src, uint64_t bytes);
 
 /* ---- enqueue.c: launches, copies, marks, events ---- */

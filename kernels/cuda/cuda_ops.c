@@ -25,7 +25,8 @@ cuda_op_fn *const cuda_ops[OP_COUNT] = {
 #undef OP
 };
 
-/* A matrix product in row-major order: c[m][n] = (accumulate ? c : 0) + op(a) op(b). */
+/* A product of row-major matrices: c[m][n] = a * b, added to the old c if `accumulate` is true. The flag
+ * a_trans or b_trans says that the operand is stored transposed. */
 struct product {
     const float *a, *b;
     float *c;

@@ -20,20 +20,22 @@
 extern "C" {
 #endif
 
-/* The number of doubles on each device for partial sums. One thread adds them up in order. An op that
- * needs more works in several rounds. */
+/* The number of partial sums, as doubles, that fit into each device's buffer. One thread adds them up in
+ * order. An op with more partial sums fills the buffer several times. */
 #define CUDA_PARTIALS 65536u
 
-/* Everything that an op needs to run on a device. Const while the devset is open. */
+/* Everything that an op needs to run on one device. The fields do not change while the devset is open. */
 struct cuda_compute {
     struct cuda_fault *fault;
-    /* The device's compute stream. It runs one op at a time, so ops can share `partials`. */
+    /* The device's compute stream. It runs one op after another, so all ops can use the same buffer
+     * `partials`. */
     cudaStream_t stream;
     struct cublasContext *blas; /* bound to `stream`, with its own workspace */
     double *partials;           /* [CUDA_PARTIALS], on the device */
 };
 
-/* The function of one op, and the table of all of them. It returns 0 or a negative errno. */
+/* A function that enqueues one op and returns 0 or a negative errno. The table cuda_ops has one such
+ * function for each op. */
 typedef int cuda_op_fn(const struct cuda_compute *at, const struct op_call *call);
 extern cuda_op_fn *const cuda_ops[OP_COUNT];
 
@@ -41,12 +43,12 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 #include "kernels/ops.def"
 #undef OP
 
-/* Adds the bias to a product and applies the activation. The product is in o->z, or in o->y if `z` is
- * NULL. Does nothing if the op has neither. */
+/* Adds the bias to a matrix product and applies the activation. The product is in o->z, or in o->y if o->z
+ * is NULL. Does nothing if the op has neither a bias nor an activation. */
 int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o);
 
-/* Launches every kernel of one file once, on empty input. CUDA loads a kernel at its first launch, which
- * may allocate memory and wait. So this must happen while the devset is opened. */
+/* Each function launches all kernels of one .cu file once, on empty input. CUDA loads a kernel at its first
+ * launch, which may allocate memory and wait. So these functions are called while the devset is opened. */
 int cuda_warm_attention(const struct cuda_compute *at);
 int cuda_warm_elementwise(const struct cuda_compute *at);
 int cuda_warm_loss(const struct cuda_compute *at);

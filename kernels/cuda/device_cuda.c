@@ -24,10 +24,11 @@ static const struct backend module_backend;
 
 /* ---- is there anything to open? ---- */
 
-/* Checks that CUDA has at least `wanted` devices. If it has fewer, err says what is missing. */
+/* Checks that CUDA has at least `wanted` devices. If not, returns a negative errno, and `err` says what is
+ * missing. */
 static int check_device_count(uint32_t wanted, struct err *err)
 {
-    /* n needs a value, because cudaGetDeviceCount does not write it if there is no driver. */
+    /* Initialize `n`, because cudaGetDeviceCount does not write to it if there is no driver. */
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
 
@@ -51,7 +52,8 @@ static int check_device_count(uint32_t wanted, struct err *err)
 
 /* ---- arenas ---- */
 
-/* Allocates the arena of device `d`. Fails if fewer than `beside_bytes` bytes would stay free. */
+/* Allocates an arena of `bytes` bytes on device `d`. Fails if less than `beside_bytes` bytes of the device's
+ * memory would stay free for other uses. */
 static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64_t beside_bytes,
                       struct err *err)
 {
@@ -103,7 +105,7 @@ static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct e
 
 /* ---- devices ---- */
 
-/* Creates a stream of a devset. The stream's device must be the current one. */
+/* Creates one stream of a devset. The caller must have made the stream's device the current one. */
 static int open_stream(struct cuda_devset *ds, uint32_t stream)
 {
     struct cuda_stream *s = &ds->streams[stream];
@@ -114,7 +116,8 @@ static int open_stream(struct cuda_devset *ds, uint32_t stream)
     return 0;
 }
 
-/* Creates the cuBLAS handle. The stream is set first, because setting it resets the workspace. */
+/* Creates the cuBLAS handle of a device. cublasSetStream must come before cublasSetWorkspace, because it
+ * resets the workspace. */
 static int open_blas(struct cuda_device *dev)
 {
     struct cuda_fault *f = dev->compute.fault;
@@ -128,7 +131,8 @@ static int open_blas(struct cuda_device *dev)
     return 0;
 }
 
-/* Launches every kernel once on empty input, so that CUDA does not load kernels during a step. */
+/* Launches every kernel once on empty input, so that CUDA loads all kernels now and not during a training
+ * step. */
 static int warm_up(const struct cuda_compute *at)
 {
     static int (*const files[])(const struct cuda_compute *at) = {cuda_warm_attention, cuda_warm_elementwise,
@@ -184,7 +188,8 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
 
 /* ---- names ---- */
 
-/* Writes each kind of device once to ds->numerics. The bits of a matrix product depend on it. */
+/* Writes the version of cuBLAS and each kind of device to ds->numerics, because the bits of a matrix product
+ * depend on them. Each kind is named once. */
 static int name_devices(struct cuda_devset *ds)
 {
     char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;
@@ -211,8 +216,8 @@ static const char *numerics(const struct devset *base)
 
 /* ---- which device is broken ---- */
 
-/* Asks each device for the state of its compute stream. A broken device answers every call with its error.
- * A stream that was never created is NULL, CUDA's default stream. */
+/* Asks each device for the state of its compute stream, because a broken device answers every call with its
+ * error. If the stream was never created, its handle is NULL, which CUDA takes as the default stream. */
 static void blame(struct devset *base, struct device_blame *ret)
 {
     struct cuda_devset *ds = cuda(base);
@@ -232,7 +237,8 @@ static void blame(struct devset *base, struct device_blame *ret)
 
 /* ---- open and close ---- */
 
-/* Creates the host's stream. It is a stream of device 0. */
+/* Creates the host's stream, as a CUDA stream of device 0, and the pool of threads that run the host's
+ * ops. */
 static int open_host(struct cuda_devset *ds, uint32_t threads, struct err *err)
 {
     int r = CUDA_CHECK(&ds->fault, cudaSetDevice(ds->number[0]));
@@ -264,7 +270,7 @@ static int open_parts(struct cuda_devset *ds, const struct devset_config *config
     return r < 0 ? err_set(err, r, "the devices cannot be used; the log says which call failed") : 0;
 }
 
-/* Frees everything. Also works if the devset was only partly opened. */
+/* Frees the devset with all its parts. The function also works if cuda_open failed halfway. */
 static void destroy(struct cuda_devset *ds)
 {
     for (uint32_t i = 0; i < ds->n_streams; i++) {

@@ -1,4 +1,4 @@
-/* Decides which elements dropout keeps. The rule is at op_dropout in kernels/op.h. */
+/* Decides which elements dropout keeps. The comment of op_dropout in kernels/op.h describes the rule. */
 #ifndef KERNELS_CUDA_DROPOUT_CUH
 #define KERNELS_CUDA_DROPOUT_CUH
 
@@ -7,7 +7,7 @@
 #define RNG_INLINE static inline __host__ __device__
 #include "base/rng.h"
 
-/* The arguments of dropout that are passed to a kernel. */
+/* The arguments of dropout, in the form in which they are passed to a kernel. */
 struct dropout {
     uint64_t seed;
     uint32_t first_row, word2, step;
@@ -27,7 +27,7 @@ static inline struct dropout dropout_of(const struct step_args *step, enum rng_p
     return d;
 }
 
-/* Returns four bits for a row. Bit w is set if element 4 * quad + w is kept. */
+/* Returns four bits for four elements of a row. Bit w is set if dropout keeps element 4 * quad + w. */
 static __device__ __forceinline__ unsigned dropout_kept(const struct dropout *d, uint32_t row, uint64_t quad)
 {
     const struct rng_block random = rng_quad(d->seed, quad, d->first_row + row, d->word2, d->step);

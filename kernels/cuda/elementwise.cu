@@ -128,7 +128,8 @@ static __global__ void swiglu_fwd(const float *x, float *y, uint32_t rows, uint3
     }
 }
 
-/* Computes the gradient of swiglu. `dx` may be `x`, because one thread handles both elements of a pair. */
+/* Computes the gradient of swiglu. `dx` may be equal to `x`, because the same thread reads and writes both
+ * elements of a pair. */
 static __global__ void swiglu_bwd(const float *x, const float *dy, float *dx, uint32_t rows, uint32_t n)
 {
     FOR_EACH(i, (uint64_t)rows * n)
@@ -169,8 +170,8 @@ int cuda_op_zero(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- dropout ---- */
 
-/* Applies dropout. Each thread handles four elements, because one block of random numbers decides about
- * four. */
+/* Applies dropout. Each thread handles four elements, because the random generator gives four numbers at a
+ * time. */
 static __global__ void dropout(const float *x, float *y, uint32_t rows, uint32_t n, struct dropout d)
 {
     const uint32_t quads = n / 4 + (n % 4 != 0);
@@ -217,13 +218,14 @@ int cuda_op_bias_fwd(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Sizes of bias_bwd. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each row of
- * threads sums CHUNK_ROWS rows at a time. The first one then adds up these sums in ascending order. */
+/* How bias_bwd divides its work. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each
+ * row of threads sums CHUNK_ROWS matrix rows at a time. The first row of threads then adds up these sums in
+ * ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
 
-/* Returns the sum of one column over one chunk of rows. */
+/* Returns the sum of one column over a chunk of CHUNK_ROWS rows that starts at row `first`. */
 static __device__ __forceinline__ float sum_bias_chunk(const float *dy, uint64_t first, uint32_t rows,
                                                        uint32_t n, uint32_t column)
 {

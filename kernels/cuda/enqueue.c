@@ -19,7 +19,8 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/watch.h"
 
-/* An event of this backend. It has one CUDA event for each device. */
+/* An event of the cuda backend. It holds one CUDA event for each device, because a CUDA event belongs to one
+ * device. */
 struct cuda_event {
     uint32_t stream; /* of the latest record, or UINT32_MAX */
     uint32_t device; /* device of that stream */
@@ -40,12 +41,13 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
         return ds->fault.code;
     if (device == base->n_devices)
         return host_queue_launch(&ds->host, ds->streams[stream].stream, call, &ds->fault);
-    /* Kernels can be launched only on the current device. */
+    /* CUDA launches kernels only on the current device, so make the stream's device the current one. */
     CUDA_TRY(&ds->fault, cudaSetDevice(ds->number[device]));
     return cuda_ops[call->op](&ds->devices[device].compute, call);
 }
 
-/* Copies between the host and a device. The copy is split where a registration ends. */
+/* Enqueues a copy between the host and a device. The copy is split where a registration of host memory ends,
+ * because CUDA refuses copies across that border. */
 static int host_copy(struct cuda_devset *ds, cudaStream_t stream, uint8_t *dst, const uint8_t *src,
                      uint64_t bytes, bool in)
 {
@@ -82,8 +84,8 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
     return r;
 }
 
-/* Does nothing on a real device. Under the simulator it fills the memory, so that the race detector sees a
- * write. */
+/* Does nothing on a real device. Under the simulator of tests/cudasim, fills the memory with NaN, so that
+ * the race detector sees a write. */
 int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
 {
     struct cuda_devset *ds = cuda(base);
@@ -95,15 +97,15 @@ int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
     return 0;
 }
 
-/* Writes the current time to *at. Called on a thread of the driver. */
+/* Writes the current time to *at. The CUDA driver calls this function on one of its own threads. */
 static void mark_now(void *at)
 {
     watch_write(at, sizeof(uint64_t));
     *(uint64_t *)at = cuda_host->now_ns();
 }
 
-/* Uses a host function and not a CUDA timing event, so that all devices and the host share one clock. The
- * stream stops during the call, so only a few steps are traced. */
+/* Takes the time in a host function and not by a CUDA timing event, so that all devices and the host share
+ * one clock. The stream stops during the host function. Therefore only a few training steps are traced. */
 int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at)
 {
     struct cuda_devset *ds = cuda(base);
@@ -166,8 +168,8 @@ int cuda_event_wait(struct devset *base, uint32_t stream, struct event *event)
 
     if (ds->fault.code < 0)
         return ds->fault.code;
-    /* An event without a record needs no wait. Nor does an event of this same stream, whose commands run
-     * in order. */
+    /* An event that was never recorded needs no wait. An event of the same stream needs none either, because
+     * the commands of a stream run in order. */
     if (e->stream == UINT32_MAX || e->stream == stream)
         return 0;
     CUDA_TRY(&ds->fault, cudaStreamWaitEvent(ds->streams[stream].stream, e->on[e->device], 0));
@@ -188,8 +190,8 @@ int cuda_event_sync(struct devset *base, struct event *event)
 
 /* ---- results ---- */
 
-/* Waits for all streams, even if one of them has failed. It waits for events, because
- * cudaStreamSynchronize would spin. */
+/* Waits for all streams, even if one of them has failed. Waits with events that let the thread sleep,
+ * because cudaStreamSynchronize would keep a core busy. */
 int cuda_drain(struct devset *base)
 {
     struct cuda_devset *ds = cuda(base);

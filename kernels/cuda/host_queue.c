@@ -58,7 +58,8 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
     const uint64_t at = q->pushed % HOST_QUEUE;
     struct host_slot *s = &q->slots[at];
 
-    /* Before a half is used again, its last call must be done. An event without a record needs no wait. */
+    /* At the start of a half of the ring, wait until the last call that used this half is done. In the first
+     * round the event has no record, and the wait returns at once. */
     if (at % HALF == 0)
         CUDA_TRY(f, cudaEventSynchronize(q->half_done[at / HALF]));
     s->call = *call;

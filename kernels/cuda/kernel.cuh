@@ -13,8 +13,8 @@
 #define LANES   16u
 #define SUMS    (THREADS / LANES) /* sums in a block, LANES threads each */
 
-/* Returns the number of thread blocks for `n` pieces of work, with `per` pieces in each block. The number
- * is limited, so kernels loop over the rest. */
+/* Returns the number of thread blocks for `n` pieces of work if each block handles `per` pieces. The number
+ * is limited to 2^20. Kernels therefore loop until all pieces are done. */
 static inline unsigned grid_for(uint64_t n, uint64_t per)
 {
     const uint64_t blocks = (n + per - 1) / per, most = 1u << 20;
@@ -22,24 +22,26 @@ static inline unsigned grid_for(uint64_t n, uint64_t per)
     return (unsigned)(blocks < most ? blocks : most);
 }
 
-/* Loops over all i < n. The threads of the whole grid share the iterations. */
+/* Loops over all i < n, where the threads of the whole grid share the iterations. */
 #define FOR_EACH(i, n)                                                                                       \
     for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                                 \
          i += (uint64_t)gridDim.x * THREADS)
 
-/* Returns i % n. Uses a 32-bit division if `i` is small, because it is several times as fast. */
+/* Returns i % n. If `i` fits into 32 bits, uses a 32-bit division, which is several times as fast as a
+ * 64-bit one. */
 static __device__ __forceinline__ uint32_t column_of(uint64_t i, uint32_t n)
 {
     return i >> 32 ? (uint32_t)(i % n) : (uint32_t)i % n;
 }
 
-/* Returns the mask of the threads that compute the same sum as this thread. */
+/* Returns a mask of the 16 threads of the warp that compute the same sum as this thread. */
 static __device__ __forceinline__ unsigned lanes_mask(void)
 {
     return 0xffffu << (threadIdx.x & 16u);
 }
 
-/* Adds up the lanes of a sum: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. Every lane gets the sum. */
+/* Adds up the 16 lanes of a sum in halves: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. All 16
+ * threads get the result. */
 static __device__ __forceinline__ float fold_lanes_float(float v)
 {
     for (unsigned w = LANES / 2; w > 0; w /= 2)
@@ -54,7 +56,7 @@ static __device__ __forceinline__ double fold_lanes(double v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
-/* Returns the largest value of all lanes. Every lane gets the result. NaN is ignored. */
+/* Returns the largest value of the 16 lanes to all 16 threads. NaN values are ignored. */
 static __device__ __forceinline__ float max_lanes(float v)
 {
     for (unsigned w = LANES / 2; w > 0; w /= 2) {
@@ -64,8 +66,8 @@ static __device__ __forceinline__ float max_lanes(float v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
-/* Returns the row that this thread works on. Half a warp computes a row. The grid must have row_grid()
- * blocks. */
+/* Returns the row that this thread works on. Half a warp, 16 threads, computes one row. The grid must have
+ * row_grid(rows) blocks. */
 static __device__ __forceinline__ uint32_t my_row(void)
 {
     return blockIdx.x * SUMS + threadIdx.x / LANES;
@@ -76,8 +78,8 @@ static inline unsigned row_grid(uint32_t rows)
     return rows / SUMS + (rows % SUMS != 0);
 }
 
-/* Returns ((start + x[0]) + x[1]) + ... in thread 0. All threads of the block load the numbers. The grid
- * must have only one block. */
+/* Returns ((start + x[0]) + x[1]) + ... to thread 0. All threads of the block help to load the numbers. The
+ * grid must have only one block. */
 static __device__ double add_in_order(double start, const double *x, uint32_t n)
 {
     __shared__ double tile[THREADS];

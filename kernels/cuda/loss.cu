@@ -15,10 +15,12 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/vmath.h"
 
-/* Each row has two partial sums: its loss, and 1 for a correct answer or 0. */
+/* The number of rows in one batch. Each row has two partial sums: its loss, and 1 for a correct answer or 0
+ * for a wrong one. */
 #define ROWS_AT_ONCE (CUDA_PARTIALS / 2)
 
-/* Returns the number of valid rows among the `rows` rows that start at first_row. */
+/* Returns how many of the `rows` rows that start at `first_row` are valid, which means that they are not
+ * padding. */
 static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
 {
     const uint32_t left = step->valid_rows > first_row ? step->valid_rows - first_row : 0;
@@ -48,8 +50,8 @@ static __device__ float row_sum(const float *x, uint32_t n)
     return fold_lanes_float(sum);
 }
 
-/* Returns the sum of exp(x - max) over a row. The last group of 16 is filled up with -infinity, for the
- * bits of the cpu backend. */
+/* Returns the sum of exp(x - max) over a row. The last group of 16 elements is filled up with -infinity, as
+ * in the cpu backend, so that both give the same bits. */
 static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
 {
     const uint32_t lane = threadIdx.x % LANES;
@@ -61,7 +63,8 @@ static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
     return fold_lanes_float(sum);
 }
 
-/* Returns true if the target's logit is the first of the largest logits in the row. */
+/* Returns true if the target's logit is the largest of the row. If several logits are equally large, the
+ * first of them counts as the largest. */
 static __device__ bool is_argmax(const float *x, uint32_t target, float max)
 {
     bool earlier = false;
@@ -83,7 +86,8 @@ struct xent {
     float smoothing, scale;
 };
 
-/* Computes the loss of one valid row. `sum` is the sum of exp(x - max) over the row. */
+/* Computes the loss of one valid row with the target class `target`. `sum` is the sum of exp(x - max) over
+ * the row. */
 static __device__ void xent_loss(const struct xent *o, uint32_t r, uint32_t target, float max, float sum)
 {
     const float *x = o->x + (uint64_t)r * o->n;
@@ -114,7 +118,8 @@ static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t 
     }
 }
 
-/* Writes zeros as loss and gradient, for a row of padding or with a negative target. */
+/* Writes 0 as loss and as gradient, for a row that does not count: it is padding or its target is
+ * negative. */
 static __device__ void xent_nothing(const struct xent *o, uint32_t r)
 {
     if (o->loss && threadIdx.x % LANES == 0) {
@@ -141,7 +146,8 @@ static __global__ void xent(const struct xent o)
     const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
     if (o.loss)
         xent_loss(&o, r, (uint32_t)target, max, sum);
-    /* `dx` may be `x`, so all lanes must read the row before any lane writes its gradient. */
+    /* `dx` may be equal to `x`. So all threads of the row must have read the logits before any of them
+     * writes its gradient. */
     __syncwarp(lanes_mask());
     if (o.dx)
         xent_gradient(&o, r, (uint32_t)target, max, sum);
@@ -200,8 +206,8 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
     }
 }
 
-/* Returns the number of rows in the batch that starts at row `begin`. The space for partial sums limits
- * it. The first batch runs even if it is empty, so that the result becomes 0. */
+/* Returns the number of rows in the batch that starts at row `begin`, at most ROWS_AT_ONCE. If `rows` is 0,
+ * the callers still run one empty batch, so that the result becomes 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
     const uint64_t left = rows > begin ? rows - begin : 0;

@@ -1,5 +1,5 @@
-/* Implements nvml.h with dlopen. Every call is optional: old drivers lack some, and containers refuse
- * some. */
+/* Implements nvml.h. The library is loaded with dlopen. Every call may fail without harm, because old
+ * drivers lack some functions and containers refuse others. */
 #include "kernels/cuda/nvml.h"
 
 #include <dlfcn.h>
@@ -8,7 +8,7 @@
 typedef int nvml_return; /* 0 means success */
 typedef struct nvml_device_st *nvml_device;
 
-/* The loaded library. A function that the library lacks is NULL. */
+/* The loaded library and its functions. The pointer of a function that this library lacks is NULL. */
 struct nvml {
     void *library;
     nvml_return (*shutdown)(void);
@@ -18,7 +18,8 @@ struct nvml {
     nvml_return (*numa_node)(nvml_device d, unsigned *ret);
 };
 
-/* POSIX lets a pointer from dlsym be a function pointer, but ISO C has no cast for it. */
+/* Stores a pointer from dlsym in a function pointer. ISO C has no cast for this, but POSIX allows it, so the
+ * macro writes the pointer as a void pointer. */
 #define LOAD(n, field, name) (*(void **)&(n)->field = dlsym((n)->library, name))
 
 struct nvml *nvml_open(void)
@@ -52,8 +53,8 @@ void nvml_close(struct nvml *n)
     free(n);
 }
 
-/* Reports the fastest speed that device and slot support. The current speed would mislead, because an idle
- * link is slower. */
+/* Reports the fastest speed that the device and its slot support. The current speed would be misleading,
+ * because an idle link runs slower. */
 static void describe_link(const struct nvml *n, nvml_device device, struct device_info *d)
 {
     unsigned generation, width;

@@ -1,6 +1,6 @@
-/* The few NVML calls that find facts about devices. The library comes with the driver and is loaded at run
- * time. Without it, only these facts are missing. nvml.c declares its functions, because not every toolkit
- * has the header. */
+/* The few calls of NVML, NVIDIA's management library, that find facts about devices. The library comes with
+ * the driver and is loaded at run time. If it is missing, only these facts are missing. nvml.c declares the
+ * functions itself, because not every CUDA toolkit has the header. */
 #ifndef KERNELS_CUDA_NVML_H
 #define KERNELS_CUDA_NVML_H
 
@@ -10,14 +10,14 @@
 
 struct nvml; /* the library, loaded and initialized */
 
-/* Loads and initializes NVML. Returns NULL if that fails. */
+/* Loads and initializes NVML. Returns NULL if the library is missing or does not work. */
 struct nvml *nvml_open(void);
-/* Shuts NVML down and unloads the library. n may be NULL. */
+/* Shuts NVML down and unloads the library. `n` may be NULL. */
 void nvml_close(struct nvml *n);
 
-/* Fills in the PCIe link and the NUMA node of the device whose bus id is in `d`. Unknown fields stay
- * unchanged. `n` may be NULL. Free memory comes from the CUDA runtime instead, which knows better what
- * this process can use. */
+/* Fills in the PCIe link and the NUMA node of the device whose bus id is in `d`. Fields that NVML does not
+ * know stay unchanged. `n` may be NULL. NVML is not asked for free memory, because the CUDA runtime knows
+ * better what this process can use. */
 void nvml_describe(const struct nvml *n, struct device_info *d);
 
 #endif

@@ -22,7 +22,8 @@
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/probe.h"
 
-/* Returns true if a call succeeded. Clears the error that the runtime stores. */
+/* Returns true if a CUDA call succeeded. If it failed, clears the error that the CUDA runtime stores, so
+ * that no later call reports it. */
 static bool ok(cudaError_t e)
 {
     if (e != cudaSuccess)
@@ -39,7 +40,8 @@ static void copy_uuid(const cudaUUID_t *u, char *ret, size_t size)
              b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
-/* Writes the bus id in lower case, as /sys spells it. */
+/* Writes the device's PCI bus id to `ret` in lower case, as in the paths of /sys. Writes "" if it is not
+ * known. */
 static void find_bus_id(int device, char *ret, size_t size)
 {
     if (!ok(cudaDeviceGetPCIBusId(ret, (int)size, device)))
@@ -62,8 +64,8 @@ static int32_t numa_node_of(const char *bus_id)
     return node;
 }
 
-/* Returns the free bytes, measured with a context on the device. Destroys the context afterwards. Returns
- * 0 if the device refuses a context. */
+/* Returns the number of free bytes of a device. They are measured with a CUDA context on the device, which
+ * is destroyed afterwards. Returns 0 if the device refuses a context. */
 static uint64_t ask_free(int device)
 {
     size_t free_bytes = 0, total_bytes;
@@ -73,7 +75,8 @@ static uint64_t ask_free(int device)
     return free_bytes;
 }
 
-/* Fills in all fields for one device. Measures its free memory only if `ask` is true. */
+/* Fills in all fields of *ret for one device. Measures the free memory of the device only if `ask` is
+ * true. */
 static int describe(int device, const struct nvml *nvml, bool ask, struct device_info *ret, struct err *err)
 {
     struct cudaDeviceProp p;

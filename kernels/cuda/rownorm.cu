@@ -1,5 +1,5 @@
-/* Normalization of rows, forward and backward. Sums have the order of kernels/cpu/ops_norm.c. Half a warp
- * computes a row. Only the enqueueing thread runs this code. */
+/* The ops that normalize rows, forward and backward. Half a warp, 16 threads, computes a row. Sums are added
+ * in the same order as in kernels/cpu/ops_norm.c. Only the enqueueing thread runs this code. */
 #include <math.h>
 
 #include "kernels/cuda/cuda_ops.h"
@@ -26,7 +26,7 @@ static __device__ float row_mean(const float *x, uint32_t n)
     return fold_lanes_float(sum) / (float)n;
 }
 
-/* Returns the mean of (x - mean)^2 over a row. */
+/* Returns the mean of (x - mean)^2 over a row of `n` elements, which is the variance. */
 static __device__ float row_spread(const float *x, uint32_t n, float mean)
 {
     float sum = 0;
@@ -81,8 +81,9 @@ struct norm_bwd {
     bool rms, accumulate;
 };
 
-/* Computes dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd, with g = dy * w and the normalized x as
- * xhat. RMS norm has no mean(g). `dx` may be `dy`, because no other lane reads what a lane writes. */
+/* Computes dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd, where g = dy * w and xhat is the normalized x.
+ * For RMS norm, mean(g) is left out. `dx` may be equal to `dy`, because each thread reads and writes only
+ * its own elements. */
 static __global__ void norm_bwd_rows(const struct norm_bwd o)
 {
     const uint32_t r = my_row(), lane = threadIdx.x % LANES;
@@ -106,13 +107,14 @@ static __global__ void norm_bwd_rows(const struct norm_bwd o)
         dx[i] = ((dy[i] * o.w[i] - g_mean) - (x[i] - mean) * rstd * hat_mean) * rstd;
 }
 
-/* Sizes of norm_bwd_columns. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each row
- * of threads sums CHUNK_ROWS rows at a time. The first one then adds up these sums in ascending order. */
+/* How norm_bwd_columns divides its work. A thread block owns COLUMNS columns and has CHUNKS rows of threads.
+ * Each row of threads sums CHUNK_ROWS matrix rows at a time. The first row of threads then adds up these
+ * sums in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
 
-/* The sums of dy * xhat (for dw) and of dy (for db) in one column. */
+/* Two sums over one column: `w` is the sum of dy * xhat, for dw, and `b` is the sum of dy, for db. */
 struct column_sums {
     float w, b;
 };
@@ -158,7 +160,8 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
         o.db[column] = o.accumulate ? o.db[column] + total.b : total.b;
 }
 
-/* Launches the kernel for columns first, because it reads dy. The kernel for rows may overwrite dy. */
+/* Launches the kernel for columns first, because it reads dy. The kernel for rows comes second, because it
+ * may overwrite dy. */
 int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;

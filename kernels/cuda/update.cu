@@ -40,7 +40,8 @@ static __device__ __forceinline__ float group_scale(const struct group_state *g)
     return g ? g->scale : 1.0f;
 }
 
-/* Returns element i of dw, plus element i of dw2 if dw2 is not NULL. */
+/* Returns dw[i], or dw[i] + dw2[i] if `dw2` is not NULL. `dw2` is the gradient from a second layer that
+ * shares the weights. */
 static __device__ __forceinline__ float gradient(const float *dw, const float *dw2, uint64_t i)
 {
     return dw2 ? dw[i] + dw2[i] : dw[i];
@@ -48,7 +49,8 @@ static __device__ __forceinline__ float gradient(const float *dw, const float *d
 
 /* ---- sgd ---- */
 
-/* The factors of one sgd update. The kernel reads the scale from the group state. */
+/* The constant factors of one sgd update. The scale is not among them, because the kernel reads it from the
+ * group state. */
 struct cuda_sgd_scalars {
     float momentum, weight_decay, lr;
 };
@@ -83,8 +85,8 @@ int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- adamw ---- */
 
-/* The factors of one adamw update. The kernel reads the scale and the bias corrections from the group
- * state. */
+/* The constant factors of one adamw update. The scale and the bias corrections are not among them, because
+ * the kernel reads them from the group state. */
 struct cuda_adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };
@@ -132,8 +134,8 @@ int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
 
 #define BLOCK 4096u /* elements of one partial sum */
 
-/* Writes the sum of squares of each block b of x[n] to sums[b]. If `x2` is not NULL, squares x + x2. Half
- * a warp computes one block. */
+/* Writes the sum of squares of block b of x[n] to sums[b], for all blocks. If `x2` is not NULL, the elements
+ * x + x2 are squared. Half a warp, 16 threads, computes one block. */
 static __global__ void block_sumsq(const float *x, const float *x2, uint64_t n, double *sums, uint32_t blocks)
 {
     const uint32_t b = blockIdx.x * SUMS + threadIdx.x / LANES;

@@ -1,15 +1,15 @@
-/* Reports memory accesses to a tool that looks for races. The tool cannot see by itself what host
- * functions access, or when memory is no longer needed. Without a tool these functions do nothing. */
+/* Reports memory accesses to a race detector. The detector cannot see by itself what host functions access,
+ * or when memory is no longer needed. If there is no detector, these functions do nothing. */
 #ifndef KERNELS_CUDA_WATCH_H
 #define KERNELS_CUDA_WATCH_H
 
 #include "kernels/op.h"
 
-/* Returns true if a race detector is present. */
+/* Returns true if a race detector is present, which is only so in tests. */
 bool watch_is_on(void);
 
-/* A host function calls watch_op or watch_write before it accesses memory. watch_op reports all arrays of
- * the call. */
+/* A host function calls watch_op or watch_write before it accesses memory. watch_op reports all arrays that
+ * the op `call` reads or writes. */
 void watch_op(const struct op_call *call);
 void watch_write(const void *p, uint64_t bytes);
 
