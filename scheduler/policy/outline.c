@@ -630,8 +630,8 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
     return list.n;
 }
 
-/* Packs shrink first, because that costs the least time. Pins come next, then fused layers. If fewest bytes
- * is the objective, pins come last. */
+/* Makes packs smaller first, because that costs the least time. After packs, unpins layers, and then fuses
+ * fewer layers. If the objective is the fewest bytes, unpins layers last. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess)
 {
     struct sketch k = sketch_of(q, o);
