@@ -49,8 +49,8 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t)
     case TENSOR_DECISION:
     case TENSOR_GROUP:
         return BYTES_DATA;
-    /* The loader fills the input of layer 0 in every step, so it is data. The inputs of later layers are
-     * stash. */
+    /* The loader fills the input of layer 0 in every step, so this input counts as data. The inputs of later
+     * layers count as stash, because the step itself makes them. */
     case TENSOR_X:
         return t->layer == 0 ? BYTES_DATA : BYTES_STASH;
     case TENSOR_DX:

@@ -74,8 +74,8 @@ enum tensor_kind {
     /* Targets, with which the loss compares the model's output. There is one tensor per micro-batch, filled
      * by the loader. */
     TENSOR_TARGET,
-    /* A struct step_result with the loss of a micro-batch. There is one per micro-batch, and the trainer
-     * reads it. */
+    /* A struct step_result, which has the loss of a micro-batch. There is one per micro-batch, and the
+     * trainer reads it. */
     TENSOR_RESULT,
     /* Squared norm of a layer's gradient dW, as a double. There is one per layer. */
     TENSOR_SUMSQ,

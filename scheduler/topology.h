@@ -27,8 +27,8 @@ struct topology {
     enum backend_id backend;
     /* Number of devices. If it is 0, the devices are virtual, and a job may have as many as it asks for. */
     uint32_t n_devices;
-    /* The devices. The field `peer` of a device is not used here. The array `peers` below has this
-     * information. */
+    /* The devices. Their field `peer` is unused in a topology, because the array `peers` below has the
+     * connections between devices. */
     struct device_info devices[DEVICE_MAX];
     /* Rate from the host to the device with the slowest link. 0 if the rate is not known. */
     uint64_t link_in_bytes_per_s;

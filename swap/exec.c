@@ -47,8 +47,8 @@ struct exec {
     enum exec_state state;
     int failed;    /* first device error; 0: none */
     uint64_t runs; /* cycle runs enqueued since the last entry */
-    /* The number of runs since the last entry that are known to be complete. They are always the first
-     * ones. */
+    /* Number of runs since the last entry that are known to be complete. Runs complete in order, so these are
+     * the runs 0 to done - 1. */
     uint64_t done;
     uint64_t first_step; /* first step of run 0, if any */
     struct window window;

@@ -294,7 +294,8 @@ static int bind_place(const struct binder *b, const struct plan_operand *o, stru
     return o->loc == PLAN_HOST ? bind_host_place(b, o, ret) : bind_device_place(b, o, ret);
 }
 
-/* Returns true if a task on `stream` can use memory at `loc`. It can use its own device and the host. */
+/* Returns true if a task on `stream` can use memory at location `loc`. A task can use host memory, and the
+ * memory of its own device. */
 static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 {
     return loc == PLAN_HOST || (stream != plan_host_stream(plan) && loc == stream / LANE_COUNT);

@@ -35,7 +35,7 @@ enum role {
     ROLE_DY,
     ROLE_S,
     ROLE_SCRATCH,
-    /* Only for FWD and REC: the working memory if the task saves S. */
+    /* Only for FWD and REC: the working memory of a task that saves values for the backward pass (S). */
     ROLE_SAVE_WORK,
     ROLE_TARGET,
     ROLE_RESULT,

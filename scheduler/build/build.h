@@ -93,8 +93,8 @@ uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
 void order_own(struct order *o, uint32_t n_shares);
 /* Appends task `t` to the order as one undivided task. Sets t.share to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
-/* Sets *ret to the order of the eval program. It has the forward tasks of order `o`, and none of these tasks
- * saves S, because no backward pass follows. */
+/* Sets *ret to the order of the eval program. This order has only the forward tasks of `o`. The tasks save
+ * nothing, because no backward pass follows. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
 /* Merges the todos of all locations into one issue order, based on the durations in the profile. Returns
  * -EINVAL if the sequences of two locations contradict each other, so that both would wait forever. */
@@ -241,7 +241,7 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
 /* Returns the largest number of bytes that are in use on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
 /* Assigns an address to every segment and sets d->peak. Never fails: a peak may exceed the device's capacity.
- * `limits` has the capacities; with it, the search can stop early. It may be NULL. */
+ * `limits` may be NULL. If it has the capacities, a search that cannot succeed ends sooner. */
 void draft_place(struct draft *d, const uint64_t *limits);
 /* Makes a draft with addresses by replaying an LRU cache on each device. The order must be merged and must
  * not contain REC tasks. Never fails: if a task needs more than the capacity, the peak exceeds it. */
@@ -351,11 +351,11 @@ struct candidate {
     /* Whether every second forward pass of a device takes the micro-batches in descending order. The device
      * may then still have the micro-batch with which the previous pass ended. */
     bool snake;
-    /* In the forward pass, one of every save_every micro-batches saves S for the backward pass. The others
-     * recompute S later. If 0, no micro-batch saves S. */
+    /* In the forward pass, one of every save_every micro-batches saves its values for the backward pass (S).
+     * All other micro-batches recompute these values later. If 0, no micro-batch saves them. */
     uint32_t save_every;
     /* Whether save_every also applies to the last packs, just before the fused segment. If not, these packs
-     * save no S. */
+     * save nothing and recompute. */
     bool save_last_packs;
     struct knobs knobs;
 };
@@ -413,8 +413,7 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
  * gradient has had enough time to travel between the devices. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
-    /* How long the first layer in the list has already had to exchange its gradient with the other
-     * devices. */
+    /* Time in which the first layer of the list could exchange its gradient with the other devices so far. */
     uint64_t ns;
 };
 
@@ -429,10 +428,11 @@ struct passes {
     struct order *o;
     const struct plan_request *r;
     const struct profile *prof;
-    /* In a forward pass, one of every save_every micro-batches saves S. If 0, no micro-batch saves S. */
+    /* In a forward pass, one of every save_every micro-batches saves its values for the backward pass (S). If
+     * 0, no micro-batch saves them. */
     uint32_t save_every;
-    /* save_every applies only to packs whose first layer has a number below save_end. Later packs save no
-     * S. */
+    /* save_every applies only to packs whose first layer has a number below save_end. Later packs save
+     * nothing and recompute. */
     uint32_t save_end;
     /* Whether every second forward pass of a device takes the micro-batches in descending order. */
     bool snake;

@@ -213,8 +213,8 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Adds pass_ns to the time that the waiting layers have had for their exchange. Then settles each layer whose
- * exchange takes no longer than that, or every layer if `all` is set. */
+/* Adds pass_ns to the time that the waiting layers have had for their exchange. Then adds the reductions and
+ * updates of each layer whose exchange is over by then, or of every layer if `all` is set. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -281,7 +281,8 @@ void passes_end(struct passes *p)
     xfree(p->bwd_device);
 }
 
-/* Returns whether micro-batch `micro` saves S in the forward pass of a pack whose first layer is `first`. */
+/* Returns whether micro-batch `micro` saves its values for the backward pass (S). `first` is the first layer
+ * of the pack. */
 static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
 {
     uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
@@ -322,8 +323,8 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
     end_span(p, device);
 }
 
-/* Adds the REC tasks that must precede the backward pass of a pack. They recompute the inputs and the S of
- * the pack's layers. */
+/* Adds the REC tasks that must come before the backward pass of a pack. They recompute what the pack's
+ * forward pass did not save: the inputs of its layers, and S. */
 static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;

@@ -36,7 +36,7 @@ struct cache_block {
     uint32_t older, newer; /* neighbours by last use */
     /* Next copy of the same tensor, on another device, or NONE. */
     uint32_t other;
-    /* Position of the last task that used the block. */
+    /* Position, in issue order, of the last task that used the block. */
     uint32_t used;
     /* Lane of the last instruction that used the block. The drop of the block goes to the same lane, because
      * then no other stream has to wait for it. */

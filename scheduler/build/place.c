@@ -282,8 +282,8 @@ struct vacant {
 struct sweep {
     struct draft *d;
     VEC(struct vacant) free; /* sorted by address */
-    /* Per position: the first segment that ends at this position, or SEGMENT_NONE. `next` links it to the
-     * others. */
+    /* Per position: the first segment that ends at this position, or SEGMENT_NONE. More segments with the
+     * same end are linked by `next`. */
     uint32_t *ends_at;
     /* Per segment: another segment that ends at the same position, or SEGMENT_NONE. */
     uint32_t *next;

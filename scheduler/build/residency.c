@@ -414,8 +414,8 @@ static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t 
     }
 }
 
-/* Returns whether a tensor of a layer's state never leaves its device. Not to be called for GROUP, nor for a
- * tensor that several devices use. */
+/* Returns whether a tensor of a layer's state never leaves its device. Must not be called for GROUP, which
+ * has no layer, nor for a tensor that several devices use. */
 static bool stays_on_device(const struct residency *r, const struct graph_tensor *t)
 {
     return r->knobs->keep == KEEP_ALL || (r->knobs->pinned != NULL && r->knobs->pinned[t->layer]);

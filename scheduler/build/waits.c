@@ -169,8 +169,8 @@ static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
             clock[i] = other[i];
 }
 
-/* Turns the dependences of an instruction, in w->deps, into waits, and updates the clock of its stream. Adds
- * the waits to the draft only if `record` is set. */
+/* Turns the dependences of an instruction, which are in w->deps, into waits, and computes the instruction's
+ * vector clock. Adds the waits to the draft only if `record` is set. */
 static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)
 {
     struct plan_instr *in = &w->d->instrs.at[index];

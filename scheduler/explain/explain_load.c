@@ -21,8 +21,8 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/explain/explain_parts.h"
 
-/* Limits on the counts in a file. No real plan comes near them. They prevent that a bad file takes too much
- * memory or time. */
+/* Limits on the counts in a file. No real plan comes near these limits. They keep a bad file from using too
+ * much memory or time. */
 enum {
     /* Maximum number of rows in a table, and maximum number of operands or waits in a program. */
     MAX_ROWS = 1 << 22,

@@ -15,8 +15,8 @@
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
-/* Saving S on the host, instead of recomputing it, is chosen only if it shortens the training step by more
- * than 1/64. A smaller gain may be an error of the estimate. */
+/* Saving the values for the backward pass (S) on the host, instead of recomputing them, must shorten the
+ * training step by more than 1/64. A smaller gain may be an error of the estimate. */
 #define SAVE_WORTH 64
 
 /* Times and sizes of all layers at one micro-batch size. Where an array holds sums, entry l is the total of
@@ -25,9 +25,11 @@ struct size_sums {
     uint32_t rows;
     uint64_t *fwd, *bwd; /* sums, in ns */
     uint64_t *s, *x;     /* sums, in bytes */
-    /* Per layer: working memory of its forward pass, in bytes. These are not sums. */
+    /* Per layer: working memory of its forward pass, in bytes. Unlike the arrays above, this array has no
+     * sums. */
     uint64_t *work;
-    /* Per layer: working memory of its backward pass, in bytes. These are not sums. */
+    /* Per layer: working memory of its backward pass, in bytes. Unlike the first arrays, this array has no
+     * sums. */
     uint64_t *scratch;
 };
 
@@ -211,8 +213,8 @@ static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t l
     return w + w / devices * (devices - 1) + updated / devices;
 }
 
-/* Returns the largest number of bytes that S and working memory occupy during a backward pass. The pass frees
- * the S of each layer after using it. */
+/* Returns the largest number of bytes that saved values (S) and working memory occupy during a backward pass.
+ * The pass frees the S of each layer after using it. */
 static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t last)
 {
     uint64_t bytes = 0;
@@ -252,7 +254,8 @@ static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t 
     const struct size_sums *s = k->at;
     uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->w, first, last);
     uint64_t inside = saved_bytes(s, first, last) + sum(s->x, first + 1, last);
-    /* While one micro-batch runs backward, the S of the next micro-batch is fetched. */
+    /* While one micro-batch runs backward, the saved values (S) of the next micro-batch are already being
+     * fetched. */
     if (k->o->save_every > 0)
         inside += most(sum(s->s, before, first), sum(s->s, first, last));
     uint64_t lead = outline_lead(k->o);
@@ -297,8 +300,8 @@ static uint64_t micros(const struct sketch *k, const struct size_sums *s)
     return k->local / s->rows;
 }
 
-/* Returns the time that all backward passes through layers [first, fused) take, including the recomputation
- * of S. */
+/* Returns the time that all backward passes through layers [first, fused) take. This includes repeating the
+ * forward pass for micro-batches that did not save S. */
 static uint64_t backward_ns(const struct sketch *k, uint32_t first)
 {
     uint64_t again = sum(k->at->fwd, first, k->o->fused), bwd = sum(k->at->bwd, first, k->o->fused);
@@ -325,7 +328,7 @@ static uint64_t at_rate(uint64_t bytes, uint64_t per_s)
     return per_s > 0 ? rate_ns(bytes, per_s) : 0;
 }
 
-/* Returns the total bandwidth from the host to all devices together, in bytes per second. */
+/* Returns the total bandwidth between the host and all devices together, in bytes per second. */
 static uint64_t links_per_s(const struct machine *m, uint32_t devices)
 {
     uint64_t all = m->all_links_bytes_per_s, each = m->link_bytes_per_s * devices;
@@ -369,7 +372,8 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
     return longest;
 }
 
-/* Returns the number of bytes of S that all devices together store on the host in one training step. */
+/* Returns the number of bytes that all devices together save on the host for their backward passes (S), in
+ * one training step. */
 static uint64_t saved_host_bytes(const struct sketch *k)
 {
     uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->n_devices;
@@ -525,8 +529,8 @@ static bool fit_by_fused(const struct outline_request *q, struct outline *o)
     return fits(q, o);
 }
 
-/* Adds a variant of an outline that saves S on the host instead of recomputing it. The variant saves as many
- * micro-batches as the links and the host memory allow. */
+/* Adds a variant of an outline that saves the values for the backward pass (S) on the host instead of
+ * recomputing them. The variant saves as many micro-batches as the links and the host memory allow. */
 static void try_saving(struct shortlist *list, const struct outline *without)
 {
     const struct outline_request *q = list->q;

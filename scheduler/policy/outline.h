@@ -55,8 +55,8 @@ struct outline {
     uint32_t pack;
     uint32_t pins; /* layers [0, pins) are pinned */
     uint32_t waves;
-    /* In the layers before `fused`, one of every save_every micro-batches saves S on the host. The others
-     * recompute S. If 0, no micro-batch saves S. */
+    /* In the layers before `fused`, one of every save_every micro-batches saves its values for the backward
+     * pass (S) on the host. All other micro-batches recompute them. If 0, no micro-batch saves them. */
     uint32_t save_every;
     /* Whether save_every also applies to the last packs, just before layer `fused`. The estimates ignore this
      * field. */
@@ -80,8 +80,8 @@ struct outline_request {
     uint32_t n_devices;
     enum plan_objective objective;
     enum update_place update;
-    /* Whether outlines save S on the host instead of recomputing it. If true, all listed outlines do. If
-     * false, none does. */
+    /* Whether the listed outlines save values for the backward pass (S) on the host. If false, the outlines
+     * recompute these values. */
     bool save_on_host;
 };
 

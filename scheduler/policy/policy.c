@@ -49,8 +49,8 @@ struct plan_search {
     struct err *err;
     struct plan *best;
     uint64_t best_ns, best_bytes;
-    /* The least host memory, in bytes, that any candidate needed that fits the devices. UINT64_MAX if no
-     * candidate fits them. */
+    /* The least host memory, in bytes, among all candidates that fit the devices. UINT64_MAX if no candidate
+     * fits the devices. */
     uint64_t least_host_bytes;
 };
 
@@ -195,8 +195,8 @@ static int least_need(struct plan_search *s, const struct plan_request *request,
     return 0;
 }
 
-/* Tries the smallest candidate of each policy until one fits. This is needed if the search reached its work
- * limit before it tried these candidates. */
+/* Tries the smallest candidate of each policy until one fits. Called if the search reached its work limit
+ * before it could try these candidates. */
 static int try_leanest(struct plan_search *s, const struct plan_request *request)
 {
     const enum policy_id *ids;

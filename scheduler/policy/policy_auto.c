@@ -90,8 +90,8 @@ static void pass_wave(struct passes *p, const struct plan_request *r, const stru
                       team_device(r, c, team, c->onward ? 2 * c->packs - k : k));
 }
 
-/* Returns the layer from which on packs save no S. S that is spilled just before the fused segment would
- * still occupy memory that the segment needs. */
+/* Returns the first layer whose pack saves nothing for the backward pass. Values that are spilled just before
+ * the fused segment would still occupy memory that the segment needs. */
 static uint32_t save_end(const struct plan_request *r, const struct candidate *c)
 {
     if (c->save_last_packs)
@@ -141,8 +141,8 @@ static struct candidate outline_candidate(const struct plan_request *r, const st
                           .teams = o->n_devices,
                           .single = true,
                           .unit = o->rows,
-                          /* If some micro-batches save S, they must be evenly spaced, so the order of
-                           * micro-batches is then never reversed. */
+                          /* If some micro-batches save S for the backward pass, they must be evenly spaced.
+                           * Reversing the order of micro-batches would change the spacing. */
                           .snake = o->save_every == 0,
                           .save_every = o->save_every,
                           .save_last_packs = o->save_last_packs,
@@ -185,8 +185,8 @@ static void auto_leanest(const struct plan_request *r, struct candidate *ret)
 struct pipeline_search {
     const struct plan_request *r;
     struct trial *t;
-    /* The best candidate with the knobs that are being tried. The trial keeps the best candidate over all
-     * knobs. */
+    /* The best candidate with the memory settings (knobs) that are being tried. The trial keeps the best
+     * candidate over all settings. */
     struct candidate best;
     uint64_t best_cost; /* UINT64_MAX: none fits yet */
     /* Whether the search can stop: the objective is the fewest bytes, and `best` moves only data, which every
@@ -197,7 +197,7 @@ struct pipeline_search {
 };
 
 /* Tries a candidate, and makes it s->best if it is better. Returns 1 if the candidate fits, 0 if it does not,
- * or a negative errno. Once ENOUGH tasks were spent and there is a candidate, only returns 0. */
+ * or a negative errno. After ENOUGH tasks, if some candidate fits already, returns 0 without trying. */
 static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
     if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
@@ -212,8 +212,8 @@ static int attempt(struct pipeline_search *s, const struct candidate *c)
     return e;
 }
 
-/* Returns how long one micro-batch takes in layers [first, last) if they form packs. A pack runs forward
- * twice, because it recomputes S, and backward once. */
+/* Returns how long one micro-batch takes in layers [first, last) if they form packs. A pack runs backward
+ * once and forward twice, because the backward pass repeats the forward pass. */
 static uint64_t pack_ns(const struct pipeline_search *s, uint32_t first, uint32_t last)
 {
     uint64_t sum = 0;
@@ -267,8 +267,8 @@ static void cut_by_quota(const struct pipeline_search *s, const struct candidate
     starts[c->packs] = c->fused;
 }
 
-/* Cuts the layers before c->fused into at most c->packs packs. Cuts them in two ways, and keeps the one in
- * which the busiest device has less to do. */
+/* Cuts the layers before c->fused into at most c->packs packs. Makes two different divisions, and keeps the
+ * one in which the busiest device has less to do. */
 static void cut_packs(struct pipeline_search *s, struct candidate *c)
 {
     if (c->packs > c->fused)
@@ -309,7 +309,7 @@ static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
             best = f;
         }
         if (fused > packs)
-            /* From here on, a longer fused segment would only increase the longest time. */
+            /* The fused segment is now the longest part. Making it even longer could not help. */
             break;
     }
     c->packs = total - 1;

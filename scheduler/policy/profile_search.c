@@ -17,7 +17,8 @@
 #define LISTED 24 /* outlines in the list */
 /* The search stops after it built this many plans that fit. */
 #define BUILDS 3
-/* The search stops after this many plans that fit, among the outlines that save S on the host. */
+/* The search stops after this many plans that fit, among outlines that save values on the host instead of
+ * recomputing them. */
 #define SAVE_BUILDS 2
 /* Maximum number of times that an outline is made smaller because its plan does not fit. */
 #define SHRINKS   4

@@ -112,7 +112,8 @@ static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step
 static uint64_t best_bound(const struct bound_sizes *s)
 {
     uint64_t p = 0, q = 0;
-    /* Start with a coarse grid. Its step of 1/12 already contains the best rents for the usual optimizers. */
+    /* Start with a coarse grid of rents. The grid has steps of 1/12, and its points include the best rents
+     * for the usual optimizers. */
     try_rents(s, MAX_RENT, UNIT / 12, &p, &q);
     try_rents(s, UNIT / 12, UNIT / 60, &p, &q);
     try_rents(s, UNIT / 60, UNIT / 420, &p, &q);

@@ -26,7 +26,7 @@ struct bound_state {
 struct bound_sizes {
     struct bound_state *states;
     uint32_t n_states;
-    /* Bytes of activations that are written before the turn and read after the turn. */
+    /* Bytes of activations that are written before the moment called the turn and read after it. */
     uint64_t stash;
     /* Memory of all devices together, minus the operands of the task that runs at the turn. */
     uint64_t turn_free_bytes;
@@ -45,7 +45,7 @@ struct bound {
     struct bound_way host;
     /* Bytes of state, if the weights of every layer are updated on a device. */
     struct bound_way device;
-    /* Bytes of state and stash, if each layer is updated where this moves the fewest bytes. */
+    /* Bytes of state and activations, if each layer is updated where this moves the fewest bytes. */
     uint64_t bytes;
 };
 

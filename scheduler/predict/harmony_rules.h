@@ -21,8 +21,8 @@ extern const char *const rules_form_names[RULES_FORM_COUNT + 1]; /* "pp", "dp"; 
 
 /* How the devices share the bandwidth of the host link, and of copies within host memory. */
 enum rules_sharing {
-    /* Each of n busy devices always gets 1/n of the bandwidth, even if the others are idle. Harmony's
-     * simulator does this. */
+    /* Each of n busy devices always gets 1/n of the bandwidth, even while some of them move nothing.
+     * Harmony's simulator does the same. */
     RULES_STATIC,
     /* Transfers that are under way at the same time share the bandwidth equally. A transfer that is alone
      * gets all of it. */

@@ -35,7 +35,7 @@ enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_
 struct sim_result {
     /* Time from the start of the first simulated run to the end of the last. */
     uint64_t total_ns;
-    /* Time that one run takes when runs follow each other. */
+    /* Time of one run of the program in the steady state, when runs follow each other without a pause. */
     uint64_t cycle_ns;
     uint64_t compute_ns[DEVICE_MAX];          /* busy time of the compute stream */
     uint64_t stall_ns[DEVICE_MAX];            /* total_ns - compute_ns */
@@ -44,7 +44,7 @@ struct sim_result {
     /* Time during which each shared resource was what limited the speed of a move or task. */
     uint64_t bound_ns[SHARED_COUNT];
     struct plan_bytes bytes; /* bytes that one run moves */
-    /* Start and end times. Those of instruction i in run r are at index r * n_instrs + i. */
+    /* Start and end time of each instruction. Instruction i of run r is at index r * n_instrs + i. */
     struct plan_span *spans;
     uint32_t runs, n_instrs;
     struct arena *arena; /* owns the spans, and this struct */

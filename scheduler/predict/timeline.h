@@ -57,7 +57,7 @@ struct timeline {
 
 /* The times that timeline_run computes. */
 struct timeline_result {
-    /* Start and end time of each operation. Those of operation i in run r are at index r * n_ops + i. */
+    /* Start and end time of each operation. Operation i of run r is at index r * n_ops + i. */
     struct plan_span *spans;
     /* Per stream: the total time that the stream was busy, over all runs of the program. */
     uint64_t *stream_ns;

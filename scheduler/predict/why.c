@@ -16,8 +16,8 @@
 
 #include "base/arena.h"
 
-/* Compute is the limit if a single device does at least 90% of the compute on the critical path. If several
- * devices take turns on the path, they wait for each other. */
+/* Compute is the limit if the busiest device computes at least 90% as long as all compute on the critical
+ * path takes. Otherwise several devices take turns on the path, and each waits for the others. */
 #define BUSY_SHARE 0.9
 /* Memory is the limit if waiting for free memory takes more than 20% of the cycle. */
 #define MEMORY_WAIT_SHARE 0.2

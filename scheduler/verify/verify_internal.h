@@ -73,7 +73,7 @@ struct name {
     char s[112];
 };
 
-/* Each of these returns a name such as:
+/* Names for use in messages. Each function returns a name like this:
  *
  *     name_tensor  "dW3/r0"
  *     name_instr   "cycle#7 FWD l1 m0 on d0.compute"
@@ -179,8 +179,8 @@ struct verify_segment {
     uint64_t begin, end; /* byte range of the tensor */
     uint64_t version;
     struct verify_event writer; /* the last write */
-    /* Reads since the last write that may be under way at the same time. A read that is done before another
-     * one of them is left out. */
+    /* Reads since the last write. If one of these reads is certainly done before another one starts, only the
+     * later one is kept. */
     event_vec readers;
 };
 

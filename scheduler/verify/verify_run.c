@@ -244,7 +244,8 @@ static void task_write(struct program_run *r, const struct plan_operand *o, cons
     uint64_t version = version_of(r, o->tensor, go->write_version);
     struct verify_copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
     raise_newest(st, o->tensor, version);
-    /* The bytes are at another address, which the read has already reported. Write them there. */
+    /* The bytes are at another address than the operand says. The read has already reported this, so write to
+     * that other address. */
     if (other != NULL)
         copy_fill(st, other, o->begin, o->end, version);
     else
