@@ -308,7 +308,8 @@ struct plan_bytes {
     /* Bytes moved from host to devices, from devices to host, and between devices. */
     uint64_t in, out, peer;
     uint64_t state_in, state_out; /* W, dW, K, B, SUMSQ */
-    /* Bytes of S, of dX, and of X except the X of layer 0. */
+    /* Bytes of activations: inputs of the layers after the first (X), gradients of inputs (dX), and values
+     * saved for the backward pass (S). */
     uint64_t stash_in, stash_out;
     uint64_t data_in, data_out; /* inputs, targets, results, decision, group state */
     /* The part of data_in that belongs to the group state. Every device that updates weights fetches the

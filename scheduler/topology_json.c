@@ -177,7 +177,7 @@ static int read_peers(const struct json *rows, struct topology *t, struct err *e
     return r;
 }
 
-/* Reads the numbers of cores. Refuses a task that uses more cores than the machine has. */
+/* Reads the numbers of cores. It is an error if one task uses more cores than the machine has. */
 static void take_cores(struct json_obj *o, struct topology *t)
 {
     take_small(o, "cores", TOPOLOGY_MAX_CORES, &t->cores);

@@ -102,8 +102,8 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
 /* Rule that decides how long a copy stays on a device after a task has used the copy. */
 enum keep_rule {
-    /* Weights, gradients and buffers stay until their span ends. All other copies stay until the device's
-     * next item ends. */
+    /* Weights, gradients and buffers stay until their span (one pass of a pack) ends. All other copies stay
+     * until the device's next item (one micro-batch's pass) ends. */
     KEEP_UNIT,
     /* Every copy stays until its last use. Weights, optimizer state and buffers (W, K, B) also stay on the
      * device across cycles. */
@@ -123,10 +123,11 @@ struct knobs {
     /* KEEP_UNIT only: whether to fill free memory with copies that would otherwise be dropped and fetched
      * again. */
     bool retain;
-    /* Number of spans by which weights are fetched before their use and gradients are dropped after it. */
+    /* Number of spans by which weights are fetched earlier than needed, and by which gradients are dropped
+     * later than possible. Moves then overlap with compute. */
     uint32_t lead_state;
-    /* Number of items by which activations and optimizer state are fetched before their use, and by which
-     * outputs are dropped after it. */
+    /* Number of items by which activations and optimizer state are fetched earlier than needed, and by which
+     * outputs are dropped later than possible. Moves then overlap with compute. */
     uint32_t lead_items;
     /* KEEP_LRU only: whether to use the smallest cache that can hold any one task, instead of the whole
      * device memory. */
@@ -334,8 +335,8 @@ struct candidate {
      * k. */
     const uint32_t *starts;
     uint32_t fused; /* first layer of the fused segment */
-    /* Where backward packs run. If true, they continue round robin over the devices. If false, each pack runs
-     * backward on the device that ran it forward. */
+    /* Where backward packs run. If true, they continue in turn over the devices after the forward packs. If
+     * false, each pack runs backward on the device that ran it forward. */
     bool onward;
     /* Number of waves. Each wave is one part of the batch, which finishes both passes before the next wave
      * starts. */
@@ -413,7 +414,8 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
  * gradient has had enough time to travel between the devices. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
-    /* Time in which the first layer of the list could exchange its gradient with the other devices so far. */
+    /* Time that has passed, so far, for the first layer of the list to exchange its gradient with the other
+     * devices. */
     uint64_t ns;
 };
 

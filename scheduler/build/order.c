@@ -394,7 +394,8 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    /* Add 1, so that the time of a layer is never 0. Otherwise a run of layers could stay empty. */
+    /* Add 1, so that the time of a layer is never 0. Otherwise a group of consecutive layers could stay
+     * empty. */
     return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1;
 }
 

@@ -24,8 +24,8 @@
 
 /* ---- units ---- */
 
-/* Returns whether copies of a tensor kind stay on the device for a whole span. Copies of all other kinds stay
- * only for an item. */
+/* Returns whether copies of this kind stay on the device for a whole span, which is one pass of a pack. All
+ * other copies stay only for an item, which is one micro-batch's pass. */
 static bool by_span(enum tensor_kind k)
 {
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
@@ -83,7 +83,7 @@ uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint3
 }
 
 /* Returns the slot where a segment should be dropped. If the segment's value is spilled or sent, the drop
- * comes some units later, so that no task has to wait for this move. */
+ * comes some spans or items later, so that no task has to wait for this move. */
 static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
 {
     const struct segment *s = &r->d->segments.at[seg];

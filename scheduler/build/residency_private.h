@@ -43,8 +43,8 @@ enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH,
 struct entry {
     uint32_t slot;
     enum entry_class cls;
-    /* Decides the sequence of entries of the same class in a slot. For a fetch, this is the position of the
-     * first use. */
+    /* The order among entries of the same class and slot: lower numbers come first. For a fetch, this is the
+     * position of the task that first uses the copy. */
     uint32_t seq;
     /* The segments from which and to which a move goes. For ENTRY_TASK, `from` is the position of the
      * task. */
@@ -90,7 +90,7 @@ struct residency {
     uint32_t *use_first;
     VEC(struct life) lives;
     VEC(struct entry) entries;
-    /* Direct sends so far of activations of the same layer and tensor kind as the one being planned. */
+    /* Direct sends that are planned so far, for activations of the current layer and tensor kind. */
     VEC(struct direct_send) direct;
     tensor_id direct_base;    /* first tensor of that layer and kind */
     const gap_list *retained; /* gaps to close; may be NULL */

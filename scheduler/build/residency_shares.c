@@ -80,11 +80,11 @@ static void fetch_piece(struct shared_tensor *s, uint32_t seg, uint32_t pos, str
 /* A round: the copies of W or B that all devices have for one pass. Element i of each array belongs to the
  * device that owns share i. */
 struct round {
-    /* The device's copy in this round, or SEGMENT_NONE if the device has none. */
+    /* The device's copy of W or B in this pass, or SEGMENT_NONE if the device has none. */
     uint32_t *segment;
     uint32_t *pos;  /* position of its first use */
     uint32_t *slot; /* slot at which it is created */
-    /* The same device's copy in the previous round, or SEGMENT_NONE if it had none. */
+    /* The same device's copy of W or B in the pass before, or SEGMENT_NONE if it had none. */
     uint32_t *before;
 };
 
@@ -92,14 +92,14 @@ struct round {
 struct rounds {
     VEC(struct round) at;
     uint32_t *count; /* by share: number of rounds begun */
-    /* By share: the segment that the owner of the share has in its latest round. */
+    /* By share: the copy (segment) that the share's owner has in its latest pass. */
     uint32_t *current;
     /* By share: the segment of the piece that stays on its owner. NULL if the layer is not pinned. */
     uint32_t *pinned;
 };
 
-/* Starts the next round of the device that owns `share`, and returns this round. Each device counts its
- * rounds separately, because devices reach a pass at different times. */
+/* Returns the next round, which is the set of copies for one pass, of the device that owns `share`. Each
+ * device counts its rounds separately, because devices reach a pass at different times. */
 static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share)
 {
     uint32_t k = rs->count[share]++;
@@ -115,8 +115,8 @@ static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint
     return &rs->at.at[k];
 }
 
-/* Plans a read of W or B by a task. The task uses the device's current copy. If that copy does not stay long
- * enough, the device starts its next round. */
+/* Plans a read of W or B by a task. The task uses the device's current copy. If that copy has been dropped,
+ * the device gets a new copy, together with the other devices. */
 static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
@@ -158,7 +158,7 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct us
     residency_spill(r, seg, u->pos, u->of);
 }
 
-/* Makes all devices create their copies of a round as early as the first device needs its copy, so that they
+/* Makes all devices create their copies for a pass as early as the first device needs its copy, so that they
  * can send pieces to each other. A device that still uses its previous copy starts later. */
 static void begin_together(struct shared_tensor *s, struct round *round)
 {
@@ -177,7 +177,7 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Adds the moves of a round: each owner sends its piece of the tensor to all other devices. A device that
+/* Adds the moves for one pass: each owner sends its piece of the tensor to all other devices. A device that
  * would get a piece too late fetches the piece from the host instead. */
 static void gather(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
@@ -207,8 +207,8 @@ static void gather(struct shared_tensor *s, const struct rounds *rs, const struc
     }
 }
 
-/* Adds the moves of a round in which every device fetches the whole tensor from the host. This is necessary
- * if some device has no copy in the round, because then one piece has no sender. */
+/* Adds fetches by which every device gets the whole tensor from the host. This is necessary if some device
+ * has no copy for this pass, because then it cannot send its piece. */
 static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -294,7 +294,8 @@ static void settle_sum(struct shared_tensor *s, const struct value *v, struct sh
     }
     sum->segment = residency_segment(r, s->tensor, device, u->pos, u->of);
     put(r, slot_after(v->produced), ENTRY_SEND, s->tensor, v->producer, sum->segment, u->of);
-    /* The sender's copy must stay until the send is done. Setting `produced` makes its drop wait. */
+    /* The sender's copy must stay until the send is done. Setting life->produced makes the drop of this copy
+     * wait for the send. */
     struct life *life = &r->lives.at[v->producer];
     if (life->produced == PLAN_NONE || life->produced < v->produced)
         life->produced = v->produced;

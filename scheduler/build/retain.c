@@ -37,8 +37,8 @@
 
 /* A gap as an interval of stretches. */
 struct interval {
-    /* The gap covers the stretches from `from` to `to` - 1. If to <= from, the gap crosses the end of the
-     * cycle. */
+    /* The gap covers the stretches (ranges of positions) from `from` to `to` - 1. If to <= from, the gap
+     * crosses the end of the cycle. */
     uint32_t from, to;
     uint64_t bytes, gain;
     uint32_t gap; /* index in the caller's list */
@@ -50,7 +50,7 @@ struct interval {
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
-    /* Per stretch: number of bytes that are free if no copy is retained. */
+    /* Per stretch, which is a range of positions: number of bytes that are free if no copy is retained. */
     uint64_t *free_bytes;
     /* Per node of the tree: the smallest number of free bytes in any stretch below the node. */
     uint64_t *tree;
@@ -77,8 +77,8 @@ static void tree_build(struct packing *p)
     memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
 }
 
-/* Returns the smallest number of free bytes in any of the stretches [from, to). Looks only below `node`,
- * which covers the stretches [low, high). */
+/* Returns the smallest number of free bytes in any of the stretches [from, to). Looks only at the part of the
+ * tree below `node`, which covers the stretches [low, high). */
 static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                            uint32_t to)
 {
@@ -289,8 +289,8 @@ static void push_all(struct packing *p, struct interval **by_worth)
 
 /* ---- copies of equal size: negative cycles ---- */
 
-/* The search for a negative cycle with the Bellman-Ford algorithm. The nodes are the ends of stretches:
- * stretch i is an edge between node i and node i + 1. */
+/* The search for a negative cycle with the Bellman-Ford algorithm. The graph has a node before, between and
+ * after the stretches, so stretch i is an edge between node i and node i + 1. */
 struct cycles {
     struct packing *p;
     int64_t *distance;

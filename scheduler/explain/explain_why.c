@@ -140,8 +140,8 @@ void plan_why_json(const struct why_report *r, struct strbuf *out)
         add_json_what_if(out, "one_more_gb", &r->memory);
         add_json_what_if(out, "one_more_device", &r->device);
     }
-    /* Leaving out the decision cannot make a plan slower. If the plan without it is slower here, the search
-     * only missed a better plan, so report that the decision costs 0 seconds. */
+    /* Leaving out the decision cannot really make a plan slower. If the plan without a decision seems slower,
+     * the search has only missed a better plan, so report that the decision costs 0 seconds. */
     if (r->asked && r->decision && r->plain.fits)
         strbuf_addf(out, ",\"clipping_s\":%.9g",
                     y->cycle_ns > r->plain.cycle_ns ? (double)(y->cycle_ns - r->plain.cycle_ns) * 1e-9 : 0.0);

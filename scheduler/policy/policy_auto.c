@@ -397,7 +397,7 @@ static int try_short_fused(struct pipeline_search *s)
     return 0;
 }
 
-/* Tries a candidate whose backward packs continue round robin over the devices, instead of returning to the
+/* Tries a candidate whose backward packs continue in turn over the devices, instead of returning to the
  * device of the forward pass. */
 static int try_onward(struct pipeline_search *s)
 {

@@ -44,7 +44,8 @@ static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_
 
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
 {
-    /* A further variant is worth trying only with fewer packs than this number, because it overlaps less. */
+    /* The number of packs that the best variant so far needs. A variant with less overlap is worth trying
+     * only with fewer packs. */
     uint32_t packs = r->train->n_layers + 1;
     for (size_t i = 0; i < N_VARIANTS && packs > 1; i++) {
         struct candidate c;

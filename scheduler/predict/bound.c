@@ -67,8 +67,9 @@ static uint64_t excess(uint64_t a, uint64_t b)
 
 /* ---- choosing the rents ---- */
 
-/* Returns the smallest possible sum of moved bytes and rent for some layers. Takes the lesser of two cases:
- * all these layers are updated on the host, or all on the device. */
+/* Returns the smallest possible sum of moved bytes and rent for some layers, where rent is a price for bytes
+ * that stay on a device. Takes the lesser of two cases: all these layers are updated on the host, or all on
+ * the device. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =
@@ -79,8 +80,8 @@ static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
     return host < device ? host : device;
 }
 
-/* Returns the lower bound on moved bytes that follows from the rents `p` and `q`, in units of 1/UNIT byte.
- * The result may be negative, which means that these rents give no bound. */
+/* Returns the lower bound on moved bytes that follows if a byte on a device costs rent `p` at the turn and
+ * `q` at the end. The unit is 1/UNIT byte. A negative result means that these rents give no bound. */
 static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
     bounded_poll_steps(s->n_states);

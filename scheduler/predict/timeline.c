@@ -210,8 +210,8 @@ static void flow_leave(struct timeline_engine *e, struct sharing_pool *p, uint32
     p->flows[at] = p->flows[--p->n];
 }
 
-/* Gives a flow a new rate from now on. Before that, subtracts the units that it moved at the old rate. Also
- * computes the new end time. */
+/* Gives a flow a new rate from now on. First subtracts what the flow moved at its old rate. Also computes the
+ * new end time. */
 static void set_rate(struct timeline_engine *e, struct timeline_flow *f, uint64_t rate)
 {
     if (rate == f->rate)

@@ -90,8 +90,8 @@ static void drain(struct verify_state *st)
         memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
 }
 
-/* Makes instruction `i` the current one. Joins the clock of the instruction's stream with the clocks of
- * everything it waits for, and counts the instruction itself. */
+/* Makes instruction `i` the current one. The clock of its stream then covers everything that the instruction
+ * waits for, and the instruction itself. */
 static void begin_instr(struct program_run *r, uint32_t i)
 {
     struct verify_state *st = r->st;
