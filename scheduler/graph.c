@@ -21,28 +21,28 @@
 
 #define GRAPH_MAX_BYTES (1ull << 53)
 
-/* The index entry of one kind and layer. It serves a tensor kind and a task kind that have the same
- * number. */
+/* The index entry for kind number k and layer l. The tensor kind and the task kind with the number k share
+ * this entry. */
 struct graph_entry {
-    /* First tensor id, or PLAN_NONE, and the number of consecutive ids. */
+    /* Id of the first tensor, or PLAN_NONE, and the number of tensors. Their ids are consecutive. */
     uint32_t tensor, n_tensors;
     uint32_t task, n_tasks; /* first element and count, in graph_index.tasks */
 };
 
-/* Finds a tensor or task in constant time. The key is its kind, its layer, and its micro-batch or replica. */
+/* Finds a tensor or a task in constant time, by its kind, its layer, and its micro-batch or replica. */
 struct graph_index {
-    /* Indexed by [kind][layer], for tensor kinds and task kinds. */
+    /* Indexed by [kind][layer]. A tensor kind and a task kind with the same number share an entry. */
     struct graph_entry *entries;
     uint32_t *tasks; /* indices in graph.tasks; PLAN_NONE: no such task */
 };
 
-/* A graph under construction, with lists that still grow. */
+/* A graph under construction. Its lists still grow and are copied into the graph at the end. */
 struct builder {
     struct graph *g;
     VEC(struct graph_tensor) tensors;
     VEC(struct graph_task) tasks;
     VEC(struct graph_operand) operands;
-    /* Per layer: the next layer with the same W, or PLAN_NONE. */
+    /* Per layer: the next layer that uses the same weights W, or PLAN_NONE. */
     uint32_t *next_use;
 };
 
@@ -58,7 +58,8 @@ static bool is_loss(const struct graph *g, uint32_t layer)
 
 /* ---- tensors ---- */
 
-/* Returns whether tensors of this kind belong to no layer. The index lists them under the last layer. */
+/* Returns whether tensors of this kind belong to no particular layer. The index stores such tensors under the
+ * last layer. */
 static bool is_of_no_layer(enum tensor_kind kind)
 {
     return kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION || kind == TENSOR_GROUP;
@@ -74,24 +75,24 @@ static uint32_t replica_micros(const struct graph *g, uint32_t layer)
     return graph_micros(g, layer) / g->n_replicas;
 }
 
-/* Returns the number of rows in one X tensor of a layer. This is the larger micro-batch size of this layer
- * and the one before it. */
+/* Returns the number of rows in one X tensor of a layer. X connects the layer with the layer before it, and
+ * it has the rows of the larger of their two micro-batches. */
 static uint32_t input_rows(const struct graph *g, uint32_t layer)
 {
     uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : 0;
     return own > before ? own : before;
 }
 
-/* Returns the number of pieces in a layer's X. This is the larger of the two neighbouring micro-batch sizes
- * divided by the smaller. */
+/* Returns the number of pieces in one X tensor of a layer. X connects two layers: the larger of their
+ * micro-batch sizes, divided by the smaller, is the number of pieces. */
 static uint32_t input_pieces(const struct graph *g, uint32_t layer)
 {
     uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : own;
     return own > before ? own / before : before / own;
 }
 
-/* Adds `count` tensors of one kind and layer. There is one tensor, one per micro-batch, or one per replica.
- * Adds nothing if `bytes` is 0. */
+/* Adds `count` tensors of one kind for one layer: one per replica, one per micro-batch, or just one,
+ * depending on the kind. Adds nothing if `bytes` is 0. */
 static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t count,
                        uint64_t bytes, uint32_t writes)
 {
@@ -127,8 +128,8 @@ static void add_tensor(struct builder *b, enum tensor_kind kind, uint32_t layer,
                  });
 }
 
-/* Adds all tensors. W, K and B come first, so that their host offsets are the same in every plan of the
- * model. Training and evaluation graphs have the same tensors with the same ids. */
+/* Adds all tensors. W, K and B come first, so that their offsets in host memory are the same in every plan of
+ * the model. Training and evaluation graphs have the same tensors with the same ids. */
 static void add_tensors(struct builder *b, bool decision, uint64_t group_bytes)
 {
     struct graph *g = b->g;
@@ -179,8 +180,8 @@ static void add_operand(struct builder *b, enum tensor_kind kind, uint32_t layer
     b->tasks.at[b->tasks.n - 1].n_operands++;
 }
 
-/* Adds X or dX of layer `of` as an operand of a task of layer `user`. If micro-batches of `user` have fewer
- * rows than the tensor, the operand is one piece of the tensor. */
+/* Adds X or dX of layer `of` as an operand of a task of layer `user`. If the tensor has more rows than a
+ * micro-batch of `user`, the task uses only one piece of the tensor. */
 static void add_input(struct builder *b, enum tensor_kind kind, uint32_t of, uint32_t user, uint32_t micro,
                       enum access access)
 {
@@ -203,8 +204,8 @@ static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, u
     add_operand(b, kind, layer, micro, ACCESS_READ, version, 0, false);
 }
 
-/* Adds an operand that the task writes. S and both kinds of workspace are optional: a FWD writes either S and
- * TENSOR_ROOM, or TENSOR_WORK. */
+/* Adds an operand that the task writes. S and both kinds of workspace are optional, because a FWD either
+ * saves S and works in TENSOR_ROOM, or saves nothing and works in TENSOR_WORK. */
 static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
     bool optional = kind == TENSOR_S || kind == TENSOR_ROOM ||
@@ -270,8 +271,8 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_write(b, TENSOR_SCRATCH, l, j);
 }
 
-/* Makes the current task read the dW of every layer that uses this layer's W. The layers are in ascending
- * order. */
+/* Makes the current task read the gradient dW of every layer that uses the weights of `layer`. The layers
+ * come in ascending order. */
 static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
@@ -279,7 +280,7 @@ static void read_gradients(struct builder *b, uint32_t layer)
         add_read(b, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
 }
 
-/* Adds the RED tasks, which add the dW of the other replicas to the dW of replica 0. */
+/* Adds the RED tasks, which add the gradients dW of all further replicas to the dW of replica 0. */
 static void add_reductions(struct builder *b)
 {
     struct graph *g = b->g;
@@ -304,7 +305,8 @@ static void add_norms(struct builder *b)
     }
 }
 
-/* Adds the DECIDE task. If gradients do not decide about the step, GROUP is its only operand. */
+/* Adds the DECIDE task. It reads the squared norms of all gradients, if there are any. Otherwise GROUP is its
+ * only operand. */
 static void add_decide(struct builder *b)
 {
     struct graph *g = b->g;
@@ -338,8 +340,9 @@ static uint32_t common_divisor(uint32_t a, uint32_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* Adds all tasks. FWD and BWD tasks are added in blocks, and each block has whole micro-batches of every
- * layer. If all layers have the same rows, a block is one micro-batch. */
+/* Adds all tasks. FWD and BWD tasks are added block by block. A block is the smallest number of rows that
+ * contains whole micro-batches of every layer. If all layers have the same rows, a block is one
+ * micro-batch. */
 static void add_tasks(struct builder *b)
 {
     struct graph *g = b->g;
@@ -405,7 +408,8 @@ static int check_chain(const struct graph_config *c, struct err *err)
     return r < 0 ? r : check_replicas(c->n_micro, c->n_replicas, err);
 }
 
-/* Checks the sizes of one layer. Also catches overflow, because sizes saturate far above the limit. */
+/* Checks that the sizes of one layer are within the limits. This also finds overflow, because a size that
+ * would overflow is set to a value far above the limit. */
 static int check_layer_size(const struct layer *l, uint32_t rows, struct err *err)
 {
     struct layer_sizes s;
@@ -424,8 +428,8 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
     return 0;
 }
 
-/* Adds the bytes of a layer to *total and checks the sum. Sets `first_trained` at the first layer with
- * weights. */
+/* Adds the bytes of a layer to *total and checks that the sum is within the limit. Sets `first_trained` when
+ * it meets the first layer with weights. */
 static int account_layer(struct graph *g, uint32_t l, uint64_t *total, struct err *err)
 {
     const struct graph_layer *gl = &g->layers[l];
@@ -475,7 +479,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
         gl->type = is_loss(g, l) ? "loss" : "layer";
         gl->size =
             (struct layer_sizes){.w = t->layers[l].w, .x = at.x, .s = at.s, .scratch_fwd = at.fwd_work};
-        /* Round the sizes up, so that all pieces are equal. */
+        /* Round the size of X up to a multiple of the number of pieces, so that all pieces have equal
+         * sizes. */
         uint32_t pieces = input_pieces(g, l);
         gl->size.x = input_rows(g, l) > gl->rows ? at.x * pieces : (at.x + pieces - 1) / pieces * pieces;
         gl->k_bytes = t->layers[l].k;
@@ -493,7 +498,7 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
     return 0;
 }
 
-/* Allocates an empty index with one entry for every kind and layer. */
+/* Allocates an index with one empty entry for every combination of kind and layer. */
 static void new_index(struct graph *g)
 {
     struct graph_index *index = arena_alloc(g->arena, sizeof *index);
@@ -531,12 +536,12 @@ static struct graph *new_graph(uint32_t n_layers, uint32_t rows, uint32_t n_micr
     return g;
 }
 
-/* Links each layer that has a W with the layers tied to it, in ascending order. The links are in
- * `next_use`. */
+/* Links each layer that owns weights with the layers that are tied to it, in ascending order. The links are
+ * stored in `next_use`. */
 static void link_uses(struct builder *b)
 {
     const struct graph *g = b->g;
-    /* Per owner: the last layer that has been linked so far. */
+    /* Per layer that owns weights: the last layer linked to it so far. */
     uint32_t *last = xmalloc(g->n_layers * sizeof *last);
     b->next_use = xmalloc(g->n_layers * sizeof *b->next_use);
     for (uint32_t l = 0; l < g->n_layers; l++) {
@@ -550,7 +555,7 @@ static void link_uses(struct builder *b)
     xfree(last);
 }
 
-/* Adds the tensors and tasks to a graph that already has its layers. */
+/* Adds the tensors and the tasks to a graph whose layers are already described. */
 static void fill_graph(struct graph *g, bool decision, uint64_t group_bytes)
 {
     struct builder b = {.g = g};
@@ -597,8 +602,8 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
     return r;
 }
 
-/* Checks that every micro-batch size divides the rows of a replica. Of two neighbouring sizes, one must
- * divide the other. */
+/* Checks that every layer's micro-batch size divides the rows of a replica, and that, of the sizes of two
+ * neighbouring layers, one divides the other. */
 static int check_sizes(const struct table *t, const struct graph_sizes *s, struct err *err)
 {
     uint32_t replicas = s->replicas > 0 ? s->replicas : 1, most = 0;

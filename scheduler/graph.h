@@ -47,18 +47,21 @@
 #include "kernels/layer.h"
 #include "scheduler/plan.h"
 
-/* One tensor of the graph. Its index in graph.tensors is its id, here and in all plans of this graph. */
+/* One tensor of the graph. The tensor's id is its index in graph.tensors. All plans of this graph use the
+ * same ids. */
 struct graph_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
-    /* Number of equal pieces that tasks read or write separately. 1 if tasks use the whole tensor. */
+    /* Number of equal pieces that tasks read or write one at a time. It is 1 if every task uses the whole
+     * tensor. */
     uint32_t pieces;
     uint32_t writes_per_step;
-    /* Whether the tensor keeps its value after the step, like W, K, B and GROUP. */
+    /* Whether the tensor keeps its value from one training step to the next, like weights and optimizer
+     * state. Activations do not. */
     bool persistent;
-    /* Whether the training loop uses the tensor on the host. The loader writes X of layer 0 and TARGET, and
-     * the trainer reads RESULT and DECISION. Such a tensor has PLAN_RING host slots. */
+    /* Whether code outside the plan uses the tensor on the host: the loader writes X of layer 0 and TARGET,
+     * and the trainer reads RESULT and DECISION. An external tensor has PLAN_RING host slots. */
     bool external;
 };
 
@@ -66,22 +69,24 @@ struct graph_tensor {
 struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
-    /* Whether an instruction may omit this write. A FWD writes either TENSOR_S and TENSOR_ROOM, or
-     * TENSOR_WORK. A REC may omit any of its writes. */
+    /* Whether an instruction may leave this write out. A FWD writes either TENSOR_S and TENSOR_ROOM, or
+     * TENSOR_WORK. A REC may leave out any of its writes. */
     bool optional;
-    /* Version that READ and RW must see, counted within the step. */
+    /* READ and RW only: the version that the tensor must have, as a number of writes within the training
+     * step. */
     uint32_t read_version;
-    /* Version that WRITE and RW make, counted within the step. */
+    /* WRITE and RW only: the version that the tensor gets, as a number of writes within the training step. */
     uint32_t write_version;
-    /* Byte range of the tensor: one piece, or the whole tensor. */
+    /* The bytes of the tensor that the task uses: one piece, or the whole tensor. */
     uint64_t begin, end;
 };
 
-/* The places where a task may run. FWD and BWD need a device, and DECIDE needs the host. RED, NORM and UPD
- * can run on either. */
+/* Where a task may run. FWD and BWD need a device (PLACE_DEVICE), and DECIDE needs the host (PLACE_HOST).
+ * RED, NORM and UPD can run on a device or on the host (PLACE_ANY). */
 enum task_place { PLACE_DEVICE, PLACE_HOST, PLACE_ANY };
 
-/* One task of the step. REC is not among them, because it is a FWD that a plan repeats. */
+/* One task of a training step. The graph has no REC tasks, because a REC is only a FWD that a plan runs a
+ * second time. */
 struct graph_task {
     enum instr_kind kind; /* FWD, BWD, RED, NORM, DECIDE or UPD */
     uint32_t layer, micro, replica;
@@ -89,39 +94,44 @@ struct graph_task {
     uint32_t operand, n_operands; /* first operand and count, in graph.operands */
 };
 
-/* What planning needs to know about one layer: its sizes, and the work for one micro-batch. */
+/* What planning needs to know about one layer: the sizes of its tensors, and the work of one micro-batch. */
 struct graph_layer {
-    /* Name of the layer type for messages, such as "dense". */
+    /* Name of the layer's type, such as "dense", for messages. */
     const char *type;
     uint32_t rows; /* rows of a micro-batch */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
-    /* Whether the layer uses the W of the earlier layer `owner`. A tied layer has its own dW, but no W, no K
-     * and no update. The owner's NORM and UPD add up all these dW. */
+    /* Whether the layer uses the weights W of the earlier layer `owner`. A tied layer has its own gradient
+     * dW, but no W, no K and no update. The owner's NORM and UPD add up the gradients of all layers that use
+     * W. */
     bool tied;
-    /* Tied layers only: the layer that has the W. */
+    /* Tied layers only: the layer that owns the weights W. */
     uint32_t owner;
-    /* Whether this is a loss that computes RESULT in its BWD. In training, its FWD only reads X. */
+    /* Whether this is a loss layer that computes RESULT in its backward task. In training, its forward task
+     * then only reads X. */
     bool loss_in_bwd;
     struct layer_cost cost; /* per micro-batch */
 };
 
-/* The graph of one step, for training or for evaluation. It does not change once built. The caller frees it
- * with graph_destroy. */
+/* The graph of one training step, or of one evaluation. It does not change once it is built. The caller frees
+ * the graph with graph_destroy. */
 struct graph {
     uint32_t n_layers, n_replicas;
-    /* Number of rows in a micro-batch. If the layers differ, this is the smallest number. */
+    /* Number of rows in a micro-batch. If layers have micro-batches of different sizes, this is the
+     * smallest. */
     uint32_t rows;
-    /* Number of micro-batches of size `rows` in a step, over all replicas. */
+    /* Number of micro-batches with `rows` rows in a training step, counting all replicas. */
     uint32_t n_micro;
-    /* First layer with a W, where the backward pass ends. `n_layers` if no layer has a W. */
+    /* The first layer that has weights W. The backward pass ends there, because no earlier layer needs
+     * gradients. Equal to `n_layers` if no layer has weights. */
     uint32_t first_trained;
-    /* Whether this graph is for training. An evaluation graph has only the forward pass. */
+    /* Whether the graph is for training. An evaluation graph has only the tasks of the forward pass. */
     bool training;
-    /* Whether gradients decide about the step, by clipping or by skipping non-finite steps. If so, every UPD
-     * waits for all gradients. */
+    /* Whether the gradients influence the update: they may be clipped, or a step with infinite or NaN
+     * gradients may be skipped. If so, every UPD must wait for all gradients. */
     bool decision;
-    /* Whether the graph has a GROUP tensor and, in training, a DECIDE task. */
+    /* Whether the graph has a GROUP tensor. In training, it then also has a DECIDE task, which writes this
+     * tensor. */
     bool has_group;
     struct graph_layer *layers;
     struct graph_tensor *tensors;
@@ -132,18 +142,19 @@ struct graph {
     struct arena *arena;       /* owns all arrays, and this struct */
 };
 
-/* The input of graph_build: a model, its optimizer, and the division of a step. */
+/* The input of graph_build: a model, its optimizer, and how a training step is divided into micro-batches. */
 struct graph_config {
     const struct model *model;
-    /* The optimizer, which determines the sizes of K and GROUP. If its `clip` is greater than 0, gradients
-     * decide about the step. */
+    /* The optimizer, which determines the sizes of K and GROUP. If optimizer.clip is greater than 0, every
+     * update waits for the norm of all gradients. */
     const struct optimizer *optimizer;
     uint32_t rows;    /* rows of a micro-batch */
     uint32_t n_micro; /* micro-batches of a step */
-    /* Number of replicas, which must divide `n_micro`. 0 means 1. */
+    /* Number of replicas. It must divide `n_micro`. 0 means one replica. */
     uint32_t n_replicas;
     bool training;
-    /* Whether steps with non-finite gradients are skipped. If true, gradients decide about the step. */
+    /* Whether to skip the update of a step whose gradients are infinite or NaN. If true, every update waits
+     * for all gradients. */
     bool skip_nonfinite;
 };
 
@@ -156,54 +167,59 @@ struct graph_sizes {
     const uint32_t *rows; /* per layer: rows of a micro-batch */
 };
 
-/* Builds the graph of a model that is known only by its profile table. The graph is for planning only: it has
- * no decision and no targets. Returns -EINVAL if the sizes do not divide the batch or each other. */
+/* Builds the graph of a model that is known only by its profile table. The graph serves only for planning, so
+ * it has no decision and no targets. Returns -EINVAL if the micro-batch sizes do not divide the batch or each
+ * other. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);
 
-/* Builds a graph from a profile table, with one replica. The micro-batches of every layer have `micro_batch`
- * rows. Returns the same errors as graph_build_sizes. */
+/* Builds a graph with one replica from a profile table. Every layer has micro-batches of `micro_batch` rows.
+ * Returns the same errors as graph_build_sizes. */
 int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
                       struct graph **ret, struct err *err);
 
-/* Maximum number of FWD and BWD tasks in a step. At this limit, on a few devices, planning takes a few
- * seconds and about 2 GB of memory. */
+/* Maximum number of FWD and BWD tasks in a training step. A graph of this size takes a few seconds and about
+ * 2 GB of memory to plan, on a few devices. */
 #define GRAPH_MAX_TASKS (1u << 18)
 
 /* Builds the graph of a model. Training and evaluation graphs have the same tensors with the same ids.
- * Returns -EINVAL if the chain is empty or ill-formed, or needs more than GRAPH_MAX_TASKS tasks. Returns
- * -EOVERFLOW if the tensors exceed 2^53 bytes. */
+ * Returns -EINVAL if the model has no layers, is not a valid chain, or needs more than GRAPH_MAX_TASKS tasks.
+ * Returns -EOVERFLOW if all tensors together exceed 2^53 bytes. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
 
-/* Builds only the layers of a graph, without tensors and tasks. Returns the same errors as graph_build. */
+/* Builds a graph that has only its layers, without tensors and tasks. Returns the same errors as
+ * graph_build. */
 int graph_describe(const struct graph_config *config, struct graph **ret, struct err *err);
 
-/* Frees a graph. Does nothing when `g` is NULL. */
+/* Frees a graph and everything in it. Does nothing if `g` is NULL. */
 void graph_destroy(struct graph *g);
 
-/* Returns whether the layer has an UPD task. If gradients decide about the step, it also has a NORM task. */
+/* Returns whether the graph has an UPD task for `layer`. In a graph with a decision, such a layer also has a
+ * NORM task. */
 static inline bool graph_updates(const struct graph *g, uint32_t layer)
 {
     return g->layers[layer].size.w > 0 && !g->layers[layer].tied;
 }
 
-/* Returns the number of micro-batches of a layer, over all replicas. */
+/* Returns how many micro-batches pass through `layer` in one training step, counting all replicas. */
 static inline uint32_t graph_micros(const struct graph *g, uint32_t layer)
 {
     return (uint32_t)((uint64_t)g->rows * g->n_micro / g->layers[layer].rows);
 }
-/* Returns the replica that computes micro-batch `micro` of a layer. */
+/* Returns the number of the replica that computes micro-batch `micro` of `layer`. */
 static inline uint32_t graph_replica(const struct graph *g, uint32_t layer, uint32_t micro)
 {
     return micro / (graph_micros(g, layer) / g->n_replicas);
 }
 
-/* Returns the id of a tensor, or PLAN_NONE if there is none. `which` is the replica of a dW, the micro-batch
- * of tensors such as X, and PLAN_NONE otherwise. For a tied layer, W is the owner's W. */
+/* Returns the id of a tensor, or PLAN_NONE if there is no such tensor. `which` is the replica for a dW, the
+ * micro-batch for kinds that have one, such as X, and PLAN_NONE otherwise. For a tied layer, W is the owner's
+ * W. */
 tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t which);
 
-/* Returns the index of a task in graph.tasks, or PLAN_NONE if there is none. `which` is the micro-batch of a
- * FWD or BWD, the replica of a RED, and PLAN_NONE otherwise. For REC, returns the FWD that it repeats. */
+/* Returns the index of a task in graph.tasks, or PLAN_NONE if there is no such task. `which` is the
+ * micro-batch for FWD and BWD, the replica for RED, and PLAN_NONE otherwise. For REC, returns the FWD that
+ * the REC repeats. */
 uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t which);
 
 #endif

@@ -11,48 +11,52 @@
 
 struct machine {
     uint32_t n_devices;
-    /* Number of bytes of each device that the job may use. */
+    /* Number of bytes of each device's memory that the job may use. */
     uint64_t capacity_bytes[DEVICE_MAX];
     /* Number of bytes of host memory that the job may use. */
     uint64_t host_bytes;
     uint64_t host_taken_bytes; /* part of host_bytes not available to plans */
-    /* Rate of one link, from the host to a device. */
+    /* Rate at which one device receives bytes from the host over its link. */
     uint64_t link_bytes_per_s;
-    /* Rate of one link, from a device to the host. 0 means the same as `link_bytes_per_s`. */
+    /* Rate at which one device sends bytes to the host over its link. 0 means the same as
+     * `link_bytes_per_s`. */
     uint64_t link_out_bytes_per_s;
-    /* Total rate from the host to all devices. 0 means no limit. */
+    /* Total rate from the host to all devices together. 0 means that only the single links limit the rate. */
     uint64_t all_links_bytes_per_s;
-    /* Total rate from all devices to the host. 0 means the same as from the host. */
+    /* Total rate from all devices together to the host. 0 means the same as `all_links_bytes_per_s`. */
     uint64_t all_links_out_bytes_per_s;
-    /* Rate between two devices. One device cannot send or receive faster than this in total. */
+    /* Rate of a transfer between two devices. It also limits what one device can send, or receive, in
+     * total. */
     uint64_t peer_bytes_per_s;
-    /* Whether transfers between devices use the host links and share their bandwidth. */
+    /* Whether transfers between two devices go over the links to the host and take bandwidth from other
+     * transfers there. */
     bool peers_by_link;
     uint64_t device_flops_per_s;
     uint64_t device_bytes_per_s; /* memory bandwidth of a device */
-    /* Memory bandwidth of the host, for host tasks. */
+    /* Rate at which tasks on the host read and write host memory. */
     uint64_t host_bytes_per_s;
-    /* Host memory bandwidth that updates and transfers share. 0 means that they share no limit. */
+    /* Rate of host memory that updates on the host and transfers have to share. 0 means that they do not slow
+     * each other down. */
     uint64_t host_shared_bytes_per_s;
     uint64_t launch_ns; /* fixed cost of one instruction */
 
     /* Cores, for virtual devices only: */
-    /* Number of cores that tasks and transfers share. 0 means that they share no limit. */
+    /* Number of cores that tasks and transfers have to share. 0 means that cores limit nothing. */
     uint32_t cores;
-    /* Number of cores that one device task uses when it runs alone. 0 if it uses none. */
+    /* Number of cores that one task on a device uses when nothing else runs. 0 if it uses none. */
     uint32_t device_cores;
-    /* Number of cores that one host task uses when it runs alone. 0 if it uses none. */
+    /* Number of cores that one task on the host uses when nothing else runs. 0 if it uses none. */
     uint32_t host_cores;
-    /* Rate at which one core copies bytes. 0 if transfers need no core. */
+    /* Rate at which one core copies bytes. 0 means that transfers use no core. */
     uint64_t core_copy_bytes_per_s;
 };
 
-/* Sets the rates of a typical GPU server, for rates that were not measured. The caller must then set
- * `n_devices`, the capacities and `host_bytes`. */
+/* Sets all rates to those of a typical GPU server, for use where nothing was measured. The caller must then
+ * set `n_devices`, the capacities and `host_bytes`. */
 void machine_init_cuda(struct machine *m);
 
-/* Sets `m` to `n_devices` virtual cpu devices of `capacity_bytes` each. The rates are fixed and not measured,
- * so that plans are the same on every computer. */
+/* Sets `m` to `n_devices` virtual cpu devices with `capacity_bytes` of memory each. The rates are fixed
+ * figures and not measured, so that every computer makes the same plan. */
 void machine_init_cpu(struct machine *m, uint32_t n_devices, uint64_t capacity_bytes, uint64_t host_bytes);
 
 #endif

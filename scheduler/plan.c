@@ -1,8 +1,8 @@
-/* Implements plan.h: names the enum values, compares two plans, and counts the bytes moved and the bytes
- * alive.
+/* Implements plan.h: the names of enum values, the comparison of two plans, and the counts of bytes that are
+ * moved and of bytes that are in use.
  *
  * Dumps, traces, JSON and the verifier's messages all use the short names of tensor kinds below.
- */
+ *  */
 #include "scheduler/plan.h"
 
 #include <stdlib.h>
@@ -49,7 +49,8 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t)
     case TENSOR_DECISION:
     case TENSOR_GROUP:
         return BYTES_DATA;
-    /* The loader fills the input of the first layer. */
+    /* The loader fills the input of layer 0 in every step, so this input counts as data. The inputs of later
+     * layers count as stash, because the step itself makes them. */
     case TENSOR_X:
         return t->layer == 0 ? BYTES_DATA : BYTES_STASH;
     case TENSOR_DX:
@@ -101,7 +102,7 @@ void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_byt
         count_instr(p, prog, &prog->instrs[i], ret);
 }
 
-/* A move counts for the device of its stream. For a SEND, this is the sender. */
+/* Counts each move for the device whose stream runs the move. A SEND runs on a stream of the sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret)
 {
@@ -131,7 +132,8 @@ static bool operands_equal(const struct plan_operand *a, const struct plan_opera
            a->addr == b->addr && a->access == b->access;
 }
 
-/* Compares the operands and waits of two instructions. Their positions in the arrays do not matter. */
+/* Returns whether two instructions are equal, including their operands and waits. It does not matter where
+ * the programs store these operands and waits. */
 static bool instrs_equal(const struct plan_program *pa, const struct plan_instr *a,
                          const struct plan_program *pb, const struct plan_instr *b)
 {
@@ -190,15 +192,16 @@ bool plan_equal(const struct plan *a, const struct plan *b)
     return true;
 }
 
-/* A copy of a tensor or of a part of it, for plan_live_peak. A device may have several copies of one tensor,
- * so `base` tells them apart. */
+/* A copy of a tensor, or of a part of a tensor, for plan_live_peak. A device may have several copies of a
+ * tensor. They differ in `base`. */
 struct live_copy {
     uint32_t device;
     tensor_id tensor;
-    /* Address that byte 0 of the tensor has or would have, modulo 2^64. */
+    /* The address that byte 0 of the tensor has in this copy. If the copy lacks byte 0, this is where the
+     * byte would be, modulo 2^64. */
     uint64_t base;
     uint64_t bytes; /* size, rounded up to PLAN_ALIGN */
-    /* Whether the copy is on the device at the current instruction. */
+    /* Whether the copy exists on the device at the current instruction of the walk. */
     bool alive;
 };
 
@@ -214,8 +217,8 @@ static int compare_live(const void *pa, const void *pb)
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* Lists the copies of a program, sorted and without duplicates. A copy has the size of its largest operand.
- * Copies of a tensor at the same address share one entry. */
+/* Lists all copies that a program uses, sorted and without duplicates. Each copy gets the size of its largest
+ * operand. Copies of a tensor that have the same address at different times share one entry. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
 {
     const struct plan_program *prog = &p->programs[k];
@@ -253,8 +256,9 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns an array with the size of each operand's copy. Visits the operands from last to first, because the
- * size is known only at the drop. Leaves in `copies` the size of the first copy at each address. */
+/* Returns an array with the size in bytes of each operand's copy. Visits the operands from last to first,
+ * because the DROP at the end of a copy tells its size. Afterwards, `copies` has the size of the first copy
+ * at each address. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);

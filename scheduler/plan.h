@@ -31,91 +31,102 @@
 
 #include "kernels/device.h"
 
-/* Index of a tensor in plan.tensors. The graph of the same model uses the same index. */
+/* Index of a tensor in plan.tensors. The task graph uses the same index for the same tensor. */
 typedef uint32_t tensor_id;
 
-/* Stands for no layer, no micro-batch, no replica or no tensor. */
+/* Value that stands for "none" where a layer, micro-batch, replica or tensor number is expected. */
 #define PLAN_NONE UINT32_MAX
-/* Location of host memory, in fields that otherwise contain a device number. */
+/* Stands for host memory, in fields that otherwise contain a device number. */
 #define PLAN_HOST UINT32_MAX
-/* Value of `host_offset` for a tensor that is never in host memory. */
+/* Value of plan_tensor.host_offset for a tensor that is never stored in host memory. */
 #define PLAN_NO_HOST UINT64_MAX
-/* Number of host slots of a tensor that the loader fills or the trainer reads. */
+/* Number of host slots of a tensor that the loader fills or the trainer reads. With 2 slots, they can work on
+ * one training step while the devices work on another. */
 #define PLAN_RING 2
-/* Alignment of copies, on devices and in host memory. */
+/* Every copy of a tensor starts at a multiple of this number of bytes, on devices and in host memory. */
 #define PLAN_ALIGN DEVICE_ALIGN
-/* Largest distance of a wait. The executor always has fewer runs in flight. */
+/* Largest distance of a wait, in runs of the program. The executor never has more runs than this in progress
+ * at once. */
 #define PLAN_MAX_DISTANCE 16
 
-/* The purpose of a tensor. In reports, "dW3" is the dW of layer 3, and "X3.1" is the X of layer 3 and
- * micro-batch 1. */
+/* The purpose of a tensor. Reports combine the kind with numbers: "dW3" is the dW of layer 3, and "X3.1" is
+ * the X of layer 3 and micro-batch 1. */
 enum tensor_kind {
     TENSOR_W, /* weights: one per layer */
-    /* Sum of weight gradients: one per layer and replica. */
+    /* dW, the sum of a layer's weight gradients. There is one per layer and replica. */
     TENSOR_DW,
     TENSOR_K, /* optimizer state: one per layer */
-    /* Buffers: one per layer. No task of a step writes them. */
+    /* Buffers, which training steps only read. There is one tensor of buffers per layer. */
     TENSOR_B,
-    /* Input of a layer: one per layer and micro-batch. The loader fills the input of layer 0. */
+    /* X, the input of a layer. There is one per layer and micro-batch. The loader fills the X of layer 0. */
     TENSOR_X,
-    /* Gradient of X: one per layer and micro-batch. */
+    /* dX, the gradient of a layer's input X. There is one per layer and micro-batch. */
     TENSOR_DX,
-    /* Values that a FWD saves for its BWD: one per layer and micro-batch. */
+    /* S, the values that a forward task saves for its backward task. There is one per layer and
+     * micro-batch. */
     TENSOR_S,
-    /* Workspace of a FWD that does not save S: one per layer and micro-batch. */
+    /* Working memory of a forward task that does not save S. There is one per layer and micro-batch. */
     TENSOR_WORK,
-    /* Workspace of a FWD that saves S: one per layer and micro-batch. */
+    /* Working memory of a forward task that saves S. There is one per layer and micro-batch. */
     TENSOR_ROOM,
-    /* Workspace of a BWD: one per layer and micro-batch. */
+    /* Working memory of a backward task. There is one per layer and micro-batch. */
     TENSOR_SCRATCH,
-    /* Targets of the loss: one per micro-batch. The loader fills them. */
+    /* Targets, with which the loss compares the model's output. There is one tensor per micro-batch, filled
+     * by the loader. */
     TENSOR_TARGET,
-    /* A struct step_result: one per micro-batch. The trainer reads it. */
+    /* A struct step_result, which has the loss of a micro-batch. There is one per micro-batch, and the
+     * trainer reads it. */
     TENSOR_RESULT,
-    /* Squared norm of dW, as a double: one per layer. */
+    /* Squared norm of a layer's gradient dW, as a double. There is one per layer. */
     TENSOR_SUMSQ,
-    /* A struct step_decision: one per step. The trainer reads it. */
+    /* A struct step_decision: whether the update of a training step is applied. There is one per step, and
+     * the trainer reads it. */
     TENSOR_DECISION,
-    /* A struct group_state: one per decision group. DECIDE writes it, and UPD reads it. */
+    /* A struct group_state: what all updates of a decision group need, such as the scale of the gradients.
+     * DECIDE writes it, and UPD reads it. */
     TENSOR_GROUP,
     TENSOR_KIND_COUNT
 };
 
-/* One tensor of a step, and its place in host memory. A ring tensor has PLAN_RING host slots, so that the
- * loader can fill one while a step reads another. */
+/* One tensor, and where it is stored in host memory. If the loader or the trainer uses the tensor, it has
+ * PLAN_RING host slots, so that the loader can fill one slot while a training step reads the other. */
 struct plan_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint64_t bytes;
-    /* Offset of slot 0 in the host pool, or PLAN_NO_HOST. */
+    /* Where slot 0 of the tensor begins in the host pool, or PLAN_NO_HOST if the tensor is never on the
+     * host. */
     uint64_t host_offset;
-    /* Number of host slots. Step `s` uses slot s % host_slots. The size of a slot is `bytes`, rounded up to
-     * PLAN_ALIGN. */
+    /* Number of copies in host memory. Training step `s` uses slot s % host_slots. A slot has `bytes` bytes,
+     * rounded up to a multiple of PLAN_ALIGN. */
     uint32_t host_slots;
 };
 
-/* The kind of an instruction. Kinds up to UPD compute. The others move or drop copies. */
+/* The kind of an instruction. The kinds from FWD to UPD are tasks, which compute. The kinds after UPD move or
+ * drop copies. */
 enum instr_kind {
-    /* Forward pass of one micro-batch through one layer. */
+    /* Runs one micro-batch forward through one layer. */
     INSTR_FWD,
-    /* Backward pass of one micro-batch through one layer. Adds the gradient to dW. */
+    /* Runs one micro-batch backward through one layer, and adds the weight gradient to dW. */
     INSTR_BWD,
-    /* Recomputation: repeats a FWD to get its S or its output again. */
+    /* Recomputation: repeats a FWD, because its S or its output was not kept. */
     INSTR_REC,
-    /* Adds the dW of another replica to the dW of replica 0. */
+    /* Reduction: adds the gradient dW of another replica to the dW of replica 0. */
     INSTR_RED,
-    /* Computes SUMSQ of a layer from its complete dW. */
+    /* Computes the squared norm of a layer's gradient (SUMSQ), once dW is complete. */
     INSTR_NORM,
-    /* Computes the step's GROUP on the host, and its DECISION if the graph has one. */
+    /* Computes the new group state (GROUP) on the host. Also computes DECISION, if the graph has this
+     * tensor. */
     INSTR_DECIDE,
-    /* Updates W and K from dW. If there is a GROUP, uses its scale and bias corrections. */
+    /* Updates the weights W and the optimizer state K from the gradient dW. If there is a GROUP tensor,
+     * applies its scale and bias corrections. */
     INSTR_UPD,
     INSTR_FETCH, /* copies from host to device */
     INSTR_SPILL, /* copies from device to host */
     INSTR_SEND,  /* copies from one device to another */
-    /* Copies bytes within a device, from one copy of a tensor to another. */
+    /* Copies bytes within one device, from one copy of a tensor to another copy of the same tensor. */
     INSTR_COPY,
-    /* Ends a copy on a device, so that its addresses can be reused. Moves no bytes. */
+    /* Ends a copy on a device, so that its memory can be used again. Moves no bytes. */
     INSTR_DROP,
     INSTR_KIND_COUNT
 };
@@ -127,19 +138,21 @@ enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_RW = 3, ACCESS_DROP = 4 
 struct plan_operand {
     tensor_id tensor;
     uint32_t loc; /* device number, or PLAN_HOST */
-    /* Byte range of the tensor. The whole tensor is 0..bytes. */
+    /* The bytes of the tensor that the instruction uses. For the whole tensor, these are 0 and the tensor's
+     * size. */
     uint64_t begin, end;
-    /* Address of byte `begin`. On a device, it is the offset in the device's arena. On the host, it is the
-     * offset in slot 0, and the executor adds the offset of the step's slot. */
+    /* Address of byte `begin`. On a device, it counts from the start of the device's arena. On the host, it
+     * is the address in slot 0, to which the executor adds the offset of the slot that the training step
+     * uses. */
     uint64_t addr;
     enum access access;
 };
 
-/* A condition for the start of an instruction: another instruction must be done. It may belong to an earlier
- * run. */
+/* A condition for the start of an instruction: another instruction of the same program must be done, either
+ * in the same run of the program or in an earlier one. */
 struct plan_wait {
     uint32_t instr; /* index in the same program */
-    /* Number of runs back. 0 means the same run. */
+    /* How many runs of the program ago the other instruction ran. 0 means the same run. */
     uint32_t distance;
 };
 
@@ -161,9 +174,9 @@ struct plan_wait {
 struct plan_instr {
     enum instr_kind kind;
     uint32_t stream; /* plan_stream(device, lane), or plan_host_stream */
-    /* PLAN_NONE for numbers that this kind of instruction does not have. */
+    /* The numbers of the task. PLAN_NONE where this kind of instruction has no such number. */
     uint32_t layer, micro, replica;
-    /* Step within the cycle, from 0 to plan.steps - 1. */
+    /* Number of the training step within one run of the cycle, from 0 to plan.steps - 1. */
     uint32_t step;
     uint32_t operand, n_operands; /* first operand and count, in plan_program.operands */
     uint32_t wait, n_waits;       /* first wait and count, in plan_program.waits */
@@ -178,8 +191,8 @@ struct plan_instr {
  *     eval   runs the forward pass, from empty devices to empty devices */
 enum program_kind { PROGRAM_ENTRY, PROGRAM_CYCLE, PROGRAM_FLUSH, PROGRAM_EXIT, PROGRAM_EVAL, PROGRAM_COUNT };
 
-/* One program, with its instructions in issue order. Each instruction has its own range of `operands` and of
- * `waits`. */
+/* One program. The instructions are stored in the order in which they are issued. Each instruction has its
+ * own range of `operands` and its own range of `waits`. */
 struct plan_program {
     struct plan_instr *instrs;
     struct plan_operand *operands;
@@ -187,39 +200,40 @@ struct plan_program {
     uint32_t n_instrs, n_operands, n_waits;
 };
 
-/* The start and end time of one instruction. An instruction starts when its waits are done. The simulator
- * predicts spans, and the executor measures them. */
+/* The start and end time of one instruction, which starts when all its waits are done. The simulator predicts
+ * these times, and the executor measures them. */
 struct plan_span {
     uint64_t start_ns, end_ns;
 };
 
-/* A boundary copy: bytes that stay on a device between two runs of the cycle. They are then the newest value
- * of their tensor. */
+/* A boundary copy: bytes that stay on a device from one run of the cycle to the next. At that point, they are
+ * the newest value of their tensor. */
 struct plan_copy {
     tensor_id tensor;
     uint32_t device;
     uint64_t begin, end; /* byte range of the tensor */
-    /* Address of byte `begin` in the device's arena. */
+    /* Address of byte `begin`, counted from the start of the device's arena. */
     uint64_t addr;
 };
 
-/* The memory that a plan uses on one device. */
+/* The memory that the job may use on one device, and the memory that the plan does use. */
 struct plan_device {
     uint64_t lease_bytes; /* bytes that the job may use */
     uint64_t peak_bytes;  /* highest address in use, plus 1 */
 };
 
-/* A complete plan for one job on one machine. It does not change once built. plan_destroy frees it and
- * everything that it points to. */
+/* A complete plan for one job on one machine. It does not change once it is built. plan_destroy frees the
+ * plan and everything that it points to. */
 struct plan {
     /* Name of the policy that made the plan, such as "harmony-pp". */
     char policy[32];
     uint32_t n_devices, n_layers;
     uint32_t n_micro; /* micro-batches of a step, over all replicas */
-    /* Number of replicas. Each has n_micro / n_replicas consecutive micro-batches. */
+    /* Number of replicas. Each replica computes n_micro / n_replicas consecutive micro-batches of a training
+     * step. */
     uint32_t n_replicas;
     uint32_t rows; /* rows of a micro-batch */
-    /* Number of training steps per run of the cycle, from 1 to PLAN_RING. */
+    /* Number of training steps in one run of the cycle, from 1 to PLAN_RING. */
     uint32_t steps;
     /* Number of bytes of host memory that the job may use. */
     uint64_t host_lease_bytes;
@@ -227,7 +241,8 @@ struct plan {
     struct plan_device devices[DEVICE_MAX];
     struct plan_tensor *tensors;
     uint32_t n_tensors;
-    /* Copies that stay on devices between cycles, sorted by (device, addr). */
+    /* Copies that stay on the devices from one run of the cycle to the next, sorted by device and then by
+     * address. */
     struct plan_copy *boundary;
     uint32_t n_boundary;
     struct plan_program programs[PROGRAM_COUNT];
@@ -238,16 +253,16 @@ extern const char *const tensor_kind_names[TENSOR_KIND_COUNT]; /* "W", "dW", "K"
 extern const char *const instr_kind_names[INSTR_KIND_COUNT];   /* "FWD", "BWD", ... */
 extern const char *const program_kind_names[PROGRAM_COUNT];    /* "entry", "cycle", ... */
 
-/* Frees a plan and everything in it. Does nothing when `p` is NULL. */
+/* Frees a plan and everything that it points to. Does nothing if `p` is NULL. */
 void plan_destroy(struct plan *p);
 
-/* Returns the number of a device's stream. Device 0 has streams 0 to 3, device 1 has streams 4 to 7, and so
- * on. */
+/* Returns the number of a stream of `device`. Each device has four: device 0 has streams 0 to 3, device 1 has
+ * streams 4 to 7, and so on. */
 static inline uint32_t plan_stream(uint32_t device, enum lane lane)
 {
     return device * LANE_COUNT + lane;
 }
-/* Returns the number of the host's only stream. It comes after the streams of all devices. */
+/* Returns the number of the host's only stream. The host's stream comes after the streams of all devices. */
 static inline uint32_t plan_host_stream(const struct plan *p)
 {
     return p->n_devices * LANE_COUNT;
@@ -256,7 +271,7 @@ static inline uint32_t plan_n_streams(const struct plan *p)
 {
     return p->n_devices * LANE_COUNT + 1;
 }
-/* Returns whether instructions of kind `k` move bytes. Tasks and drops do not. */
+/* Returns whether instructions of kind `k` move bytes. Tasks and drops move no bytes. */
 static inline bool instr_is_move(enum instr_kind k)
 {
     return k == INSTR_FETCH || k == INSTR_SPILL || k == INSTR_SEND || k == INSTR_COPY;
@@ -266,46 +281,53 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
     return o->end - o->begin;
 }
 
-/* Returns whether two plans are equal. The order of operands and waits in their arrays does not matter. */
+/* Returns whether two plans are equal. It does not matter in which order their arrays store operands and
+ * waits. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* The three classes of bytes in traffic reports. Each class can be reduced in a different way. */
+/* The three classes of tensors in reports about moved bytes. Each class has its own way to move fewer
+ * bytes. */
 enum byte_class {
-    /* Weights, gradients and optimizer state. Pinning layers reduces these bytes. */
+    /* Weights, gradients and optimizer state. Fewer of these bytes are moved if layers are pinned to a
+     * device. */
     BYTES_STATE,
-    /* Activations and their gradients. Recomputing reduces these bytes. */
+    /* Activations and their gradients. Fewer of these bytes are moved if activations are recomputed. */
     BYTES_STASH,
-    /* Inputs, targets and results. Every step has to move these bytes. */
+    /* Inputs, targets and results. Every training step has to move all of these bytes. */
     BYTES_DATA,
     BYTES_CLASS_COUNT
 };
 
-/* Returns the class of a tensor's bytes. The X of layer 0 is data, because the loader fills it. */
+/* Returns the class of a tensor for counting bytes. The X of layer 0 counts as data, because the loader fills
+ * it in every step. */
 enum byte_class tensor_byte_class(const struct plan_tensor *t);
 
-/* The number of bytes that one run of a program moves over links. `in` is the sum of `state_in`, `stash_in`
- * and `data_in`. `out` is the sum of `state_out`, `stash_out` and `data_out`. */
+/* The bytes that one run of a program moves over links. `in` is the sum of `state_in`, `stash_in` and
+ * `data_in`. `out` is the sum of `state_out`, `stash_out` and `data_out`. */
 struct plan_bytes {
-    /* Totals: host to device, device to host, and between devices. */
+    /* Bytes moved from host to devices, from devices to host, and between devices. */
     uint64_t in, out, peer;
     uint64_t state_in, state_out; /* W, dW, K, B, SUMSQ */
-    /* X, dX and S of layers after the first. */
+    /* Bytes of activations: inputs of the layers after the first (X), gradients of inputs (dX), and values
+     * saved for the backward pass (S). */
     uint64_t stash_in, stash_out;
     uint64_t data_in, data_out; /* inputs, targets, results, decision, group state */
-    /* The part of data_in for the group state, which is fetched once per device that updates. */
+    /* The part of data_in that belongs to the group state. Every device that updates weights fetches the
+     * group state once. */
     uint64_t group_in;
 };
 
-/* Counts the bytes that one run of program `k` moves on all devices. */
+/* Counts the bytes that all devices together move in one run of program `k`. */
 void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_bytes *ret);
 
-/* Counts the bytes that one run of program `k` moves for one device. A transfer between devices counts for
- * the sender. */
+/* Counts the bytes that one device moves in one run of program `k`. A transfer between devices counts for the
+ * sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret);
 
-/* Computes the largest number of bytes that are alive at once on each device, during the cycle or eval. Each
- * copy is rounded up to PLAN_ALIGN. `peak_bytes` is larger if there are gaps between copies. */
+/* Computes, for each device, the largest number of bytes in use at once during the cycle or eval. The size
+ * of each copy is rounded up to PLAN_ALIGN. plan_device.peak_bytes is larger if there are gaps between
+ * copies. */
 void plan_live_peak(const struct plan *p, uint64_t ret[DEVICE_MAX]);
 
 #endif

@@ -1,9 +1,9 @@
 /* The profile: the duration of each task of one graph on one machine.
  *
  * A profile is made for one graph, either from a table of measurements (table.h) or from formulas. The
- * planner and the simulator read it. It covers only tasks. The simulator computes the durations of moves
- * from the machine's bandwidths.
- */
+ * planner and the simulator read the profile. It covers only tasks. The simulator computes the durations
+ * of moves from the machine's bandwidths.
+ *  */
 #ifndef SCHEDULER_PROFILE_H
 #define SCHEDULER_PROFILE_H
 
@@ -11,7 +11,8 @@
 #include "scheduler/machine.h"
 #include "scheduler/table.h"
 
-/* The durations of one layer's tasks. A layer without weights has 0 for RED, NORM and UPD. */
+/* How long each task of one layer takes. A layer without weights has 0 for RED, NORM and UPD, because it has
+ * no such tasks. */
 struct profile_layer {
     uint64_t fwd_ns, bwd_ns;               /* one micro-batch */
     uint64_t red_device_ns, red_host_ns;   /* RED of one replica */
@@ -26,20 +27,20 @@ struct profile {
     struct arena *arena; /* owns the array, and this struct */
 };
 
-/* Makes a profile from formulas. A task takes the time of its FLOPs or of its memory traffic, whichever is
- * longer, plus the cost of a launch. */
+/* Makes a profile from formulas. A task takes the time for its arithmetic or for its memory traffic,
+ * whichever is longer, plus the fixed cost of a launch. */
 struct profile *profile_analytic(const struct graph *g, const struct machine *m);
 
-/* Makes a profile from a table, interpolated at the graph's micro-batch sizes. The table must have as many
- * layers as the graph. If it lacks the time of a RED, NORM or update, the time is estimated from the memory
+/* Makes a profile from a table, by interpolating at the graph's micro-batch sizes. The table must have as
+ * many layers as the graph. Where the table has no time for a RED, NORM or UPD, estimates it from the memory
  * traffic. */
 struct profile *profile_from_table(const struct table *t, const struct graph *g, const struct machine *m);
 
-/* Frees a profile. Does nothing when `p` is NULL. */
+/* Frees a profile and everything in it. Does nothing if `p` is NULL. */
 void profile_destroy(struct profile *p);
 
-/* Returns the duration of a task. `on_host` is true if it runs on the host's stream. Returns 0 for moves and
- * drops. */
+/* Returns the duration of a task. `on_host` says whether the task runs on the host or on a device. Returns 0
+ * for moves and drops, which a profile does not cover. */
 uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t layer, bool on_host);
 
 #endif

@@ -1,11 +1,12 @@
-/* Arithmetic on durations in whole nanoseconds. The profile and the simulator share it. */
+/* Arithmetic with durations in whole nanoseconds. The profile and the simulator use the same functions, so
+ * that both round in the same way. */
 #ifndef SCHEDULER_RATE_H
 #define SCHEDULER_RATE_H
 
 #include <stdint.h>
 
-/* Returns the time of `amount` units at `per_s` units per second, in nanoseconds, rounded up. A rate of 0
- * means no limit and gives 0. A result beyond 64 bits becomes UINT64_MAX. */
+/* Returns how long `amount` units take at `per_s` units per second, in nanoseconds, rounded up. A rate of 0
+ * means no limit, so the result is 0. A result beyond 64 bits becomes UINT64_MAX. */
 static inline uint64_t rate_ns(uint64_t amount, uint64_t per_s)
 {
     if (per_s == 0)

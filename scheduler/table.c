@@ -64,7 +64,7 @@ static int read_axis(struct arena *a, const struct json *node, const char *path,
     return 0;
 }
 
-/* Reads the array at `key`, which must have one number for each size of `axis`. */
+/* Reads the array at `key`. The array must have one number for each micro-batch size of `axis`. */
 static void take_numbers(struct json_obj *o, struct arena *a, const char *key, const struct table_axis *axis,
                          double **ret)
 {
@@ -304,7 +304,7 @@ void table_to_json(const struct table *t, struct strbuf *out)
 
 /* ---- values ---- */
 
-/* Limits an extrapolated value to the range 0 to 2^53, so that it fits into an integer. */
+/* Limits an extrapolated value to the range from 0 to 2^53, so that it can be converted to an integer. */
 static double within(double v)
 {
     return fmin(fmax(v, 0), MAX_NUMBER);
@@ -312,7 +312,7 @@ static double within(double v)
 
 static double value_at(const struct table_axis *axis, const double *v, double size)
 {
-    /* If only one size was measured, values are proportional to the size. */
+    /* With only one measured size, assume that the value is proportional to the size. */
     if (axis->n == 1)
         return within(v[0] * size / axis->sizes[0]);
     uint32_t i = 1;

@@ -19,75 +19,83 @@
 #define TABLE_MAX_LAYERS  100000
 #define TABLE_MAX_SAMPLES 4096 /* most micro-batch sizes of an axis */
 
-/* The micro-batch sizes at which a quantity was measured, in ascending order. There is one measurement for
- * each size. */
+/* The micro-batch sizes at which something was measured, in ascending order. Each size has one
+ * measurement. */
 struct table_axis {
     uint32_t n;
     uint32_t *sizes;
 };
 
-/* The measurements of one layer. Each array has as many elements as its axis in struct table. */
+/* The measurements of one layer. Each array belongs to one axis of struct table, and has one element for each
+ * size of that axis. */
 struct table_layer {
-    /* Whether the layer uses the weights of layer `owner` and has no optimizer state. */
+    /* Whether the layer uses the weights of layer `owner`. A tied layer has no optimizer state of its own. */
     bool tied;
-    /* Tied layers only: the earlier layer that has the weights. */
+    /* Tied layers only: the earlier layer that owns the weights. */
     uint32_t owner;
     uint64_t w, b, k;    /* bytes of weights, buffers and optimizer state */
     double *input_bytes; /* axis: input */
     double *fwd_s;       /* seconds of the forward pass; axis: fwd */
-    /* Seconds of the backward pass, including a repeated forward pass. The axis is `bwd`. */
+    /* Duration of the backward pass in seconds, including a repeated forward pass. One element per size of
+     * axis `bwd`. */
     double *bwd_s;
-    /* Peak device memory of the forward pass, including W and X. The axis is `fwd_bytes`. */
+    /* Peak device memory of the forward pass in bytes, including W and X. One element per size of axis
+     * `fwd_bytes`. */
     double *fwd_bytes;
-    /* Peak device memory of the backward pass, including W, dW, X and dX. The axis is `bwd_bytes`. */
+    /* Peak device memory of the backward pass in bytes, including W, dW, X and dX. One element per size of
+     * axis `bwd_bytes`. */
     double *bwd_bytes;
-    /* Seconds of an update on the host. 0 if it was not measured. */
+    /* Duration of a weight update on the host, in seconds. 0 if it was not measured. */
     double update_cpu_s;
-    /* Seconds of an update on the device. 0 if it was not measured. */
+    /* Duration of a weight update on the device, in seconds. 0 if it was not measured. */
     double update_gpu_s;
 };
 
 struct table {
     char model[64], device[80]; /* names for people; "": not known */
     struct table_axis fwd, bwd, fwd_bytes, bwd_bytes, input;
-    /* Rate between the host and all devices, in each direction. 0 if it is not known. */
+    /* Total rate between the host and all devices, for each direction. 0 if the rate is not known. */
     uint64_t link_bytes_per_s;
     uint64_t peer_bytes_per_s;      /* between two devices; 0: not known */
     uint64_t host_copy_bytes_per_s; /* within host memory; 0: not known */
     uint32_t n_layers;
-    /* The layers in the order of the chain. The last layer is the loss. */
+    /* The layers of the model, in the order of the forward pass. The last layer is the loss. */
     struct table_layer *layers;
     struct arena *arena; /* owns all arrays, and this struct */
 };
 
-/* Reads a table from JSON of schema profile/v1, which may have // comments. `name` stands for the text in
- * messages. Returns -EINVAL if the table is not valid. The caller frees *ret with table_destroy. */
+/* Reads a table from JSON text of schema profile/v1, which may contain // comments. Error messages call the
+ * text `name`. Returns -EINVAL if the table is not valid. The caller frees *ret with table_destroy. */
 int table_parse(const char *text, size_t bytes, const char *name, struct table **ret, struct err *err);
 
-/* Appends a table to `out` as one line of JSON, without a newline. */
+/* Appends a table to `out` as JSON on a single line, without a newline at the end. */
 void table_to_json(const struct table *t, struct strbuf *out);
 
-/* Frees a table. Does nothing when `t` is NULL. */
+/* Frees a table and everything in it. Does nothing if `t` is NULL. */
 void table_destroy(struct table *t);
 
-/* The times and sizes of one layer at one micro-batch size. Sizes are given for single tensors. */
+/* The times and sizes of one layer at one micro-batch size. Unlike a table, which has peaks, it has the sizes
+ * of single tensors. */
 struct table_point {
     uint64_t fwd_ns; /* forward pass */
-    /* Time of the backward pass alone, without the repeated forward pass. */
+    /* Time of the backward pass alone. Unlike bwd_s in the table, it does not include a repeated forward
+     * pass. */
     uint64_t bwd_ns;
     uint64_t x; /* bytes of the input */
-    /* Forward workspace: the peak bytes minus W, B, input and output. */
+    /* Working memory of the forward pass in bytes: the measured peak minus W, B, the input and the output. */
     uint64_t fwd_work;
-    /* Bytes that the forward pass saves: the backward peak minus W, dW, B, X and dX. */
+    /* Size in bytes of what the forward pass saves: the measured peak of the backward pass minus W, dW, B, X
+     * and dX. */
     uint64_t s;
     uint64_t upd_host_ns;   /* update on the host; 0: not measured */
     uint64_t upd_device_ns; /* update on the device; 0: not measured */
 };
 
-/* Computes the values of a layer at a micro-batch size, by interpolating between the measured sizes. */
+/* Computes the times and sizes of a layer at any micro-batch size, by interpolating between the measured
+ * sizes. */
 void table_at(const struct table *t, uint32_t layer, uint32_t micro_batch, struct table_point *ret);
 
-/* Returns the largest micro-batch size at which both the forward and the backward pass were measured. */
+/* Returns the largest micro-batch size that was measured for both the forward and the backward pass. */
 uint32_t table_largest(const struct table *t);
 
 #endif

@@ -1,6 +1,6 @@
-/* Reads and writes topologies as JSON (schema machine/v1, docs/machine.md). The reader is strict:
- * unknown keys, wrong types and contradictory sizes are errors. Each error message names the path in the
- * JSON. */
+/* Reads and writes topologies as JSON (schema machine/v1, described in docs/machine.md). The reader is
+ * strict: unknown keys, wrong types and sizes that contradict each other are errors. Each error message names
+ * the place in the JSON. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 /* ---- reading ---- */
 
-/* Reads a number that must not be 0, such as a rate. Leaves *ret unchanged if the key is missing. */
+/* Reads a number that must not be 0, such as a rate. If the key is missing, leaves *ret as it is. */
 static void take_positive(struct json_obj *o, const char *key, uint64_t *ret)
 {
     if (json_take_bytes(o, key, JSON_OPTIONAL, ret) && (*ret == 0 || *ret > RATE_MAX))
@@ -118,7 +118,8 @@ static int read_devices(const struct json *list, struct topology *t, struct err 
     return 0;
 }
 
-/* Reads the rates of a link. `node` is one number for both directions, or an object with "in" and "out". */
+/* Reads the two rates of a link. `node` is either one number for both directions, or an object with the keys
+ * "in" and "out". */
 static int read_link_rates(const struct json *node, const char *path, uint64_t *ret_in, uint64_t *ret_out,
                            struct err *err)
 {
@@ -137,7 +138,8 @@ static int read_link_rates(const struct json *node, const char *path, uint64_t *
     return json_obj_end(&o);
 }
 
-/* Reads one element of "peers": false for no direct connection, true for an unknown rate, or the rate. */
+/* Reads one element of "peers". It is false if there is no direct connection, true if there is one with an
+ * unknown rate, or the rate itself. */
 static int read_peer(const struct json *node, const char *path, uint64_t *ret, struct err *err)
 {
     bool direct = false;
@@ -175,7 +177,7 @@ static int read_peers(const struct json *rows, struct topology *t, struct err *e
     return r;
 }
 
-/* Reads the core counts. One task cannot use more cores than the machine has. */
+/* Reads the numbers of cores. It is an error if one task uses more cores than the machine has. */
 static void take_cores(struct json_obj *o, struct topology *t)
 {
     take_small(o, "cores", TOPOLOGY_MAX_CORES, &t->cores);

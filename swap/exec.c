@@ -33,12 +33,13 @@
 
 enum exec_state { STATE_OUT, STATE_IN };
 
-/* An executor. All fields belong to the calling thread. */
+/* An executor. Only the thread that makes the calls uses the fields. */
 struct exec {
     struct exec_config config;
     struct bound_program programs[PROGRAM_COUNT];
     struct event **events[PROGRAM_COUNT]; /* programs[k].n_events each; NULL if creation failed earlier */
-    /* The events that mark the end of a run. There is one event per stream of the cycle. */
+    /* The events that mark the end of a run of the cycle, for the last PLAN_RING runs. Each run has one event
+     * per stream. */
     struct event **ends[PLAN_RING];
     struct step_args *ring; /* [PLAN_RING][plan->steps], for cycle runs */
     struct step_args once;  /* for exec_run; streams read it */
@@ -46,7 +47,8 @@ struct exec {
     enum exec_state state;
     int failed;    /* first device error; 0: none */
     uint64_t runs; /* cycle runs enqueued since the last entry */
-    /* The number of runs since the last entry that are known to be complete. */
+    /* Number of runs since the last entry that are known to be complete. Runs complete in order, so these are
+     * the runs 0 to done - 1. */
     uint64_t done;
     uint64_t first_step; /* first step of run 0, if any */
     struct window window;
@@ -55,7 +57,7 @@ struct exec {
 
 /* ---- work of one instruction ---- */
 
-/* The context of an op sink. It names the stream that the ops are launched on. */
+/* The context that launch_on_stream gets: the stream on which it launches ops. */
 struct stream_ref {
     struct devset *devices;
     uint32_t stream;
@@ -68,13 +70,15 @@ static int launch_on_stream(void *ctx, const struct op_call *call)
     return devset_launch(on->devices, on->stream, call);
 }
 
-/* Returns the address of an operand in the given step. */
+/* Returns the address that an operand has in training step `step`. It differs from step to step only if the
+ * tensor has several host slots. */
 static void *address(const struct exec *e, const struct bound_operand *o, uint64_t step)
 {
     return o->ring ? (char *)store_ptr(e->config.store, o->tensor, step) + o->begin : o->at;
 }
 
-/* Sets ret[role] to the address of the operand with that role. Without such an operand it is NULL. */
+/* Sets ret[role] to the address of the operand that has this role in the instruction, or to NULL if there is
+ * none. */
 static void gather_addresses(const struct exec *e, const struct bound_program *p,
                              const struct bound_instr *in, uint64_t step, void *ret[ROLE_COUNT])
 {
@@ -132,8 +136,8 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
-/* Enqueues the decision whether the step is applied. It depends on the sum of the squared norms. Without
- * norms, the step is always applied. */
+/* Enqueues the decision whether the update of the training step is applied. The decision depends on the sum
+ * of the gradients' squared norms. Without norms, the update is always applied. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                          const struct step_args *step, void *const at[ROLE_COUNT], const struct op_sink *sink)
 {
@@ -195,7 +199,8 @@ static int launch_update(const struct exec *e, const struct bound_instr *in, con
     return r;
 }
 
-/* Enqueues only the work of one instruction. The caller enqueues its waits and its event. */
+/* Enqueues the work of one instruction. The caller enqueues the waits before the work, and the event after
+ * it. */
 static int issue_work(struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                       const struct step_args *step)
 {
@@ -226,7 +231,8 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     case INSTR_SEND:
     case INSTR_COPY:
         return devset_copy(e->config.devices, in->stream, at[ROLE_DST], at[ROLE_SRC], in->bytes);
-    /* A drop does no work, but a test backend overwrites the dropped bytes. */
+    /* A drop needs no work on a real device. A backend for tests overwrites the dropped bytes, so that later
+     * reads of them are noticed. */
     case INSTR_DROP:
         return devset_discard(e->config.devices, in->stream, at[ROLE_DST], in->bytes);
     case INSTR_KIND_COUNT:
@@ -237,14 +243,15 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
 
 /* ---- one run of a program ---- */
 
-/* Returns the event that an instruction records in the given run. */
+/* Returns the event that an instruction records in run number `run` of the program. */
 static struct event *event_of(const struct exec *e, enum program_kind k, const struct bound_instr *in,
                               uint64_t run)
 {
     return e->events[k][in->event + run % in->n_events];
 }
 
-/* Enqueues one instruction with its waits and its event. `span` is NULL if the run is not measured. */
+/* Enqueues one instruction: first its waits, then its work, then its event. `span` receives its start and end
+ * time, and is NULL if the run is not measured. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, uint64_t run,
                  const struct step_args *args, struct plan_span *span)
 {
@@ -270,8 +277,8 @@ static int issue(struct exec *e, enum program_kind k, const struct bound_instr *
     return event_record(e->config.devices, in->stream, event_of(e, k, in, run));
 }
 
-/* Enqueues all instructions of a program. `args` must not change until the run is complete. `spans` may be
- * NULL. */
+/* Enqueues all instructions of a program. The streams read `args` later, so `args` must not change until the
+ * run is complete. `spans` is NULL if the run is not measured. */
 static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const struct step_args *args,
                    struct plan_span *spans)
 {
@@ -285,7 +292,7 @@ static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const stru
     return 0;
 }
 
-/* Records the end of a run on every stream. */
+/* Enqueues, on every stream that the cycle uses, the event that marks the end of run number `run`. */
 static int record_end(struct exec *e, uint64_t run)
 {
     const struct bound_program *p = &e->programs[PROGRAM_CYCLE];
@@ -298,7 +305,8 @@ static int record_end(struct exec *e, uint64_t run)
     return 0;
 }
 
-/* Waits until the run and all earlier runs are complete. `run` must be less than e->runs. */
+/* Waits until run number `run` of the cycle and all earlier runs are complete. `run` must be less than
+ * e->runs. */
 static int wait_run(struct exec *e, uint64_t run)
 {
     if (run < e->done)
@@ -322,7 +330,8 @@ static int drain(struct exec *e)
     return r;
 }
 
-/* Stores `r` if it is the first device error. All later calls return this error. Returns `r`. */
+/* Stores `r` if it is the first error of a device, because all later calls must return this error. Returns
+ * `r`. */
 static int remember_failure(struct exec *e, int r)
 {
     if (r < 0 && e->failed == 0)
@@ -369,7 +378,8 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
     return 0;
 }
 
-/* Returns true if `args` continues where the previous run ended. The first run may start at any step. */
+/* Returns true if the steps in `args` are consecutive and continue where the previous run ended. The first
+ * run may start at any step. */
 static bool args_follow(const struct exec *e, const struct step_args *args)
 {
     const uint32_t steps = e->config.plan->steps;
@@ -382,7 +392,7 @@ static bool args_follow(const struct exec *e, const struct step_args *args)
     return true;
 }
 
-/* Enqueues the next run of the cycle. Waits first until its slots are free. */
+/* Enqueues the next run of the cycle. First waits until the host slots that this run uses are free. */
 static int enqueue_cycle(struct exec *e, const struct step_args *args)
 {
     const uint64_t run = e->runs;
@@ -391,7 +401,8 @@ static int enqueue_cycle(struct exec *e, const struct step_args *args)
     struct plan_span *spans = window_spans(&e->window, args[0].step, e->programs[PROGRAM_CYCLE].n_instrs);
     int r;
 
-    /* The last step of this run reuses the slot that was used PLAN_RING steps earlier. */
+    /* The last step of this run uses the same slot as the step PLAN_RING steps before it. Wait until the run
+     * of that earlier step is complete. */
     const uint64_t end = (run + 1) * steps;
     if (end > PLAN_RING) {
         r = wait_run(e, (end - 1 - PLAN_RING) / steps);
@@ -429,7 +440,8 @@ int exec_wait(struct exec *e, uint64_t step)
     if (e->failed < 0)
         return e->failed;
     if (e->runs == 0 || step < e->first_step)
-        /* The step was before the last entry, and entry drained all streams. */
+        /* The step was enqueued before the last entry. It is complete, because entry waited for all
+         * streams. */
         return 0;
     const uint64_t run = (step - e->first_step) / e->config.plan->steps;
     if (run >= e->runs)

@@ -32,7 +32,7 @@
 
 struct exec;
 
-/* The inputs of an executor. Everything that the config points to must outlive the executor. */
+/* The inputs of an executor. Everything that the config points to must live longer than the executor. */
 struct exec_config {
     const struct plan *plan; /* verified */
     const struct model *model;
@@ -41,22 +41,22 @@ struct exec_config {
     struct store *store;
 };
 
-/* Creates an executor for a plan. Returns -EINVAL if the plan does not belong to this model and optimizer.
- * Returns the device's error if an event cannot be created. */
+/* Creates an executor for a plan. Returns -EINVAL if the plan was made for another model or optimizer.
+ * Returns the device's error if it cannot create an event. */
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
-/* Drains all streams and frees the executor. `e` may be NULL. */
+/* Waits until all streams are empty and frees the executor. `e` may be NULL. */
 void exec_destroy(struct exec *e);
 
-/* Runs one program other than the cycle and waits until it is complete. `args` is copied. Only eval needs it,
- * with `training` = 0 and `valid_rows` set. */
+/* Runs one program other than the cycle, and waits until the program is complete. Only eval needs `args`,
+ * with `training` = 0 and `valid_rows` set. The executor copies `args`. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Enqueues one run of the cycle. `args` has one entry per step and is copied. The first step must follow the
- * last step of the previous run. */
+/* Enqueues one run of the cycle. `args` has one entry for each training step of the run, and the executor
+ * copies it. The first step must be the one after the last step of the previous run. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
-/* Waits until training step `step` is complete. Returns at once if the program `entry` ran after that
- * step. */
+/* Waits until training step `step` is complete. Returns at once if an entry program ran after that step,
+ * because entry waits for all earlier steps. */
 int exec_wait(struct exec *e, uint64_t step);
 
 /* Measures the next `runs` runs of the cycle. The first of them is the first run that begins at step
@@ -69,8 +69,8 @@ int exec_wait(struct exec *e, uint64_t step);
  * -EBUSY while an earlier window is incomplete. */
 int exec_trace(struct exec *e, uint64_t first_step, uint32_t runs, struct plan_span *spans);
 
-/* Returns the number of measured runs that are complete. Their spans may be read. Only exec_wait, exec_cycle
- * and exec_run increase it. */
+/* Returns how many of the measured runs are complete. The caller may read their spans. The number grows only
+ * in calls of exec_wait, exec_cycle and exec_run. */
 uint32_t exec_traced(const struct exec *e);
 
 #endif

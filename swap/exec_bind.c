@@ -22,7 +22,8 @@
 
 #include "base/checked.h"
 
-/* plan.h declares these names too, but scheduler/ defines them, and swap/ does not link with it. */
+/* Names for messages. plan.h declares the same names, but scheduler/ defines them, and swap/ is not linked
+ * with scheduler/. */
 static const char *const program_names[PROGRAM_COUNT] = {
     [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
@@ -67,7 +68,7 @@ struct binder {
     struct err *err;
 };
 
-/* Records an error that names the current instruction. Returns -EINVAL. */
+/* Records an error whose message names the instruction that is being bound. Always returns -EINVAL. */
 __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *b, const char *fmt, ...)
 {
     const struct plan_instr *in = &b->from->instrs[b->at];
@@ -89,14 +90,14 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 #define T(name) (1u << INSTR_##name)
 
-/* The replica that a tensor must belong to: any, the instruction's own, or replica 0. */
+/* Which replica a tensor must belong to: any replica, the replica of the instruction, or replica 0. */
 enum replica_rule { REPLICA_ANY, REPLICA_OWN, REPLICA_FIRST };
 
-/* The layer that a tensor must belong to: the instruction's own or the next. With tied weights: the layer
- * that owns the weights, or the one that uses them. */
+/* Which layer a tensor must belong to: the instruction's layer or the next one. For tied weights, also the
+ * layer that owns the instruction's weights, or a layer that uses them. */
 enum layer_rule { LAYER_SAME, LAYER_NEXT, LAYER_OWNER, LAYER_USER };
 
-/* One rule of the role table: which role a kind of tensor has in certain tasks. */
+/* One rule of the table of roles. It says which role a kind of tensor has in some kinds of instructions. */
 static const struct rule {
     enum tensor_kind tensor;
     enum layer_rule of;
@@ -126,14 +127,14 @@ static const struct rule {
     {TENSOR_GROUP, LAYER_SAME, T(DECIDE) | T(UPD), ROLE_GROUP, REPLICA_ANY},
 };
 
-/* Returns true if layer `user` uses the weights of layer `owner`. */
+/* Returns true if layer `user` uses the weights of layer `owner` instead of its own. */
 static bool is_tied(const struct model *m, uint32_t user, uint32_t owner)
 {
     return user < m->n_layers && m->layers[user].tied && m->layers[user].owner == owner;
 }
 
-/* Returns true if a tensor belongs to the layer that the rule names. SAME and NEXT also fit if the tensor or
- * the instruction has no layer. */
+/* Returns true if tensor `t` belongs to the layer that rule `of` names. The rules SAME and NEXT also hold if
+ * the tensor or the instruction has no layer. */
 static bool fits_layer(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t,
                        enum layer_rule of)
 {
@@ -152,7 +153,8 @@ static bool fits_replica(const struct plan_instr *in, const struct plan_tensor *
     return whose == REPLICA_ANY || t->replica == (whose == REPLICA_OWN ? in->replica : 0);
 }
 
-/* Returns the role of a tensor in an instruction. Returns ROLE_COUNT if it can have none. */
+/* Returns the role that tensor `t` has in an instruction, or ROLE_COUNT if the instruction cannot use this
+ * tensor. */
 static enum role role_of(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
@@ -164,8 +166,8 @@ static enum role role_of(const struct model *m, const struct plan_instr *in, con
     return ROLE_COUNT;
 }
 
-/* Sets ret[role] to the number of bytes that each operand must have. It is 0 if the layer has no such
- * tensor. */
+/* Sets ret[role] to the number of bytes that the tensor with this role must have. The number is 0 if the
+ * layer has no such tensor. */
 static void role_bytes(const struct binder *b, const struct bound_instr *in, uint64_t ret[ROLE_COUNT])
 {
     const struct layer *layer = in->layer;
@@ -191,13 +193,13 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, uin
     ret[ROLE_SRC] = ret[ROLE_DST] = 0;
 }
 
-/* Returns a bit mask with the roles of all parts of K. */
+/* Returns a bit mask of the roles for all parts of the optimizer state K. */
 static uint32_t parts_mask(void)
 {
     return ((1u << OPTIMIZER_PARTS) - 1) << ROLE_K;
 }
 
-/* Returns true if another layer uses the weights of layer `l`. */
+/* Returns true if some other layer uses the weights of layer `l`. */
 static bool has_user(const struct model *m, const struct layer *l)
 {
     for (uint32_t i = 0; i < m->n_layers; i++)
@@ -281,7 +283,7 @@ static int bind_device_place(const struct binder *b, const struct plan_operand *
     return 0;
 }
 
-/* Checks the byte range of an operand and sets its address. The caller sets the role. */
+/* Checks the byte range of an operand, and sets the operand's address. The caller sets the role. */
 static int bind_place(const struct binder *b, const struct plan_operand *o, struct bound_operand *ret)
 {
     if (o->tensor >= b->plan->n_tensors)
@@ -292,7 +294,8 @@ static int bind_place(const struct binder *b, const struct plan_operand *o, stru
     return o->loc == PLAN_HOST ? bind_host_place(b, o, ret) : bind_device_place(b, o, ret);
 }
 
-/* Returns true if a task on `stream` can use memory at `loc`. It can use its own device and the host. */
+/* Returns true if a task on `stream` can use memory at location `loc`. A task can use host memory, and the
+ * memory of its own device. */
 static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 {
     return loc == PLAN_HOST || (stream != plan_host_stream(plan) && loc == stream / LANE_COUNT);
@@ -303,19 +306,22 @@ struct task_binding {
     const struct plan_instr *in;
     struct bound_instr *to;
     uint64_t want[ROLE_COUNT]; /* required size of each role's tensor */
-    /* The byte range of W and dW. RED and UPD may work on a share. Other tasks work on the whole. */
+    /* The byte range of W and dW that the task works on. For RED and UPD, it may be one share. For all other
+     * tasks, it is everything. */
     uint64_t begin, end;
     uint32_t have; /* set of roles seen so far */
     uint32_t n_k;  /* number of K operands seen so far */
 };
 
-/* Returns true if an operand is the whole K. Only a task on the whole W may have such an operand. */
+/* Returns true if operand `o` is the whole K. Only a task that works on the whole W may have such an
+ * operand. */
 static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
-/* Sets *ret to the role of the next K operand. It is the whole K or the next part of K. */
+/* Sets *ret to the role of the next K operand of a task. The operand is either the whole K or the next part
+ * of K. */
 static int bind_part(const struct binder *b, struct task_binding *t, const struct plan_operand *o,
                      enum role *ret)
 {
@@ -332,7 +338,7 @@ static int bind_part(const struct binder *b, struct task_binding *t, const struc
     return 0;
 }
 
-/* Sets *ret_begin and *ret_end to the byte range that an operand with this role must have. */
+/* Sets *ret_begin and *ret_end to the bytes of its tensor that an operand with role `role` must cover. */
 static void wanted_range(const struct task_binding *t, enum role role, uint64_t *ret_begin, uint64_t *ret_end)
 {
     const bool part = t->to->split && role >= ROLE_K && role <= ROLE_K_LAST;
@@ -390,8 +396,8 @@ static int bind_task_operand(const struct binder *b, struct task_binding *t, con
 
 /* ---- tasks ---- */
 
-/* Checks the micro-batch of a pass and sets its first row. Every replica has the same number of
- * micro-batches. */
+/* Checks the micro-batch of a forward or backward task, and sets the first row of the micro-batch within its
+ * batch. Every replica has the same number of micro-batches. */
 static int bind_rows(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
     const struct plan *p = b->plan;
@@ -409,8 +415,8 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
-/* Checks that DECIDE adds the squared norms in ascending order of layers. Another order could change the bits
- * of the sum. */
+/* Checks that DECIDE adds the squared norms in ascending order of layers, because a sum of floating-point
+ * numbers depends on their order. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in)
 {
     uint32_t last = PLAN_NONE;
@@ -442,7 +448,8 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* Sets the byte range of W and dW that a task works on. Only RED and UPD may work on a share. */
+/* Sets the byte range of W and dW that a task works on. Only RED and UPD may work on a share instead of the
+ * whole tensor. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t whole = t->want[ROLE_DW];
@@ -468,8 +475,8 @@ static int bind_share(const struct binder *b, struct task_binding *t)
     return 0;
 }
 
-/* Stores the ranges with equal weight decay that an UPD updates. Offsets start at the first byte of its
- * share. */
+/* Lists the byte ranges that an UPD updates, one for each stretch with the same weight decay. Offsets count
+ * from the first byte of the share that the UPD updates. */
 static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
     const struct optimizer *o = b->config->optimizer;
@@ -521,8 +528,8 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- moves ---- */
 
-/* Returns the stream that must carry a move. Returns UINT32_MAX if such a move cannot connect the two
- * locations. */
+/* Returns the stream on which a move from `src` to `dst` must run. Returns UINT32_MAX if this kind of move
+ * cannot connect the two locations. */
 static uint32_t move_stream(enum instr_kind kind, uint32_t src, uint32_t dst)
 {
     switch (kind) {
@@ -583,8 +590,8 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns true if a wait is not needed at run time. Each stream runs in order. For older runs, exec_cycle has
- * already waited. */
+/* Returns true if a wait need not be enqueued: if both instructions are on the same stream, which runs in
+ * order, or if the other run is so old that exec_cycle has already waited for it. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {
@@ -611,7 +618,8 @@ static int bind_waits(const struct binder *b, const struct plan_instr *in, struc
     return 0;
 }
 
-/* Gives every instruction its range of events. All waits must have been bound before. */
+/* Gives every instruction its own range of events. This must come after all waits are bound, because they
+ * determine how many events an instruction needs. */
 static void number_events(struct bound_program *p)
 {
     for (uint32_t i = 0; i < p->n_instrs; i++) {
@@ -663,7 +671,8 @@ static int bind_instr(const struct binder *b)
         return r;
     to->kind = in->kind;
     to->stream = in->stream;
-    /* Only the cycle may have several steps. The other programs have the args of one step. */
+    /* Only the cycle may have several training steps. All other programs get the arguments of one step, at
+     * index 0. */
     to->step = b->kind == PROGRAM_CYCLE ? in->step : 0;
     to->operand = b->to->n_operands;
     to->n_operands = in->n_operands;
@@ -673,7 +682,8 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Allocates the arrays of a bound program. Unlike in a plan, no two instructions share operands or waits. */
+/* Allocates the arrays of a bound program. In a plan, instructions could share operands or waits. Here, each
+ * instruction has its own. */
 static void allocate(const struct plan_program *from, struct arena *arena, struct bound_program *ret)
 {
     uint64_t n_operands = 0, n_waits = 0;

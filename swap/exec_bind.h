@@ -15,18 +15,18 @@
 #include "scheduler/plan.h"
 #include "swap/exec.h"
 
-/* The part that an operand plays in its instruction. */
+/* What an operand is for its instruction, such as the input X or the source of a move. */
 enum role {
     ROLE_W,
-    /* The gradient. BWD writes the gradient of one replica. All other tasks use the sum, which replica 0
-     * holds. */
+    /* The gradient dW. A BWD writes the gradient of its own replica. All other tasks use the total, which is
+     * the dW of replica 0. */
     ROLE_DW,
-    /* Used in RED. The gradient of another replica, which is added to ROLE_DW. */
+    /* Only for RED: the gradient of another replica, which the task adds to ROLE_DW. */
     ROLE_DW_OTHER,
-    /* Used in NORM and UPD. The gradient from a second layer with the same weights. It is added to
+    /* Only for NORM and UPD: the gradient of another layer that uses the same weights. The task adds it to
      * ROLE_DW. */
     ROLE_DW_TIED,
-    /* The whole K. If each part is an operand of its own, this is the first part. */
+    /* The whole optimizer state K or, if each part of K is an operand of its own, the first part. */
     ROLE_K,
     ROLE_K_LAST = ROLE_K + OPTIMIZER_PARTS - 1,
     ROLE_X,
@@ -35,35 +35,38 @@ enum role {
     ROLE_DY,
     ROLE_S,
     ROLE_SCRATCH,
-    /* Used in FWD and REC. The workspace of a forward pass that saves S. */
+    /* Only for FWD and REC: the working memory of a task that saves values for the backward pass (S). */
     ROLE_SAVE_WORK,
     ROLE_TARGET,
     ROLE_RESULT,
-    /* A squared norm. DECIDE has one for each layer with weights, in ascending order of layers. */
+    /* The squared norm of a layer's gradient. DECIDE has one such operand for each layer with weights, in
+     * ascending order of layers. */
     ROLE_SUMSQ,
     ROLE_DECISION, /* written by DECIDE, read by the trainer */
-    /* The group state. DECIDE updates it and UPD reads it. */
+    /* The group state, such as the scale of the gradients. DECIDE updates it, and every UPD reads it. */
     ROLE_GROUP,
     ROLE_SRC, /* source of a move */
-    /* The destination of a move, or the copy that a DROP ends. */
+    /* The destination of a move or, for a DROP, the copy that is dropped. */
     ROLE_DST,
     ROLE_COUNT
 };
 
-/* An operand with its address. If `ring` is set, the address is computed again in every step. */
+/* An operand with its address. If `ring` is set, the address depends on the training step and is computed in
+ * every step. */
 struct bound_operand {
     enum role role;
-    /* True for a host copy with several slots. Its address is store_ptr(tensor, step) + begin. */
+    /* True if the operand is a host copy with several slots. Its address in a training step is
+     * store_ptr(tensor, step) + begin. */
     bool ring;
-    /* Set for the operands of tasks and for all ring operands. */
+    /* The tensor. It is set only for operands of tasks and for operands with `ring`. */
     tensor_id tensor;
     uint64_t begin; /* ring only: first byte of the tensor */
     char *at;       /* address; NULL for a ring */
 };
 
-/* A wait that is not already implied by the order of a stream. */
+/* A wait that must be enqueued, because the order of instructions in a stream does not already ensure it. */
 struct bound_wait {
-    /* The index of the instruction to wait for. It is in the same program. */
+    /* Index of the instruction to wait for, in the same program. */
     uint32_t instr;
     uint32_t distance; /* runs back: 0 is the same run */
 };
@@ -74,24 +77,26 @@ struct bound_instr {
     uint32_t stream;
     uint32_t step;             /* index into the run's step_args */
     const struct layer *layer; /* NULL for DECIDE, moves and DROP */
-    /* Used in FWD, REC and BWD. The first row of the micro-batch within the batch. */
+    /* Only for FWD, REC and BWD: the first row of the micro-batch, counted from the start of the batch. */
     uint32_t first_row;
     bool accumulate; /* BWD: add to dW, do not overwrite */
-    /* Used in UPD. True if every part of K is an operand with a role of its own. */
+    /* Only for UPD: true if every part of K is an operand of its own, with its own role. */
     bool split;
-    /* Used in UPD. Ranges with equal weight decay. Offsets start at the first byte of the share. */
+    /* Only for UPD: the byte ranges to update, one for each stretch with the same weight decay. Offsets count
+     * from the first byte of the share. */
     struct optimizer_range *ranges;
     uint32_t n_ranges;
-    /* The size of the operand of a move or a DROP. For RED, NORM and UPD, the size of dW or of its share. */
+    /* Number of bytes that a move transfers or a DROP drops. For RED, NORM and UPD, the number of bytes of
+     * dW, or of the share of dW. */
     uint64_t bytes;
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
-    /* The events of this instruction. Its runs use them in rotation: run r uses event + r % n_events. Empty
-     * if no other stream waits for it. */
+    /* The events that this instruction records, in rotation: run r records event number event + r % n_events.
+     * n_events is 0 if no other stream waits for the instruction. */
     uint32_t event, n_events;
 };
 
-/* A bound program. The executor holds one for each program of the plan. */
+/* A bound program. The executor has one for each of the plan's five programs. */
 struct bound_program {
     struct bound_instr *instrs;
     struct bound_operand *operands;
@@ -99,12 +104,12 @@ struct bound_program {
     uint32_t *streams; /* the streams that have instructions, ascending */
     uint32_t n_instrs, n_operands, n_waits, n_streams;
     uint32_t n_events; /* events that the executor creates */
-    /* True if a run needs step_args, because the program has tasks or ring operands. */
+    /* True if a run of the program needs step_args, because the program has tasks or operands with `ring`. */
     bool needs_args;
 };
 
-/* Binds one program of the plan. The arrays of *ret come from `arena`. Returns -EINVAL if the plan belongs to
- * another model or optimizer. */
+/* Binds one program of the plan: resolves everything that is the same in every run. The arrays of *ret are
+ * allocated from `arena`. Returns -EINVAL if the plan was made for another model or optimizer. */
 int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,
                  struct bound_program *ret, struct err *err);
 

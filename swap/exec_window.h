@@ -12,17 +12,20 @@
 
 #include "scheduler/plan.h"
 
-/* The window of measured runs. All fields are zero until the first exec_trace. */
+/* The window: the runs of the cycle that are measured. All fields are zero until the first call of
+ * exec_trace. */
 struct window {
     struct plan_span *spans; /* the caller's array */
     uint64_t first_step;     /* the window opens at this step */
     uint32_t runs;           /* number of runs to measure */
     uint32_t enqueued;       /* number of measured runs enqueued so far */
-    /* The number of the last measured run, plus 1. An entry resets it to 0. */
+    /* The number of the last measured run, plus 1. An entry program resets it to 0, because runs are counted
+     * from the last entry. */
     uint64_t end;
 };
 
-/* Returns the spans for a run that begins at `step`, or NULL if it is not measured. */
+/* Returns where to store the spans of a run whose first training step is `step`. Returns NULL if the run is
+ * not measured. */
 static inline struct plan_span *window_spans(const struct window *w, uint64_t step, uint32_t n_instrs)
 {
     if (w->enqueued == w->runs || (w->enqueued == 0 && step < w->first_step))
@@ -30,14 +33,14 @@ static inline struct plan_span *window_spans(const struct window *w, uint64_t st
     return w->spans + (size_t)w->enqueued * n_instrs;
 }
 
-/* Records that run number `run` was enqueued and will be measured. */
+/* Records that run number `run` has been enqueued and will be measured. */
 static inline void window_advance(struct window *w, uint64_t run)
 {
     w->enqueued++;
     w->end = run + 1;
 }
 
-/* Returns the number of complete runs in the window. All runs numbered below `done` are complete. */
+/* Returns how many measured runs are complete. All runs with numbers below `done` are complete. */
 static inline uint32_t window_complete(const struct window *w, uint64_t done)
 {
     const uint64_t under_way = w->end > done ? w->end - done : 0; /* may include runs before the window */

@@ -39,7 +39,7 @@ static uint64_t slot_bytes(const struct plan_tensor *t)
     return round_up(t->bytes, PLAN_ALIGN);
 }
 
-/* Returns true if all slots of a tensor lie inside a pool of pool_bytes bytes. */
+/* Returns true if all host slots of a tensor lie inside a pool of pool_bytes bytes. */
 static bool tensor_fits(const struct plan_tensor *t, uint64_t pool_bytes)
 {
     uint64_t span, end;
@@ -67,8 +67,8 @@ static int check_tensors(const struct plan *plan, struct err *err)
     return 0;
 }
 
-/* Compares a tensor with a key. Returns a negative number, 0 or a positive number if the tensor sorts before,
- * at or after the key. */
+/* Compares a tensor with a search key of kind, layer and micro-batch. Returns a negative number if the tensor
+ * sorts before the key, 0 if both are equal, and a positive number if it sorts after the key. */
 static int compare_key(const struct plan_tensor *t, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
     if (t->kind != kind)
@@ -151,7 +151,8 @@ void *store_ptr(const struct store *s, tensor_id tensor, uint64_t step)
 
 tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t layer, uint32_t micro)
 {
-    /* The range [lo, hi] always contains the first tensor that does not sort before the key. */
+    /* Binary search. The wanted index, that of the first tensor that does not sort before the key, is always
+     * in the range from lo to hi. */
     uint32_t lo = 0, hi = s->n_tensors;
 
     while (lo < hi) {

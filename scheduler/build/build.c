@@ -25,8 +25,8 @@ static void mark_host_use(const struct draft *d, bool *used)
             used[d->operands.at[i].tensor] = true;
 }
 
-/* Assigns a host offset to every tensor that is ever in host memory. Returns the total size in bytes. State
- * has the same offsets in every plan of a model. */
+/* Gives an offset in host memory to every tensor that is ever stored there. Returns the size of all these
+ * tensors in bytes. Weights and optimizer state get the same offsets in every plan of a model. */
 static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, const bool *used)
 {
     uint64_t at = 0;
@@ -109,8 +109,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
     vec_push(&d->instrs, in);
 }
 
-/* Makes the entry, flush and exit programs. They need no waits, because each copy is used on only one stream
- * and all streams are empty before. */
+/* Makes the entry, flush and exit programs. Their instructions need no waits: each copy is used on only one
+ * stream, and all streams are idle when one of these programs starts. */
 static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 {
     struct draft entry = {.segments = cycle->segments}, flush = entry,
@@ -146,16 +146,16 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
-/* Maximum number of new drafts with less memory for retention. Holes between segments may make a draft too
- * large. */
+/* Maximum number of attempts to retain copies. If a draft with retained copies does not fit the device,
+ * because holes between segments waste memory, the next attempt retains fewer bytes. */
 #define RETAIN_TRIES 4
-/* Limits on the number of instructions in a draft. Above LEAVE_WASTE_ABOVE, some memory stays unused, because
- * placement is then faster. Above RETAIN_BELOW, nothing is retained. */
+/* Limits on the number of instructions in a draft. Above LEAVE_WASTE_ABOVE, 1/64 of the memory is left
+ * unused, because that makes placement faster. Above RETAIN_BELOW, no copy is retained. */
 #define LEAVE_WASTE_ABOVE 20000
 #define RETAIN_BELOW      200000
 
-/* Lowers the retention budget of every device whose peak is too high. Returns true if any budget was
- * lowered. */
+/* Lowers the number of bytes that retained copies may fill, on every device whose peak exceeds its capacity.
+ * Returns whether it lowered the budget of any device. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
 {
     bool over = false;
@@ -169,8 +169,8 @@ static bool lower_budget(const struct draft *d, const struct machine *m, uint64_
     return over;
 }
 
-/* Drafts and places a program. Uses the memory that is left to retain copies. If that never fits, no copy is
- * retained. */
+/* Makes the draft of a program and gives its segments addresses. Retains copies in memory that would
+ * otherwise be free. If no attempt with retained copies fits the devices, no copy is retained. */
 static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
                            const struct machine *m, bool cyclic)
 {
@@ -281,11 +281,12 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
 }
 
-/* draft_waits gets slower with more streams. With this number of streams, it takes as long as all other
- * stages together. */
+/* Number of streams with which draft_waits takes as long as all other build stages together. draft_waits gets
+ * slower with every stream, and the other stages do not. */
 #define CLOCK_STREAMS 64
 
-/* Estimates the time spent building both drafts. The unit is one instruction of a one-device plan. */
+/* Estimates how long both drafts take to build. The unit is the time for one instruction in a plan for a
+ * single device. */
 static uint64_t work_of(const struct draft *cycle, const struct draft *eval)
 {
     uint64_t streams = (uint64_t)cycle->n_devices * LANE_COUNT + 1;

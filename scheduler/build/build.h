@@ -27,11 +27,11 @@
 
 /* ---- the task order, decided by a policy ---- */
 
-/* Returns whether the update of `layer` runs on a device. With UPDATE_AUTO, only pinned layers are updated
- * there. `pinned` may be NULL. */
+/* Returns whether the weights of `layer` are updated on a device. Under UPDATE_AUTO, this holds only for
+ * pinned layers, because only their state stays on the device. `pinned` may be NULL. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
-/* Value of todo.share for a task that is not divided into shares. */
+/* Value of todo.share if one task handles the whole layer instead of one share. */
 #define SHARE_ALL UINT32_MAX
 
 /* One entry of an order: a task, or one share of a task, that one location executes.
@@ -48,11 +48,11 @@ struct todo {
     uint32_t span, item;
     bool save;   /* FWD, REC: the task writes S */
     bool output; /* FWD, REC: the task writes its output */
-    /* RED only: the replica whose gradient is added to the gradient of replica 0. */
+    /* RED only: the replica whose gradient the task adds to the gradient of replica 0. */
     uint32_t replica;
-    /* RED and UPD only: the share number, or SHARE_ALL. */
+    /* RED and UPD only: the number of the layer's share, or SHARE_ALL if the task handles the whole layer. */
     uint32_t share;
-    /* Index of the task in graph.tasks. order_add and order_share set it. */
+    /* Index of the task in graph.tasks. order_add and order_share set this field, so callers need not. */
     uint32_t task;
 };
 
@@ -66,56 +66,71 @@ struct todo {
 struct order {
     const struct graph *graph;
     uint32_t n_devices;
-    /* Number of shares that each layer's state is divided into. 1 if the state is not divided. */
+    /* Number of shares into which each layer's state is divided. It is 1 if the state is not divided. */
     uint32_t n_shares;
-    /* The device that owns each share, indexed by [layer][share]. NULL if n_shares is 1. */
+    /* The device that owns each share of a layer's state, indexed by [layer][share]. NULL if n_shares is
+     * 1. */
     uint32_t *owners;
-    /* If set, each device fetches all of W from the host. Only dW and K are shared. */
+    /* Whether each device fetches the whole weights W from the host itself. If so, only the gradients dW and
+     * the optimizer state K are divided into shares. */
     bool alone;
-    /* Per layer: whether its state never leaves its device. NULL if no layer is pinned. */
+    /* Per layer: whether the layer's state never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;
-    /* The tasks to run. Before order_merge, only the tasks of the same location are in order. */
+    /* All tasks of the order. Before order_merge, the todos of each location are in sequence, but different
+     * locations are not yet ordered against each other. */
     VEC(struct todo) todos;
 };
 
-/* Initialises an empty order without shares. The caller frees it with order_finish. */
+/* Initialises an empty order, whose state is not divided into shares. The caller frees the order with
+ * order_finish. */
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
 void order_finish(struct order *o);
-/* Returns the largest number of devices that divides the replicas evenly. It is at most n_devices. */
+/* Returns the largest number of devices, at most n_devices, that divides the number of replicas evenly. For
+ * example, 6 replicas on 4 devices give 3. */
 uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
-/* Divides the state of every layer into n_shares shares. The caller fills in o->owners afterwards. */
+/* Divides the state of every layer into n_shares shares. After this call, the caller sets the owner of each
+ * share in o->owners. */
 void order_own(struct order *o, uint32_t n_shares);
-/* Appends a task that is not divided into shares. Sets t.share to SHARE_ALL. */
+/* Appends task `t` to the order as one undivided task. Sets t.share to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
-/* Sets *ret to the order of the eval program. It has only forward tasks, and none of them saves S. */
+/* Sets *ret to the order of the eval program. This order has only the forward tasks of `o`. The tasks save
+ * nothing, because no backward pass follows. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
-/* Merges the todos of all locations into one issue order, using the durations in the profile. Returns -EINVAL
- * if the locations contradict each other. */
+/* Merges the todos of all locations into one issue order, based on the durations in the profile. Returns
+ * -EINVAL if the sequences of two locations contradict each other, so that both would wait forever. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
-/* Decides how long a copy stays on a device after a task has used it. */
+/* Rule that decides how long a copy stays on a device after a task has used the copy. */
 enum keep_rule {
-    /* State stays until its span ends. Activations stay until the device's next item ends. */
+    /* Weights, gradients and buffers stay until their span (one pass of a pack) ends. All other copies stay
+     * until the device's next item (one micro-batch's pass) ends. */
     KEEP_UNIT,
-    /* Every copy stays until its last use. W, K and B also stay across cycles. */
+    /* Every copy stays until its last use. Weights, optimizer state and buffers (W, K, B) also stay on the
+     * device across cycles. */
     KEEP_ALL,
-    /* A copy stays until an LRU cache would evict it. The cache is empty between cycles. */
+    /* A copy stays until a least-recently-used (LRU) cache would evict it. Each cycle starts with an empty
+     * cache. */
     KEEP_LRU,
 };
 
-/* The parameters of a candidate that concern memory. A larger lead hides more moves behind compute, but needs
- * more memory. */
+/* The parameters of a candidate that concern memory. A larger lead lets more moves overlap with compute, but
+ * copies then stay longer and need more memory. */
 struct knobs {
     enum keep_rule keep;
-    /* KEEP_UNIT only: layers whose W, K and B never leave their device. May be NULL. */
+    /* KEEP_UNIT only, per layer: whether the layer's W, K and B never leave their device. NULL if no layer is
+     * pinned. */
     const bool *pinned;
-    /* KEEP_UNIT only: use free memory to keep copies that would otherwise be fetched again. */
+    /* KEEP_UNIT only: whether to fill free memory with copies that would otherwise be dropped and fetched
+     * again. */
     bool retain;
-    /* Number of spans by which W is fetched early and dW is dropped late. */
+    /* Number of spans by which weights are fetched earlier than needed, and by which gradients are dropped
+     * later than possible. Moves then overlap with compute. */
     uint32_t lead_state;
-    /* Number of items by which activations and K are fetched early and outputs are dropped late. */
+    /* Number of items by which activations and optimizer state are fetched earlier than needed, and by which
+     * outputs are dropped later than possible. Moves then overlap with compute. */
     uint32_t lead_items;
-    /* KEEP_LRU only: use the smallest cache that is large enough, instead of the whole device. */
+    /* KEEP_LRU only: whether to use the smallest cache that can hold any one task, instead of the whole
+     * device memory. */
     bool least_cache;
 };
 
@@ -126,11 +141,11 @@ struct knobs {
  * one piece per part and share, the shares of the first part first. X and dX have the pieces that the
  * graph gives them. */
 uint32_t tensor_pieces(const struct graph *g, uint32_t n_shares, tensor_id t);
-/* Sets *ret_begin and *ret_end to the byte range of a piece of tensor `t`. */
+/* Sets *ret_begin and *ret_end to the byte range that piece number `piece` has within tensor `t`. */
 void tensor_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_t piece, uint64_t *ret_begin,
                   uint64_t *ret_end);
 
-/* A byte range of a tensor: the whole tensor or one piece of it. */
+/* A byte range of a tensor: either the whole tensor or one piece of the tensor. */
 struct extent {
     uint32_t piece, n_pieces; /* first piece, and number of pieces */
     uint64_t begin, end;      /* bytes of the tensor */
@@ -140,44 +155,48 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 
 /* ---- drafts ---- */
 
-/* Means "no segment". In an operand, it stands for the copy in host memory. */
+/* Stands for "no segment". In an operand of a draft, it means the copy in host memory, which has no
+ * segment. */
 #define SEGMENT_NONE UINT32_MAX
-/* Value of segment.start until an instruction creates the segment. */
+/* Value of segment.start as long as no instruction creates the segment. */
 #define SEGMENT_UNBORN UINT32_MAX
 
-/* One copy on one device, from its creation to its drop. It holds a whole tensor or one piece. Placement
- * assigns its address. */
+/* One copy of a tensor on one device, from its creation to its drop. The copy contains the whole tensor or
+ * one piece of the tensor. Placement sets its address. */
 struct segment {
     tensor_id tensor;
     uint32_t device;
     struct extent of;
     /* Positions of the instructions that create and drop the copy. If start > end, the drop is in the next
-     * cycle. Without a drop, they are 0 and n - 1. */
+     * cycle. A copy that is never dropped has start 0 and end n - 1, where n is the number of
+     * instructions. */
     uint32_t start, end;
-    /* Whether the copy is alive at the boundary between two cycles. */
+    /* Whether the copy stays on the device across the boundary between two cycles. */
     bool boundary;
-    /* Boundary copies only: the cycle writes the copy, so flush must spill it. */
+    /* Only for copies that stay across cycles: whether the cycle writes the copy. If so, the host's value is
+     * old, and the flush program must spill the copy. */
     bool dirty;
     uint64_t addr; /* offset in the device's memory */
 };
 
-/* One operand of an instruction in a draft. */
+/* One operand of an instruction in a draft. It names a segment, because addresses are not known yet. */
 struct draft_operand {
     tensor_id tensor;
     uint32_t segment; /* SEGMENT_NONE: the host copy */
     enum access access;
-    /* The part of the tensor that the instruction uses. It lies within the segment's extent. */
+    /* The bytes of the tensor that the instruction uses. They lie within the segment's extent. */
     struct extent of;
 };
 
-/* A program under construction. Its operands name segments instead of addresses. plan_build copies it into
- * the plan and frees it. */
+/* A program under construction. Its operands name segments, because addresses are not known yet. plan_build
+ * copies the finished draft into the plan and frees the draft. */
 struct draft {
     const struct graph *graph;
     uint32_t n_devices, n_shares;
-    /* Whether the program repeats. If it does, copies may live across its end. */
+    /* Whether the program runs repeatedly, like the cycle. If so, copies may stay on a device from one run to
+     * the next. */
     bool cyclic;
-    /* The instructions. Their operand ranges refer to `operands`, and their wait ranges refer to `waits`. */
+    /* The instructions in issue order. Each instruction has a range of `operands` and a range of `waits`. */
     VEC(struct plan_instr) instrs;
     VEC(struct draft_operand) operands;
     VEC(struct plan_wait) waits;
@@ -196,83 +215,94 @@ uint64_t segment_bytes(const struct segment *s); /* rounded up to PLAN_ALIGN */
  * {from 40, to 90, bytes 4 MB, gain 4 MB}. If the copy had also been spilled just for that fetch, the gain
  * would be 8 MB. */
 struct gap {
-    /* Identifies the gap: the index, in issue order, of the operand use that caused the fetch. */
+    /* Identifies the gap. It is the index, in issue order, of the operand that made the fetch at the end of
+     * the gap necessary. */
     uint32_t use;
     uint32_t device;
-    /* Positions of the drop and the fetch. If from > to, the fetch is in the next cycle. */
+    /* Positions of the drop and of the next fetch. If from > to, the fetch is in the next cycle. */
     uint32_t from, to;
     uint64_t bytes; /* size of the copy */
-    /* Number of bytes that would not move if the copy stayed. */
+    /* Number of bytes that need not be moved if the copy stays on the device. */
     uint64_t gain;
     bool retain; /* chosen: the copy stays */
 };
 typedef VEC(struct gap) gap_list;
 
-/* Adds moves and drops to a merged order. Copies stay across the marked gaps in `retained`, which is sorted
- * by `use`. ret_gaps gets the other gaps. Both may be NULL. */
+/* Makes a draft from a merged order by adding moves and drops. Copies stay across the gaps that are marked in
+ * `retained`, which must be sorted by `use`. All remaining gaps are listed in *ret_gaps. Both lists may be
+ * NULL. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *retained, gap_list *ret_gaps);
-/* Marks the gaps to retain, so that the fewest bytes move. They must fit into the part of capacity[device]
- * that the draft leaves free. */
+/* Marks the gaps whose copies should stay on the device, so that as few bytes as possible are moved. The
+ * copies must fit into the memory that the draft leaves free of capacity[device]. */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
-/* Marks the gaps of one device that are worth retaining. free_bytes[p] is the free memory at position p.
- * Marks every gap that needs none. */
+/* Marks the gaps of one device whose copies should stay. free_bytes[p] is the free memory at position p. A
+ * gap without any position needs no memory and is always marked. */
 void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, uint32_t n_positions);
-/* Returns the largest number of bytes that are alive on a device at any one position. */
+/* Returns the largest number of bytes that are in use on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
-/* Assigns an address to every segment and sets d->peak. Never fails, even if a peak exceeds its capacity.
- * `limits` only saves time and may be NULL. */
+/* Assigns an address to every segment and sets d->peak. Never fails: a peak may exceed the device's capacity.
+ * `limits` may be NULL. If it has the capacities, a search that cannot succeed ends sooner. */
 void draft_place(struct draft *d, const uint64_t *limits);
-/* Makes a draft with addresses by replaying one LRU cache per device. The order must be merged, without REC.
- * Never fails, even if a task exceeds the capacity. */
+/* Makes a draft with addresses by replaying an LRU cache on each device. The order must be merged and must
+ * not contain REC tasks. Never fails: if a task needs more than the capacity, the peak exceeds it. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
-/* Adds the waits to a draft whose segments have addresses. Leaves out redundant waits. */
+/* Adds the waits to a draft whose segments have addresses. A wait is left out if another wait already implies
+ * it. */
 void draft_waits(struct draft *d);
 
-/* The draft_put_* functions append to a draft. After draft_put_task, the caller calls draft_put_use once for
- * each operand. */
+/* The draft_put_* functions append instructions to a draft. After draft_put_task, the caller must call
+ * draft_put_use once for each operand of the task. */
 void draft_put_task(struct draft *d, const struct todo *t);
 void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, struct extent of);
-/* Appends a move of the extent `of`, which both copies must contain. draft_put_send appends a COPY if both
- * are on one device. */
+/* The next three functions append a move of the bytes in `of`. Source and destination must both contain these
+ * bytes. draft_put_send appends a COPY if both segments are on the same device. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
 void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
 void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
-/* Returns whether a todo uses operand `op` of its graph task. FWD and REC need not write every output. */
+/* Returns whether a todo uses operand `op` of its graph task. The answer can be no for an output of a FWD or
+ * REC, because these tasks need not write all their outputs. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
-/* Returns the number of operands that a todo has for graph operand `op`. It is 1, except that K may have one
- * operand per part. */
+/* Returns how many operands a todo has for graph operand `op`. The number is 1, except for a share of K,
+ * which has one operand for each part of K. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
-/* Returns the extent of operand number `i` among those for `op`. `i` must be less than todo_extents. */
+/* Returns the byte range of the todo's operand number `i` for graph operand `op`. `i` must be less than what
+ * todo_extents returns. */
 struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
                           uint32_t i);
-/* Returns whether the trainer reads the tensor. If so, it must be on the host after the step. */
+/* Returns whether the trainer reads the tensor after each training step. If so, the tensor must be on the
+ * host by then. */
 bool trainer_reads(const struct graph_tensor *t);
 
 /* ---- plans ---- */
 
-/* The resources that a candidate needs. plan_build sets them even if the candidate does not fit. */
+/* The memory and planning work that a candidate needs. plan_build fills this in even if the candidate does
+ * not fit the machine. */
 struct plan_need {
-    /* Highest address in use on any device, in the cycle or in eval. */
+    /* Highest address that the cycle or the eval program uses on any device, in bytes from the start of its
+     * memory. */
     uint64_t device_bytes;
     uint64_t peak[DEVICE_MAX]; /* highest address on each device */
     uint64_t host_bytes;
-    /* Whether the devices have enough memory. If true and there is no plan, host memory is too small. */
+    /* Whether the devices have enough memory. If this is true and plan_build made no plan, the host memory is
+     * too small. */
     bool devices_fit;
-    /* Cost of building the candidate, in instructions. Instructions count more if there are many devices. */
+    /* Estimated effort of building the candidate, in instructions. With many devices, each instruction counts
+     * for more, because its waits take longer to compute. */
     uint64_t work;
 };
 /* Merges `cycle` and makes a plan from it. If the plan does not fit the machine, sets *ret to NULL and
- * returns 0. Also sets *ret_need. `ret` may be NULL. */
+ * returns 0. Otherwise sets *ret to the plan. In both cases sets *ret_need. `ret` may be NULL if the caller
+ * needs only *ret_need. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
 
 struct outline;
-/* Builds the plan that an outline describes. r->train must have the outline's micro-batch sizes. Returns the
+/* Builds the plan that outline `o` describes. r->train must have the outline's micro-batch sizes. Returns the
  * same values as plan_build. */
 int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
                  struct plan **ret, struct plan_need *ret_need, struct err *err);
@@ -297,64 +327,74 @@ int plan_outline(const struct plan_request *r, const struct outline *o, const st
  * micro-batches goes through all of this before the second half starts. With teams = 2, each device runs all
  * layers for its half of the batch, and the two devices share the state of every layer. */
 struct candidate {
-    /* Numbers of forward and backward packs. 0 if the candidate does not use Harmony's packs. */
+    /* Numbers of packs in the forward and in the backward pass. Both are 0 if the candidate does not use
+     * Harmony's packs. */
     uint32_t packs_fwd, packs_bwd;
     uint32_t packs; /* number of packs before the fused segment */
-    /* Pack k has the layers [starts[k], starts[k + 1]). If NULL, pack k has only layer k. */
+    /* Pack k has the layers from starts[k] to starts[k + 1] - 1. If `starts` is NULL, pack k has only layer
+     * k. */
     const uint32_t *starts;
     uint32_t fused; /* first layer of the fused segment */
-    /* If true, the backward packs continue round robin over the devices. If false, each pack returns to
-     * the device that ran it forward. */
+    /* Where backward packs run. If true, they continue in turn over the devices after the forward packs. If
+     * false, each pack runs backward on the device that ran it forward. */
     bool onward;
-    /* Number of waves that the batch is divided into. */
+    /* Number of waves. Each wave is one part of the batch, which finishes both passes before the next wave
+     * starts. */
     uint32_t waves;
-    /* Number of teams that work data parallel. If 0 or 1, all devices form one pipeline. */
+    /* Number of teams of devices, each with its own part of the batch (data parallelism). If 0 or 1, all
+     * devices form one pipeline. */
     uint32_t teams;
-    /* Whether each team is a single device, even if the machine has more devices than teams. */
+    /* Whether each team has only one device. Further devices of the machine are then left idle. */
     bool single;
-    /* Number of rows in the largest micro-batch. Waves start at multiples of this number. */
+    /* Number of rows in the largest micro-batch. Each wave starts at a multiple of this number, so that no
+     * micro-batch is split. */
     uint32_t unit;
-    /* Whether every other forward pass of a device takes its micro-batches in descending order. */
+    /* Whether every second forward pass of a device takes the micro-batches in descending order. The device
+     * may then still have the micro-batch with which the previous pass ended. */
     bool snake;
-    /* Every save_every-th micro-batch saves S in its forward pass. If 0, no micro-batch does. */
+    /* In the forward pass, one of every save_every micro-batches saves its values for the backward pass (S).
+     * All other micro-batches recompute these values later. If 0, no micro-batch saves them. */
     uint32_t save_every;
-    /* Whether save_every also applies to the packs just before the fused segment. */
+    /* Whether save_every also applies to the last packs, just before the fused segment. If not, these packs
+     * save nothing and recompute. */
     bool save_last_packs;
     struct knobs knobs;
 };
 
-/* Through this interface, a search tries candidates. Tests replace `run` to see every candidate. The fields
- * up to moves_data_only describe the last candidate. */
+/* The interface through which a search tries candidates. Tests replace `run` to see every candidate. The
+ * fields from `need` to `moves_data_only` describe the last candidate that was tried. */
 struct trial {
-    /* Tries a candidate and keeps its plan if it is the best so far. Returns 1 if it fits the devices, even
-     * if the host is too small. Returns 0 if not, or a negative errno. */
+    /* Tries a candidate and keeps its plan if the plan is the best so far. Returns 1 if the candidate fits
+     * the devices, even if the host memory is too small. Returns 0 if it does not fit, or a negative
+     * errno. */
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
     struct plan_need need;
-    /* Time or bytes, depending on the request's objective. UINT64_MAX if there was no plan. */
+    /* Time or bytes per training step, depending on what the request wants to minimise. UINT64_MAX if the
+     * candidate gave no plan. */
     uint64_t cost;
     bool best;            /* it is the best candidate so far */
     bool moves_data_only; /* it moves neither state nor stash */
-    /* Total number of tasks in the orders of all candidates so far. */
+    /* Total number of tasks in the orders of all candidates that were tried so far. */
     uint64_t spent;
-    /* Sum of plan_need.work over all candidates so far. */
+    /* Estimated effort of building all candidates so far: the sum of their plan_need.work. */
     uint64_t work;
-    /* Whether candidates were skipped because `work` reached its limit. */
+    /* Whether the search skipped candidates because `work` reached its limit. */
     bool cut_short;
 };
 
-/* A policy turns a graph and a machine into candidates and their task orders. Each row of policies.def has
- * one object of this type. */
+/* A policy proposes candidates for a graph and a machine, and makes the task order of each candidate. Each
+ * row of policies.def names one object of this type. */
 struct policy {
     const char *name;
     enum update_place default_update; /* the meaning of UPDATE_AUTO under this policy */
-    /* Tries every candidate that is worth trying, including the leanest one. Returns 0, or the error
-     * that t->run returned. */
+    /* Tries every promising candidate, and always the one that needs the least memory. Returns 0, or the
+     * error that t->run returned. */
     int (*search)(const struct plan_request *r, struct trial *t);
-    /* Sets *ret to the candidate that needs the least device memory. */
+    /* Sets *ret to the candidate that needs the least device memory of all candidates of this policy. */
     void (*leanest)(const struct plan_request *r, struct candidate *ret);
-    /* Makes the task order of a candidate. The caller frees it with order_finish. r->update must not be
-     * UPDATE_AUTO. */
+    /* Makes the task order of candidate `c`. The caller frees the order with order_finish. r->update must
+     * already be a definite choice, not UPDATE_AUTO. */
     void (*order)(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret);
 };
@@ -370,11 +410,12 @@ struct policy {
 uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
                           uint32_t count, uint32_t *starts);
 
-/* The layers of one device whose gradients are complete but not yet reduced. They wait until the exchange
- * with other devices has had enough time. */
+/* The layers of one device whose gradients are complete but not yet added up. Each layer waits here until its
+ * gradient has had enough time to travel between the devices. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
-    /* Time that the first waiting layer has had for its exchange so far. */
+    /* Time that has passed, so far, for the first layer of the list to exchange its gradient with the other
+     * devices. */
     uint64_t ns;
 };
 
@@ -389,22 +430,25 @@ struct passes {
     struct order *o;
     const struct plan_request *r;
     const struct profile *prof;
-    /* Every save_every-th micro-batch of a forward pass saves S. If 0, no micro-batch does. */
+    /* In a forward pass, one of every save_every micro-batches saves its values for the backward pass (S). If
+     * 0, no micro-batch saves them. */
     uint32_t save_every;
-    /* save_every applies only to packs whose first layer is below this layer. */
+    /* save_every applies only to packs whose first layer has a number below save_end. Later packs save
+     * nothing and recompute. */
     uint32_t save_end;
-    /* Whether every other forward pass of a device takes its micro-batches in descending order. */
+    /* Whether every second forward pass of a device takes the micro-batches in descending order. */
     bool snake;
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];
     /* Per device: whether its next forward pass takes the micro-batches in descending order. */
     bool back[DEVICE_MAX];
     struct pass_open open[DEVICE_MAX];
-    /* Per layer: the device that runs its backward pass. */
+    /* Per layer: the device that runs the layer's backward pass. */
     uint32_t *bwd_device;
 };
 
-/* Initialises *p. After this call, the caller may set save_every, save_end and snake. */
+/* Initialises *p. After this call and before the first pass, the caller may set save_every, save_end and
+ * snake. */
 void passes_begin(struct passes *p, struct order *o, const struct plan_request *r,
                   const struct profile *prof);
 /* Adds a pass of rows [from, to) of the batch through layers [first, last) on `device`. In a data-parallel
@@ -420,13 +464,14 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device);
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
-/* Adds the remaining reductions and updates. Frees the memory that passes_begin allocated. */
+/* Adds the reductions and updates that are still missing. Frees the memory that passes_begin allocated. */
 void passes_end(struct passes *p);
 
-/* Tries Harmony's candidates to find the fewest packs that fit. All have knobs.retain set to `retain`.
- * Returns 0, or the error that t->run returned. */
+/* Searches for the fewest of Harmony's packs that fit the devices. All candidates have knobs.retain set to
+ * `retain`. Returns 0, or the error that t->run returned. */
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain);
-/* Adds Harmony's passes of rows [from, to). `n` devices take the packs in turn, starting with `device`. */
+/* Adds Harmony's passes of rows [from, to) of the batch. The packs take turns on `n` devices, starting with
+ * number `device`. */
 void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
                     uint32_t n);
 
@@ -439,12 +484,12 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
  *
  * order_begin adds the DECIDE that every update reads, if no gradient takes part in the decision. */
 void order_begin(struct order *o);
-/* Adds the tasks that a backward pass through layers [first, last) makes possible: reductions, norms or
- * updates. Each update on the device increments *item. */
+/* Adds the reductions, norms or updates that become possible once layers [first, last) have run backward.
+ * Each update that runs on the device increments *item. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
-/* Adds DECIDE and all updates if the graph has a decision. Advances next_span and next_item, which have one
- * entry per device. */
+/* If the graph has a decision, adds the DECIDE task and all updates. Advances next_span and next_item, which
+ * have one entry per device. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
 

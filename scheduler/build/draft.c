@@ -1,8 +1,8 @@
-/* Appends instructions to a draft. Residency and paging both write their drafts through these functions.
+/* Functions that append instructions to a draft. Residency and paging both write their drafts with them.
  *
  * The instructions determine the positions of a segment: the first instruction that writes the segment
- * sets its start, and its drop sets its end.
- */
+ * sets its start, and the drop of the segment sets its end.
+ *  */
 #include "scheduler/build/build.h"
 
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op)
@@ -60,8 +60,8 @@ void draft_put_task(struct draft *d, const struct todo *t)
     in->replica = d->graph->tasks[t->task].replica;
 }
 
-/* Records that the last instruction writes a segment. The first write creates the segment, unless it was
- * alive before the program began. */
+/* Records that the newest instruction writes a segment. The first such write sets the segment's start, unless
+ * the segment was on the device before the program began. */
 static void created(struct draft *d, uint32_t segment)
 {
     struct segment *s = &d->segments.at[segment];

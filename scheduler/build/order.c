@@ -55,7 +55,7 @@ void order_add(struct order *o, struct todo t)
     add_todo(o, t);
 }
 
-/* Appends the share t.share of a task. Does nothing if the share has no bytes. */
+/* Appends task `t` for only the share t.share of its layer. Does nothing if the share has no bytes. */
 static void order_share(struct order *o, struct todo t)
 {
     tensor_id w = graph_tensor_find(o->graph, TENSOR_DW, t.layer, 0);
@@ -109,7 +109,8 @@ void order_begin(struct order *o)
         add_decide(o);
 }
 
-/* Adds a replica's gradients to those of replica 0, if `micro` is its last micro-batch. */
+/* Adds the tasks that add a replica's gradients to the gradients of replica 0. Does nothing unless `micro` is
+ * the last micro-batch of its replica. */
 static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micro, uint32_t device,
                    uint32_t span, uint32_t item)
 {
@@ -144,7 +145,7 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
     }
 }
 
-/* Adds the updates of all shares of a layer. Each runs on the device that owns the share. */
+/* Adds the updates of all shares of a layer. Each update runs on the device that owns the share. */
 static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, uint32_t *next_item)
 {
     for (uint32_t s = 0; s < o->n_shares; s++) {
@@ -176,8 +177,9 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 
 /* ---- shares ---- */
 
-/* Adds a device's tasks after the gradients of a layer have arrived. Each device handles its own share. Only
- * the owner of share 0 adds host tasks. */
+/* Adds the tasks that follow once a layer's gradients have arrived on `device`: reductions, and the update
+ * if it runs on devices. The owner of share 0 also adds the host's task for the layer, so that it is added
+ * once. */
 static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
@@ -202,7 +204,8 @@ static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
     }
 }
 
-/* Returns the time that a device needs to exchange a layer's gradient with other devices. */
+/* Returns how long a device needs to exchange a layer's gradient with the other devices. Each device gets its
+ * own share of the gradient from all others. */
 static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
 {
     uint64_t share = p->o->graph->layers[layer].size.w / p->o->n_shares,
@@ -210,8 +213,8 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Settles the layers that have waited long enough for their exchange. First adds pass_ns to their time. If
- * `all` is set, settles every layer. */
+/* Adds pass_ns to the time that the waiting layers have had for their exchange. Then adds the reductions and
+ * updates of each layer whose exchange is over by then, or of every layer if `all` is set. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -227,8 +230,8 @@ static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all
     open->ns = 0;
 }
 
-/* Adds layers [first, last) to the device's waiting list, because their gradients on this device are
- * complete. */
+/* Adds layers [first, last) to the device's list of layers that wait for an exchange, because their gradients
+ * on this device are complete. */
 static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -240,8 +243,8 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
             open->layers[open->n++] = l;
 }
 
-/* Starts the exchange of gradients after a pass. Does nothing unless the order is data-parallel and the pass
- * had the device's last rows. */
+/* Starts the exchange of gradients after a pass. Does nothing if the order is not data-parallel, or if the
+ * device still has rows of the batch to process. */
 static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                      uint32_t device, bool fused)
 {
@@ -278,7 +281,8 @@ void passes_end(struct passes *p)
     xfree(p->bwd_device);
 }
 
-/* Returns whether micro-batch `micro` saves S in its forward pass. `first` is the pack's first layer. */
+/* Returns whether micro-batch `micro` saves its values for the backward pass (S). `first` is the first layer
+ * of the pack. */
 static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
 {
     uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
@@ -319,7 +323,8 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
     end_span(p, device);
 }
 
-/* Adds the RECs that the backward pass of a pack needs. They recompute the inputs and the S of its layers. */
+/* Adds the REC tasks that must come before the backward pass of a pack. They recompute what the pack's
+ * forward pass did not save: the inputs of its layers, and S. */
 static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -358,8 +363,8 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     exchange(p, first, last, from, to, device, false);
 }
 
-/* Adds both passes of one micro-batch through fused layers. If later layers have smaller micro-batches, calls
- * itself for each of them. */
+/* Adds the forward and backward tasks of one micro-batch through the fused layers. Where later layers have
+ * smaller micro-batches, calls itself for each of these smaller micro-batches. */
 static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -389,12 +394,13 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    /* Add 1 so that the time is never 0 and every run gets at least one layer. */
+    /* Add 1, so that the time of a layer is never 0. Otherwise a group of consecutive layers could stay
+     * empty. */
     return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1;
 }
 
-/* Fills each run with layers up to the time `limit`. Every later run keeps at least one layer. Returns
- * whether `count` runs are enough. */
+/* Cuts the layers into consecutive runs that each take at most `limit` time. Leaves at least one layer for
+ * every later run. Returns whether `count` runs are enough for all layers. */
 static bool partition_within(const struct profile *p, uint32_t forwards, uint32_t first, uint32_t last,
                              uint32_t count, uint64_t limit, uint32_t *starts)
 {
@@ -435,24 +441,26 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
 
 /* ---- merge ---- */
 
-/* The state of a merge. It knows which values exist and when each location becomes free. */
+/* The state of merging an order. It records which values exist already and when each location becomes
+ * free. */
 struct merger {
     const struct order *o;
     const struct graph *g;
-    /* Per tensor: index of its first piece in `written` and `ready_ns`. */
+    /* Per tensor: index of the tensor's first piece in the arrays `written` and `ready_ns`. */
     uint32_t *first;
-    /* Per piece: the number of writes in this step so far. NOTHING if it has no value. */
+    /* Per piece: how often the current training step has written the piece so far. NOTHING if the piece has
+     * no bytes. */
     uint32_t *written;
-    /* Per piece: the time at which its newest value is complete. */
+    /* Per piece: the time in nanoseconds at which the newest value of the piece is complete. */
     uint64_t *ready_ns;
-    /* Per location: the end of its last scheduled task. The host is the last location. */
+    /* Per location: the time at which its last scheduled task ends. The last entry is for the host. */
     uint64_t *free_ns;
     uint32_t n_locations;
 };
 
 #define NOTHING UINT32_MAX
 
-/* Returns whether a piece has no bytes. No task ever writes such a piece. */
+/* Returns whether a piece has no bytes. Tasks never write an empty piece, so nothing may wait for it. */
 static bool is_empty_piece(const struct order *o, tensor_id t, uint32_t piece)
 {
     uint64_t begin, end;
@@ -460,7 +468,7 @@ static bool is_empty_piece(const struct order *o, tensor_id t, uint32_t piece)
     return begin == end;
 }
 
-/* Returns whether the loader writes the tensor before the step starts. */
+/* Returns whether the loader writes the tensor on the host before the training step starts. */
 static bool loader_writes(const struct graph_tensor *t)
 {
     return t->external && (t->kind == TENSOR_X || t->kind == TENSOR_TARGET);
@@ -471,8 +479,8 @@ static uint32_t location_index(const struct order *o, uint32_t loc)
     return loc == PLAN_HOST ? o->n_devices : loc;
 }
 
-/* Sets *ret_ns to the earliest time at which a task can start. Returns false if an input does not exist
- * yet. */
+/* Sets *ret_ns to the earliest time at which task `t` can start at `location`. Returns false if one of the
+ * task's inputs does not exist yet. */
 static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -481,7 +489,7 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
         const struct graph_operand *op = &m->g->operands[task->operand + i];
         if (!(op->access & ACCESS_READ))
             continue;
-        /* The first part of K stands for all parts. */
+        /* All parts of K are written together, so it is enough to look at the first part. */
         struct extent e = todo_extent(m->o, t, op, 0);
         for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
              k++) {
@@ -497,14 +505,16 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
     return true;
 }
 
-/* Returns the duration of a task from the profile. A share takes time in proportion to its size. */
+/* Returns the duration of a task from the profile. If the task handles one of n shares, it takes 1/n of that
+ * time. */
 static uint64_t todo_ns(const struct merger *m, const struct todo *t, const struct profile *prof)
 {
     uint64_t ns = profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
     return t->share == SHARE_ALL ? ns : ns / m->o->n_shares;
 }
 
-/* Schedules a task at start_ns. The location is busy until the task ends. The outputs get new versions. */
+/* Schedules task `t` at start_ns. The location is then busy until the task ends, and the outputs of the task
+ * get new versions. */
 static void commit(struct merger *m, const struct todo *t, uint32_t location, uint64_t start_ns,
                    const struct profile *prof)
 {
@@ -548,7 +558,8 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
             m.written[k] = is_empty_piece(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
 
-    /* The todos of each location form a linked list. next[i] is the todo after todo i. */
+    /* The todos of each location form a linked list: next[i] is the index of the todo that follows todo i at
+     * the same location. */
     size_t n = o->todos.n;
     uint32_t *next = arena_alloc_array(a, n, sizeof *next);
     uint32_t *head = arena_alloc_array(a, n_locations, sizeof *head);

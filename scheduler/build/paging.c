@@ -29,17 +29,17 @@
 
 #define NONE SEGMENT_NONE
 
-/* What the cache knows about a segment on its device. Both have the same index. */
+/* What the cache knows about a segment on its device. Block i belongs to segment i of the draft. */
 struct cache_block {
     uint64_t bytes;        /* space it occupies, a multiple of PLAN_ALIGN */
     uint32_t below, above; /* neighbours by address */
     uint32_t older, newer; /* neighbours by last use */
-    /* next copy of the tensor, on another device */
+    /* Next copy of the same tensor, on another device, or NONE. */
     uint32_t other;
-    /* Position of the last task that used the block. */
+    /* Position, in issue order, of the last task that used the block. */
     uint32_t used;
-    /* Lane of the last instruction that used the block. The block is dropped on this lane, so that no stream
-     * waits for the drop. */
+    /* Lane of the last instruction that used the block. The drop of the block goes to the same lane, because
+     * then no other stream has to wait for it. */
     enum lane lane;
     bool dirty;
 };
@@ -54,20 +54,20 @@ struct cache {
 struct cache_use {
     tensor_id tensor;
     enum access access;
-    /* NONE if the operand is not on the device yet or the task runs on the host. */
+    /* The operand's block. NONE if the operand is not on the device yet, or if the task runs on the host. */
     uint32_t segment;
-    /* The block was added to the cache for this task and does not have its value yet. */
+    /* Whether the block was added to the cache for this task and still lacks its value. */
     bool admitted;
 };
 
-/* The state of one replay of a program. */
+/* The state while one program is replayed with an LRU cache on each device. */
 struct paging {
     struct draft *d;
     const struct graph *g;
     uint32_t pos; /* position of the current task */
-    /* Per tensor: number of uses in the rest of the step. */
+    /* Per tensor: number of times that the rest of the training step uses the tensor. */
     uint32_t *uses_left;
-    /* Per tensor: head of the list of its blocks, which are linked by `other`. */
+    /* Per tensor: its first block. The blocks of a tensor, one per device, are linked by `other`. */
     uint32_t *copies;
     VEC(struct cache_block) blocks;
     VEC(struct cache_use) uses; /* operands of the current task */
@@ -89,7 +89,8 @@ static struct cache *cache_of(struct paging *p, uint32_t id)
     return &p->caches[segment_at(p, id)->device];
 }
 
-/* Returns the whole tensor as an extent. The cache never divides a tensor into shares. */
+/* Returns the extent of the whole tensor. The LRU cache never divides a tensor into shares, so the number of
+ * shares is 1. */
 static struct extent whole_tensor(const struct paging *p, tensor_id t)
 {
     return extent_whole(p->g, 1, t);
@@ -222,8 +223,8 @@ static uint32_t next_above(struct paging *p, const struct cache *c, uint32_t bel
     return below == NONE ? c->lowest : block_at(p, below)->above;
 }
 
-/* Returns whether the hole above the block `below` has `bytes` bytes or more. NONE means the hole below the
- * lowest block. */
+/* Returns whether the hole just above block `below` has at least `bytes` bytes. If `below` is NONE, looks at
+ * the hole below the lowest block. */
 static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, uint64_t bytes)
 {
     uint32_t above = next_above(p, c, below);
@@ -231,8 +232,9 @@ static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, 
     return end - hole_start(p, below) >= bytes;
 }
 
-/* Finds the lowest hole of at least `bytes` bytes. Evicts blocks if needed. Returns false if the current
- * task's own operands are in the way. */
+/* Finds the lowest hole of at least `bytes` bytes and sets *ret_below to the block under it. If there is no
+ * such hole, evicts blocks. Returns false if operands of the current task, which cannot be evicted, are in
+ * the way. */
 static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
 {
     uint32_t below = NONE;
@@ -290,14 +292,15 @@ static bool admit_missing(struct paging *p, uint32_t device)
     return true;
 }
 
-/* Removes all operands of the current task from the device. Called if they leave no hole for its other
- * operands. */
+/* Removes all operands of the current task from the device. This is needed if the operands that are present
+ * lie so scattered that no hole is large enough for a missing one. */
 static void clear_way(struct paging *p)
 {
     size_t n = p->blocks.n;
     for (size_t i = 0; i < p->uses.n; i++) {
         struct cache_use *u = &p->uses.at[i];
-        /* No instruction refers to this segment yet, so it can simply be removed again. */
+        /* No instruction refers to a block that was admitted for this task, so the block can be removed
+         * without a trace. */
         if (u->admitted) {
             forget_block(p, u->segment);
             n--;
@@ -310,8 +313,8 @@ static void clear_way(struct paging *p)
     p->blocks.n = p->d->segments.n = n;
 }
 
-/* Brings the value of an operand to the task's device. It comes from another device's dirty copy or from the
- * host. */
+/* Brings the value of an operand to the device of the current task. If another device has a newer value than
+ * the host, that device sends it. Otherwise the value is fetched from the host. */
 static void bring_value(struct paging *p, const struct cache_use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
@@ -338,7 +341,7 @@ static void collect_task_uses(struct paging *p, const struct todo *t)
     }
 }
 
-/* Makes all operands of the current task present on `device`. */
+/* Puts all operands of the current task into the memory of `device`. */
 static void make_resident(struct paging *p, uint32_t device)
 {
     for (size_t i = 0; i < p->uses.n; i++) {
@@ -350,20 +353,21 @@ static void make_resident(struct paging *p, uint32_t device)
     if (!admit_missing(p, device)) {
         clear_way(p);
         bool ok = admit_missing(p, device);
-        /* This cannot fail: the cache is empty now and large enough for any task. */
+        /* Admission cannot fail here: clear_way has removed all operands, and the cache is large enough for
+         * any one task. */
         assert(ok);
         (void)ok;
     }
     for (size_t i = 0; i < p->uses.n; i++) {
         const struct cache_use *u = &p->uses.at[i];
-        /* A task never overwrites a value that is already on the device without reading it. */
+        /* If a value is already on the device, no task overwrites it without reading it first. */
         assert(u->admitted || u->access != ACCESS_WRITE);
         if (u->admitted && (u->access & ACCESS_READ))
             bring_value(p, u);
     }
 }
 
-/* Prepares a task on the host. Spills every operand that is newer on a device. */
+/* Prepares a task that runs on the host: spills every input whose newest value is on a device. */
 static void make_home(struct paging *p)
 {
     for (size_t i = 0; i < p->uses.n; i++) {
@@ -408,7 +412,8 @@ static void run_task(struct paging *p, const struct todo *t)
 
 /* ---- the whole replay ---- */
 
-/* Counts the uses of every tensor. Sets ret_needs[d] to the bytes that the largest task of device d needs. */
+/* Counts how often each tensor is used. Sets ret_needs[d] to the size in bytes of the operands of the largest
+ * task on device d. */
 static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
 {
     for (size_t i = 0; i < o->todos.n; i++) {

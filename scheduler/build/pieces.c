@@ -13,21 +13,23 @@ static bool is_shared(enum tensor_kind k)
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Returns the offset at which share `i` of `n` begins. If i = n, returns `bytes`. */
+/* Returns the byte offset at which share `i` of `n` begins in a tensor of `bytes` bytes. For i = n, returns
+ * `bytes`, the end of the last share. */
 static uint64_t share_cut(uint64_t bytes, uint32_t n, uint32_t i)
 {
     unsigned __int128 at = (unsigned __int128)bytes * i / n;
     return i >= n ? bytes : (uint64_t)at & ~(uint64_t)(PLAN_ALIGN - 1);
 }
 
-/* Returns the number of parts of K, each as long as W. If K is not a multiple of W, it has one part. */
+/* Returns the number of parts of K. Each part is as long as W, so AdamW's K, with two moments, has 2 parts.
+ * If the size of K is not a multiple of the size of W, K counts as one part. */
 static uint32_t k_parts(const struct graph *g, tensor_id t)
 {
     uint64_t w = g->layers[g->tensors[t].layer].size.w, k = g->tensors[t].bytes;
     return w > 0 && k % w == 0 ? (uint32_t)(k / w) : 1;
 }
 
-/* Returns the offset in K at which share i of n begins, for the given part. */
+/* Returns the byte offset in K at which share `i` of `n` begins within part number `part`. */
 static uint64_t k_cut(const struct graph *g, tensor_id t, uint32_t n, uint32_t part, uint32_t i)
 {
     uint64_t w = g->layers[g->tensors[t].layer].size.w, k = g->tensors[t].bytes;

@@ -25,19 +25,24 @@
 #include "scheduler/build/build.h"
 
 #define FINEST 64 /* positions per block at level 0 */
-/* Number of blocks that form one block of the next level. */
+/* Number of blocks that together form one block of the next coarser level. */
 #define LEVEL_FACTOR 8
 #define LEVELS       8
-/* Number of instructions above which the quick method may waste a little memory. */
+/* Number of instructions above which a draft is large. In a large draft, the quick method may waste a little
+ * memory. */
 #define LARGE 8192
-/* Maximum waste in large drafts without a limit. The unit is half a percent of the live bytes. */
+/* Maximum waste of the quick method in a large draft without a limit, in units of half a percent of the live
+ * bytes. 5 means 2.5 percent. */
 #define MOST_WASTE 5
-/* Maximum waste in large drafts with a limit. The unit is half a percent of the live bytes. */
+/* Maximum waste of the quick method in a large draft with a limit, in units of half a percent of the live
+ * bytes. 8 means 4 percent. */
 #define SWEEPS 8
-/* Number of instructions above which a draft with a limit gets only the quick method. */
+/* Number of instructions above which only the quick method is tried, if the draft has a memory limit. The
+ * other method would take too long. */
 #define HUGE 20000
 
-/* A segment that has an address. If its life crosses the end of the cycle, it is stored as two halves. */
+/* A segment that already has an address. If the segment lives across the end of the cycle, it is stored as
+ * two entries, one for each side. */
 struct placed {
     uint64_t from, to;   /* addresses */
     uint32_t start, end; /* positions */
@@ -45,28 +50,29 @@ struct placed {
 
 typedef VEC(struct placed) placed_list; /* sorted by `from` */
 
-/* One level of the index. The issue order is divided into blocks of `width` positions. */
+/* One level of the index over the placed segments. The level divides the issue order into blocks of `width`
+ * positions. */
 struct index_level {
     placed_list *blocks;
     uint32_t n_blocks;
     uint64_t width;
 };
 
-/* All segments of one device that have been placed so far. */
+/* Index of all segments of one device that already have an address. */
 struct placement_index {
     struct index_level levels[LEVELS];
 };
 
-/* The remaining part of a list that is being merged. */
+/* The remaining part of one of the sorted lists that are being merged. */
 struct merge_head {
     const struct placed *at, *end;
 };
 
-/* The state of placing the segments of one device, in descending order of size. */
+/* The state while the segments of one device get their addresses, the largest segment first. */
 struct placer {
     struct draft *d;
     struct placement_index index;
-    /* Scratch: the lists of all blocks that a segment touches, as a heap. */
+    /* Working memory: a heap of the lists of all index blocks that the current segment touches. */
     VEC(struct merge_head) heads;
 };
 
@@ -75,8 +81,8 @@ static bool wraps(const struct segment *s)
     return s->start > s->end;
 }
 
-/* Returns whether `p` and `s` are ever alive at the same time. Only `s` can live across the end of the
- * cycle. */
+/* Returns whether `p` and `s` are ever in memory at the same time. Only `s` can live across the end of the
+ * cycle, because `p` is stored in two halves if it does. */
 static bool alive(const struct placed *p, const struct segment *s)
 {
     return wraps(s) ? p->start <= s->end || s->start <= p->end : p->start <= s->end && s->start <= p->end;
@@ -130,7 +136,7 @@ static void index_add(struct placement_index *ix, const struct placed *p)
 
 /* ---- the lowest gap ---- */
 
-/* Adds the lists of all blocks that overlap the positions from `start` to `end` to p->heads. */
+/* Adds to p->heads the list of every index block that overlaps the positions from `start` to `end`. */
 static void touch_range(struct placer *p, const struct placement_index *ix, uint32_t start, uint32_t end)
 {
     for (int k = 0; k < LEVELS; k++) {
@@ -154,7 +160,8 @@ static void touch_lists(struct placer *p, const struct segment *s)
     touch_range(p, ix, s->start, (uint32_t)p->d->instrs.n - 1);
 }
 
-/* Returns whether `bytes` bytes are free between *at and `q`. If not, moves *at to the end of `q`. */
+/* Returns whether `bytes` bytes are free between address *at and the segment `q`. If they are not, moves *at
+ * to the end of `q`. */
 static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
 {
     if (q->from >= *at && q->from - *at >= bytes)
@@ -164,7 +171,8 @@ static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
     return false;
 }
 
-/* Restores the heap order below index i. The list with the lowest next address is at index 0. */
+/* Restores the heap order below index `i`. The heap keeps the list with the lowest next address at index
+ * 0. */
 static void sift_down(struct merge_head *h, size_t n, size_t i)
 {
     struct merge_head moved = h[i];
@@ -178,7 +186,7 @@ static void sift_down(struct merge_head *h, size_t n, size_t i)
     h[i] = moved;
 }
 
-/* Returns the lowest address at which `bytes` bytes are free during the whole lifetime of `s`. */
+/* Returns the lowest address at which `bytes` bytes are free during the whole lifetime of segment `s`. */
 static uint64_t lowest_gap(struct placer *p, const struct segment *s, uint64_t bytes)
 {
     struct merge_head *h = p->heads.at;
@@ -220,7 +228,7 @@ static void place_segment(struct placer *p, uint32_t id)
 
 /* ---- largest first ---- */
 
-/* The key by which segments are sorted before placement. */
+/* The key by which segments are sorted before they get addresses. The largest segment comes first. */
 struct rank {
     uint64_t bytes;
     uint32_t life, start, id;
@@ -270,13 +278,14 @@ struct vacant {
     uint64_t from, to;
 };
 
-/* The state of one sweep through the issue order. */
+/* The state of the quick method while it goes through the issue order once. */
 struct sweep {
     struct draft *d;
     VEC(struct vacant) free; /* sorted by address */
-    /* Per position: head of the list of segments that end at this position, or SEGMENT_NONE. */
+    /* Per position: the first segment that ends at this position, or SEGMENT_NONE. More segments with the
+     * same end are linked by `next`. */
     uint32_t *ends_at;
-    /* Per segment: the next segment that ends at the same position. */
+    /* Per segment: another segment that ends at the same position, or SEGMENT_NONE. */
     uint32_t *next;
 };
 
@@ -292,7 +301,8 @@ static void insert_free(struct sweep *w, size_t i, struct vacant v)
     w->free.at[i] = v;
 }
 
-/* Takes `bytes` bytes from the lowest free range that is large enough. Returns false if none is. */
+/* Takes `bytes` bytes from the start of the lowest free range that is large enough. Returns false if no range
+ * is large enough. */
 static bool take_low(struct sweep *w, uint64_t bytes, uint64_t *ret)
 {
     for (size_t i = 0; i < w->free.n; i++) {
@@ -308,8 +318,8 @@ static bool take_low(struct sweep *w, uint64_t bytes, uint64_t *ret)
     return false;
 }
 
-/* Takes `bytes` bytes from the top of the highest free range that is large enough. Returns false if none
- * is. */
+/* Takes `bytes` bytes from the end of the highest free range that is large enough. Returns false if no range
+ * is large enough. */
 static bool take_high(struct sweep *w, uint64_t bytes, uint64_t *ret)
 {
     for (size_t i = w->free.n; i-- > 0;) {
@@ -325,7 +335,7 @@ static bool take_high(struct sweep *w, uint64_t bytes, uint64_t *ret)
     return false;
 }
 
-/* Frees an address range and merges it with the free ranges next to it. */
+/* Frees the addresses [from, to) and merges them with the free ranges next to them. */
 static void give_back(struct sweep *w, uint64_t from, uint64_t to)
 {
     size_t low = 0, high = w->free.n;
@@ -350,8 +360,9 @@ static void give_back(struct sweep *w, uint64_t from, uint64_t to)
     }
 }
 
-/* Places all segments in issue order. Long-lived ones go to the bottom, the others to the top. Returns false
- * if they do not fit into `top` bytes. */
+/* Gives addresses to all segments in issue order. Segments that live for more than `long_life` positions go
+ * to the low end of memory, the others to the high end. Returns false if the segments do not fit into `top`
+ * bytes. */
 static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, uint64_t top,
                          uint32_t long_life)
 {
@@ -369,7 +380,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     w->free.n = 0;
     if (bottom < top)
         vec_push(&w->free, (struct vacant){bottom, top});
-    /* Segments that ended before this position have been freed. */
+    /* The memory of all segments that end before position `given` has been freed already. */
     uint32_t given = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct segment *s = &d->segments.at[by_start[i]];
@@ -387,7 +398,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     return true;
 }
 
-/* Returns how much memory a sweep may waste. The unit is half a percent of the live bytes. */
+/* Returns how much memory the quick method may waste, in units of half a percent of the live bytes. */
 static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
 {
     if (positions <= LARGE)
@@ -398,7 +409,8 @@ static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
     return steps < SWEEPS ? (uint32_t)steps : SWEEPS;
 }
 
-/* Places the segments of a device by sweeps. Returns false if none of the sweeps succeeded. */
+/* Tries to place the segments of a device with the quick method, with a little more memory each time. Returns
+ * false if no attempt succeeded. */
 static bool place_both_ends(struct draft *d, uint32_t device, uint64_t limit)
 {
     uint32_t positions = (uint32_t)d->instrs.n, n = 0;
@@ -445,7 +457,8 @@ void draft_place(struct draft *d, const uint64_t *limits)
         if (place_both_ends(d, device, limit))
             continue;
         if (limit > 0 && d->instrs.n > HUGE)
-            /* A peak above the limit tells the caller to keep fewer bytes alive. */
+            /* There is no placement within the limit. Report a peak above the limit, so that the caller keeps
+             * fewer bytes in memory. */
             d->peak[device] = limit + limit / 100;
         else
             place_largest_first(d, device);

@@ -18,19 +18,21 @@
 #include "base/sort.h"
 #include "scheduler/build/residency_private.h"
 
-/* Maximum number of micro-batches that may wait at a receiver before it uses them. */
+/* Maximum number of activations that a device may receive directly and not have used yet. The limit keeps a
+ * fast sender from filling the receiver's memory. */
 #define DIRECT_BUFFERS 2
 
 /* ---- units ---- */
 
-/* Returns whether copies of this kind stay for a span. All other kinds stay for an item. */
+/* Returns whether copies of this kind stay on the device for a whole span, which is one pass of a pack. All
+ * other copies stay only for an item, which is one micro-batch's pass. */
 static bool by_span(enum tensor_kind k)
 {
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Lists the spans or the items of a device and renumbers them without gaps. An eval order has gaps, because
- * it has only forward tasks. */
+/* Lists the spans or the items of a device and renumbers them without gaps. The numbers of an eval order have
+ * gaps, because its backward tasks were removed. */
 static void collect_units(struct residency *r, struct units *units, uint32_t device, bool spans)
 {
     uint32_t most = 0, n = 0, current = PLAN_NONE;
@@ -80,8 +82,8 @@ uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint3
     return unit < lead ? 0 : slot_before(units_for(r, t->loc, span)->first[unit - lead]);
 }
 
-/* Returns the slot where a segment should be dropped. If its value is spilled or sent, the drop comes later,
- * so that no task waits for the move. */
+/* Returns the slot where a segment should be dropped. If the segment's value is spilled or sent, the drop
+ * comes some spans or items later, so that no task has to wait for this move. */
 static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
 {
     const struct segment *s = &r->d->segments.at[seg];
@@ -118,7 +120,7 @@ static void collect_uses(struct residency *r)
             bool used = todo_uses(t, &r->g->tensors[op->tensor], op);
             for (uint32_t part = 0; used && part < todo_extents(r->o, t, op); part++) {
                 struct extent of = todo_extent(r->o, t, op, part);
-                /* If K is smaller than W, a share of K may be empty. */
+                /* Skip an empty extent. If K is smaller than W, a share of K can have no bytes. */
                 if (of.begin < of.end)
                     vec_push(&r->uses, (struct use){op->tensor, op->access, p, of, SEGMENT_NONE});
             }
@@ -127,8 +129,8 @@ static void collect_uses(struct residency *r)
     r->use_first[r->n] = (uint32_t)r->uses.n;
 }
 
-/* Returns the indices of all uses, sorted by tensor and then by issue order. The uses of tensor t start at
- * index first[t]. */
+/* Returns the indices of all uses, sorted by tensor and then by issue order. In the returned array, the uses
+ * of tensor t start at index (*ret_first)[t]. */
 static uint32_t *sort_uses(struct residency *r, uint32_t **ret_first)
 {
     uint32_t n_tensors = r->g->n_tensors;
@@ -166,7 +168,8 @@ static uint32_t new_segment(struct residency *r, tensor_id tensor, uint32_t devi
     return residency_segment(r, tensor, device, pos, whole_extent(r, tensor));
 }
 
-/* Records that a segment's value is spilled or sent. `produced` is the position of the task that wrote it. */
+/* Records that the value in segment `seg` is spilled or sent. `produced` is the position of the task that
+ * wrote the value. */
 static void mark_leaving(struct residency *r, uint32_t seg, uint32_t produced)
 {
     struct life *life = &r->lives.at[seg];
@@ -182,7 +185,7 @@ void residency_spill(struct residency *r, uint32_t seg, uint32_t produced, struc
     r->lives.at[seg].spilled = true;
 }
 
-/* Spills the newest value to the host, unless the host already has that value. */
+/* Spills the newest value of a tensor to the host, unless the host already has this value. */
 static void bring_home(struct residency *r, struct value *v)
 {
     if (v->at_host)
@@ -192,8 +195,8 @@ static void bring_home(struct residency *r, struct value *v)
     v->at_host = true;
 }
 
-/* Makes the device's previous copy of the tensor end at `slot` or earlier. A device has at most one copy of
- * an unshared tensor. */
+/* Makes the previous copy of the tensor on `device` end at `slot` or earlier, because a device has at most
+ * one copy of an unshared tensor. */
 static void end_previous(struct residency *r, const struct value *v, uint32_t device, uint32_t slot)
 {
     if (v->previous[device] != SEGMENT_NONE)
@@ -205,7 +208,8 @@ static uint32_t later(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Records a fetch of a value that the device held earlier. More memory could avoid this fetch. */
+/* Records that a device fetches a value that it held earlier. The fetch could be avoided if the device had
+ * more memory. */
 static void note_reload(struct residency *r, struct value *v, uint32_t use, uint32_t from, uint32_t to)
 {
     v->reload = (uint32_t)r->reloads.n;
@@ -213,15 +217,15 @@ static void note_reload(struct residency *r, struct value *v, uint32_t use, uint
     vec_push(&r->reloads, (struct reload){use, from, to, 1});
 }
 
-/* Called when a value is overwritten or no longer read. If it was spilled only for fetches that a gap can
- * avoid, the gap also saves the spill. */
+/* Ends the bookkeeping for a value that is overwritten or not read any more. If the value was spilled only
+ * for fetches that retention can avoid, records that retention also avoids the spill. */
 static void settle_value(struct residency *r, const struct value *v)
 {
     if (v->producer != SEGMENT_NONE && !v->home && v->reloads > 0 && v->reloads == v->fetches)
         r->reloads.at[v->reload].saves++;
 }
 
-/* Adds the fetch that creates segment `seg`, which the task at `pos` uses. */
+/* Adds the fetch that creates segment `seg` in time for the task at position `pos`. */
 static void fetch_value(struct residency *r, struct value *v, uint32_t seg, uint32_t pos)
 {
     uint32_t device = r->todos[pos].loc, previous = v->previous[device];
@@ -237,8 +241,8 @@ static void fetch_value(struct residency *r, struct value *v, uint32_t seg, uint
              (struct entry){slot, ENTRY_FETCH, pos, SEGMENT_NONE, seg, whole_extent(r, v->tensor)});
 }
 
-/* Returns whether the producer may send an activation directly to `device`. The receiver must have a free
- * buffer. Otherwise a fast producer could fill its memory. */
+/* Returns whether the producer of an activation may send it directly to `device`. The receiver must have a
+ * free buffer, because otherwise a fast producer could fill the receiver's memory. */
 static bool can_send(struct residency *r, const struct value *v, uint32_t device, uint32_t pos)
 {
     const struct graph_tensor *t = &r->g->tensors[v->tensor];
@@ -248,7 +252,8 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
         return false;
     if (r->knobs->keep == KEEP_ALL)
         return true;
-    /* The value is a stash. A direct send would occupy the receiver's memory until the backward pass. */
+    /* A value that was already read is kept for the backward pass. Sent directly, it would occupy the
+     * receiver's memory until then. */
     if (v->read)
         return false;
     tensor_id base = v->tensor - t->micro;
@@ -275,7 +280,8 @@ static void send_value(struct residency *r, struct value *v, uint32_t seg, uint3
     r->lives.at[v->producer].sent = true;
 }
 
-/* Returns whether this gap was chosen to be closed. The copy then stays until this use. */
+/* Returns whether retention closes the gap before the operand `use`. If so, the device's copy stays until
+ * this use. */
 static bool gap_is_retained(const struct residency *r, uint32_t use)
 {
     if (r->retained == NULL)
@@ -291,8 +297,8 @@ static bool gap_is_retained(const struct residency *r, uint32_t use)
     return low < r->retained->n && r->retained->at[low].use == use && r->retained->at[low].retain;
 }
 
-/* A copy stays if the keep rule says so, or if it would be fetched again before its drop. The tiny group
- * state always stays. */
+/* Returns whether a copy stays until the use at `pos`: if the keep rule says so, or if the copy would
+ * otherwise be fetched again before it is dropped. The group state is tiny and always stays. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos)
 {
     const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];
@@ -331,8 +337,8 @@ static void use_on_host(struct residency *r, struct value *v, const struct use *
     }
 }
 
-/* Returns whether a use writes another piece of a value that is written piece by piece. All its pieces go
- * into one segment. */
+/* Returns whether `u` writes the next piece of a value that tasks write piece by piece. All pieces of such a
+ * value go into the same segment. */
 static bool is_next_piece(const struct residency *r, const struct value *v, const struct use *u)
 {
     uint32_t pieces = r->d->segments.at[v->producer].of.n_pieces;
@@ -394,7 +400,7 @@ static bool all_on_one_device(const struct residency *r, const uint32_t *sorted,
     return loc != PLAN_HOST;
 }
 
-/* Assigns all uses of a persistent tensor to one segment that is never dropped. */
+/* Assigns all uses of a persistent tensor to one segment, which stays on its device and is never dropped. */
 static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
 {
     const struct use *first = &r->uses.at[sorted[0]];
@@ -408,14 +414,15 @@ static void stay_resident(struct residency *r, tensor_id tensor, const uint32_t 
     }
 }
 
-/* Returns whether a tensor of state never leaves its device. Not for GROUP, and not for a tensor that several
- * devices use. */
+/* Returns whether a tensor of a layer's state never leaves its device. Must not be called for GROUP, which
+ * has no layer, nor for a tensor that several devices use. */
 static bool stays_on_device(const struct residency *r, const struct graph_tensor *t)
 {
     return r->knobs->keep == KEEP_ALL || (r->knobs->pinned != NULL && r->knobs->pinned[t->layer]);
 }
 
-/* Starts the cycle with a copy that the previous cycle left on the device. Returns its segment. */
+/* Starts the cycle with a copy that the previous cycle left on the device. Returns the number of the copy's
+ * segment. */
 static uint32_t begin_across(struct residency *r, struct value *v, const struct use *first)
 {
     uint32_t device = r->todos[first->pos].loc;
@@ -425,8 +432,8 @@ static uint32_t begin_across(struct residency *r, struct value *v, const struct 
     return seg;
 }
 
-/* Joins the last copy of the cycle with `seg`, the first copy of the next cycle. Returns true if they are
- * already one segment. */
+/* Joins the last copy of the cycle with `seg`, the copy with which the next cycle starts. Returns true if
+ * both are the same segment already. */
 static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
 {
     uint32_t last = v->current[r->d->segments.at[seg].device];
@@ -440,7 +447,8 @@ static bool end_across(struct residency *r, const struct value *v, uint32_t seg)
     return false;
 }
 
-/* Records a reload if the cycle first fetches a value that the device held when the previous cycle ended. */
+/* Records a reload if the first fetch of the cycle gets a value that the device still had at the end of the
+ * previous cycle. */
 static void note_across(struct residency *r, const struct value *v, uint32_t use, uint32_t first_segment)
 {
     uint32_t device = r->todos[r->uses.at[use].pos].loc;
@@ -522,8 +530,8 @@ static void put_task(struct residency *r, uint32_t pos)
                       r->uses.at[i].of);
 }
 
-/* Returns the lane on which a copy is dropped. Usually this is the lane that uses it last, so that compute
- * waits for no move. */
+/* Returns the lane on which a copy is dropped. This is usually the lane that uses the copy last, so that the
+ * compute lane does not wait for a move. */
 static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
     const struct todo *last = &r->todos[life->last];
@@ -577,8 +585,8 @@ static void write_program(struct residency *r)
     }
 }
 
-/* Merges the pairs of segments in r->merged, which are one copy that lives across cycles. Renumbers the other
- * segments without gaps. */
+/* Merges the pairs of segments in r->merged. Both segments of a pair are the same copy, before and after the
+ * end of the cycle. Then renumbers the remaining segments without gaps. */
 static void merge_segments(struct residency *r)
 {
     uint32_t n = (uint32_t)r->d->segments.n, next = 0;
@@ -623,7 +631,8 @@ static int compare_gaps(const void *pa, const void *pb)
     return a->use < b->use ? -1 : a->use > b->use;
 }
 
-/* Converts the reloads into gaps. The program is complete now, so the positions are known. */
+/* Converts the reloads into gaps. This has to wait until the program is complete, because only then are all
+ * positions known. */
 static void list_gaps(const struct residency *r, gap_list *ret)
 {
     ret->n = 0;

@@ -53,7 +53,7 @@ static bool is_pinned(const struct shared_tensor *s)
     return s->r->d->cyclic && pinned != NULL && pinned[s->layer];
 }
 
-/* Adds an entry to the list. Does nothing if its extent is empty. */
+/* Adds an entry with these values to the list of future instructions. Does nothing if `of` has no bytes. */
 static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32_t seq, uint32_t from,
                 uint32_t to, struct extent of)
 {
@@ -61,7 +61,7 @@ static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32
         vec_push(&r->entries, (struct entry){slot, cls, seq, from, to, of});
 }
 
-/* Adds a segment for a piece that never leaves its device. Returns the number of the segment. */
+/* Adds a segment for a piece of state that never leaves its device. Returns the number of the segment. */
 static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct extent of, bool dirty)
 {
     uint32_t seg = residency_segment(s->r, s->tensor, device, 0, of);
@@ -77,13 +77,14 @@ static void fetch_piece(struct shared_tensor *s, uint32_t seg, uint32_t pos, str
 
 /* ---- W and B ---- */
 
-/* The copies of one pass. Element i of an array belongs to the device that owns share i. */
+/* A round: the copies of W or B that all devices have for one pass. Element i of each array belongs to the
+ * device that owns share i. */
 struct round {
-    /* The device's copy, or SEGMENT_NONE if the device has no copy in this round. */
+    /* The device's copy of W or B in this pass, or SEGMENT_NONE if the device has none. */
     uint32_t *segment;
     uint32_t *pos;  /* position of its first use */
     uint32_t *slot; /* slot at which it is created */
-    /* The device's copy in the previous round, or SEGMENT_NONE. */
+    /* The same device's copy of W or B in the pass before, or SEGMENT_NONE if it had none. */
     uint32_t *before;
 };
 
@@ -91,13 +92,14 @@ struct round {
 struct rounds {
     VEC(struct round) at;
     uint32_t *count; /* by share: number of rounds begun */
-    /* By share: the copy of the last round. */
+    /* By share: the copy (segment) that the share's owner has in its latest pass. */
     uint32_t *current;
-    /* By share: the segment of the pinned piece. NULL if the layer is not pinned. */
+    /* By share: the segment of the piece that stays on its owner. NULL if the layer is not pinned. */
     uint32_t *pinned;
 };
 
-/* Returns the next round of the device that owns `share`. Each device counts its rounds separately. */
+/* Returns the next round, which is the set of copies for one pass, of the device that owns `share`. Each
+ * device counts its rounds separately, because devices reach a pass at different times. */
 static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share)
 {
     uint32_t k = rs->count[share]++;
@@ -113,7 +115,8 @@ static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint
     return &rs->at.at[k];
 }
 
-/* Plans a read of W or B. Uses the device's copy, or starts its next round. */
+/* Plans a read of W or B by a task. The task uses the device's current copy. If that copy has been dropped,
+ * the device gets a new copy, together with the other devices. */
 static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
@@ -136,8 +139,8 @@ static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use 
     r->lives.at[seg].last = u->pos;
 }
 
-/* Plans the update of the owner's share of W. It uses the pinned piece or the device's copy. If there is
- * neither, it fetches the piece. */
+/* Plans the update of one share of W by its owner. The update uses the pinned piece of W or the device's
+ * current copy. If the device has neither, the piece is fetched. */
 static void update_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
 {
     struct residency *r = s->r;
@@ -155,8 +158,8 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct us
     residency_spill(r, seg, u->pos, u->of);
 }
 
-/* Creates the copies of a round early enough for the first device that needs them. A device that still uses
- * its previous copy starts later. */
+/* Makes all devices create their copies for a pass as early as the first device needs its copy, so that they
+ * can send pieces to each other. A device that still uses its previous copy starts later. */
 static void begin_together(struct shared_tensor *s, struct round *round)
 {
     uint32_t need = UINT32_MAX;
@@ -174,8 +177,8 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Adds the moves of a round: each owner sends its piece to all devices. A device that cannot get it in time
- * fetches it from the host. */
+/* Adds the moves for one pass: each owner sends its piece of the tensor to all other devices. A device that
+ * would get a piece too late fetches the piece from the host instead. */
 static void gather(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
     struct residency *r = s->r;
@@ -184,7 +187,8 @@ static void gather(struct shared_tensor *s, const struct rounds *rs, const struc
         uint32_t source = rs->pinned != NULL ? rs->pinned[from] : round->segment[from];
         if (rs->pinned == NULL)
             put(r, round->slot[from], ENTRY_FETCH, round->pos[from], SEGMENT_NONE, source, of);
-        /* The order rotates, so that not all owners send to the same device at once. */
+        /* Each owner starts with a different receiver, so that not all owners send to the same device at
+         * once. */
         for (uint32_t i = 1; i <= s->n; i++) {
             uint32_t to = (from + i) % s->n, slot = round->slot[to];
             if (rs->pinned == NULL && slot < round->slot[from])
@@ -203,8 +207,8 @@ static void gather(struct shared_tensor *s, const struct rounds *rs, const struc
     }
 }
 
-/* Adds the moves of a round in which every device fetches the whole tensor from the host. Also used if some
- * device has no copy. */
+/* Adds fetches by which every device gets the whole tensor from the host. This is necessary if some device
+ * has no copy for this pass, because then it cannot send its piece. */
 static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -240,7 +244,7 @@ static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32
     for (uint32_t i = 0; i < n; i++) {
         struct use *u = &r->uses.at[sorted[i]];
         if (r->todos[u->pos].loc == PLAN_HOST)
-            /* The host updates the weights, so it always has their newest value. */
+            /* The host updates these weights itself, so it has their newest value and needs no move. */
             continue;
         if (u->access & ACCESS_WRITE)
             update_weights(s, &rs, u);
@@ -265,15 +269,16 @@ static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32
 
 /* ---- dW ---- */
 
-/* One share of the sum of all replicas' gradients, on the device that owns the share. */
+/* The sum of all replicas' gradients, but only the share of one owner. The sum is on that owner's device. */
 struct share_sum {
-    /* SEGMENT_NONE if the owner does not have the share yet. */
+    /* The segment with the sum. SEGMENT_NONE if the owner does not have the sum yet. */
     uint32_t segment;
     uint32_t produced; /* position of its last write */
     bool at_host;
 };
 
-/* Brings a share of the gradient to its owner. Sends it, unless the owner computed that gradient itself. */
+/* Brings a share of the gradient to its owner. No send is needed if the owner computed this gradient
+ * itself. */
 static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
                        const struct use *u)
 {
@@ -289,7 +294,8 @@ static void settle_sum(struct shared_tensor *s, const struct value *v, struct sh
     }
     sum->segment = residency_segment(r, s->tensor, device, u->pos, u->of);
     put(r, slot_after(v->produced), ENTRY_SEND, s->tensor, v->producer, sum->segment, u->of);
-    /* The copy must stay until the send is done. */
+    /* The sender's copy must stay until the send is done. Setting life->produced makes the drop of this copy
+     * wait for the send. */
     struct life *life = &r->lives.at[v->producer];
     if (life->produced == PLAN_NONE || life->produced < v->produced)
         life->produced = v->produced;
@@ -306,7 +312,7 @@ static void bring_sums_home(struct shared_tensor *s, struct share_sum *sums)
     }
 }
 
-/* Plans all uses of the dW of one replica. */
+/* Plans all uses of the gradient dW of one replica: its writes, the sends of its shares, and the sums. */
 static void plan_gradient(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
 {
     struct residency *r = s->r;
@@ -342,7 +348,7 @@ static void plan_gradient(struct shared_tensor *s, const uint32_t *sorted, uint3
 
 /* ---- K ---- */
 
-/* Plans all uses of K. Each use is the update of one share. */
+/* Plans all uses of the optimizer state K. Only updates use K, and each update handles one share. */
 static void plan_moments(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
 {
     struct residency *r = s->r;

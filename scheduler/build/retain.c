@@ -29,30 +29,33 @@
 #include "base/sort.h"
 #include "scheduler/build/build.h"
 
-/* Maximum number of edges that cycle cancelling examines. After that, the best choice so far is used. */
+/* Maximum number of edges that the search for negative cycles examines. After that many edges, the best
+ * choice found so far is used. */
 #define CANCEL_WORK 40000000ull
-/* Maximum number of passes over the gaps that were left out. */
+/* Maximum number of times that the intervals that are not retained are tried again. */
 #define PUSH_ROUNDS 4
 
 /* A gap as an interval of stretches. */
 struct interval {
-    /* The stretches from `from` to `to` - 1. If to <= from, the interval crosses the end of the cycle. */
+    /* The gap covers the stretches (ranges of positions) from `from` to `to` - 1. If to <= from, the gap
+     * crosses the end of the cycle. */
     uint32_t from, to;
     uint64_t bytes, gain;
     uint32_t gap; /* index in the caller's list */
     bool retain;
 };
 
-/* The problem for one device: which copies to retain in its free memory. `tree` and `less` are a binary tree,
- * which makes queries fast. */
+/* The problem of one device: which copies should stay in its free memory. `tree` and `less` form a binary
+ * tree over the stretches, which quickly answers how many bytes are free in a range. */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
-    /* Per stretch: number of free bytes when no gap is retained. */
+    /* Per stretch, which is a range of positions: number of bytes that are free if no copy is retained. */
     uint64_t *free_bytes;
-    /* Per node: the smallest number of free bytes in its subtree. */
+    /* Per node of the tree: the smallest number of free bytes in any stretch below the node. */
     uint64_t *tree;
-    /* Per node: bytes subtracted from the whole subtree, but not yet from its children. */
+    /* Per node of the tree: bytes that were subtracted from all stretches below the node at once. The values
+     * stored in its children do not include this. */
     uint64_t *less;
     uint32_t leaves;
 };
@@ -74,8 +77,8 @@ static void tree_build(struct packing *p)
     memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
 }
 
-/* Returns the smallest number of free bytes in stretches [from, to). Looks only at the subtree of `node`,
- * with stretches [low, high). */
+/* Returns the smallest number of free bytes in any of the stretches [from, to). Looks only at the part of the
+ * tree below `node`, which covers the stretches [low, high). */
 static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                            uint32_t to)
 {
@@ -89,7 +92,8 @@ static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low,
     return (a < b ? a : b) - p->less[node];
 }
 
-/* Subtracts `bytes` from the free bytes of stretches [from, to). A negated `bytes` gives memory back. */
+/* Subtracts `bytes` from the free bytes of the stretches [from, to). To give memory back, the caller passes
+ * the negated number of bytes. */
 static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                       uint32_t to, uint64_t bytes)
 {
@@ -121,7 +125,8 @@ static bool has_space(const struct packing *p, const struct interval *it)
            (it->to == 0 || node_least(p, 1, 0, p->leaves, 0, it->to) >= it->bytes);
 }
 
-/* Retains an interval or stops retaining it, and updates the free bytes. */
+/* Starts or stops retaining the copy of an interval, and updates the free bytes of the stretches that it
+ * covers. */
 static void set_retain(struct packing *p, struct interval *it, bool retain)
 {
     uint64_t bytes = retain ? it->bytes : 0 - it->bytes;
@@ -143,14 +148,15 @@ static bool covers(const struct interval *it, uint32_t stretch)
 
 /* ---- the sweep ---- */
 
-/* Returns the end of an interval that covers `stretch`. If it ends in the next cycle, n_stretches is
- * added. */
+/* Returns the stretch at which an interval that covers `stretch` ends. If the interval ends in the next
+ * cycle, the result is larger by n_stretches. */
 static uint32_t end_from(const struct packing *p, const struct interval *it, uint32_t stretch)
 {
     return across(it) && stretch >= it->from ? p->n_stretches + it->to : it->to;
 }
 
-/* Returns whether the sweep gives up interval `a` before interval `b`. */
+/* Returns whether the sweep should give up interval `a` rather than `b`: the one that saves less per byte or,
+ * if both save the same, the one that ends later. */
 static bool worth_less(const struct packing *p, const struct interval *a, const struct interval *b,
                        uint32_t stretch)
 {
@@ -230,7 +236,7 @@ static int compare_worth(const void *pa, const void *pb)
     return a->gap < b->gap ? -1 : a->gap > b->gap;
 }
 
-/* Retains every interval that still fits, in descending order of gain per byte. */
+/* Retains every interval whose copy still fits. Intervals that save more per byte of memory come first. */
 static void fill(struct packing *p, struct interval **by_worth)
 {
     for (uint32_t i = 0; i < p->n_intervals; i++) {
@@ -242,8 +248,8 @@ static void fill(struct packing *p, struct interval **by_worth)
 
 /* ---- copies of different sizes: pushing out ---- */
 
-/* Tries to retain `it` by giving up overlapping intervals. Undoes this if they save at least as much. Returns
- * whether `it` is retained now. */
+/* Tries to retain `it` by giving up intervals that overlap it. Keeps the change only if `it` saves more than
+ * these intervals saved together. Returns whether the change was kept. */
 static bool push(struct packing *p, struct interval *it, struct interval **by_worth)
 {
     VEC(struct interval *) out = {0};
@@ -283,18 +289,19 @@ static void push_all(struct packing *p, struct interval **by_worth)
 
 /* ---- copies of equal size: negative cycles ---- */
 
-/* The search for a negative cycle, by the Bellman-Ford algorithm. Stretch i is the edge between node i and
- * node i + 1. */
+/* The search for a negative cycle with the Bellman-Ford algorithm. The graph has a node before, between and
+ * after the stretches, so stretch i is an edge between node i and node i + 1. */
 struct cycles {
     struct packing *p;
     int64_t *distance;
-    /* Per node: the edge that reached the node. It is an interval, FREE_FORWARD, FREE_BACK or NO_EDGE. */
+    /* Per node: the edge over which the search reached the node. It is the index of an interval, or
+     * FREE_FORWARD, FREE_BACK or NO_EDGE. */
     int32_t *via;
     uint64_t work; /* edges looked at so far */
 };
 enum { FREE_FORWARD = -1, FREE_BACK = -2, NO_EDGE = -3 };
 
-/* Returns the node at which edge `via` begins. `node` is the node at which it ends. */
+/* Returns the node at which edge `via` begins, given the node `node` at which the edge ends. */
 static uint32_t edge_source(const struct cycles *c, int32_t via, uint32_t node)
 {
     if (via == FREE_FORWARD)
@@ -314,8 +321,8 @@ static bool relax(struct cycles *c, uint32_t from, uint32_t to, int64_t cost, in
     return true;
 }
 
-/* Relaxes all edges once. Returns a node whose distance fell, or PLAN_NONE. `left` tells how many more copies
- * fit into each stretch. */
+/* Relaxes all edges once, as in the Bellman-Ford algorithm. Returns a node whose distance became smaller, or
+ * PLAN_NONE. left[i] is the number of further copies that fit into stretch i. */
 static uint32_t relax_all(struct cycles *c, const uint64_t *left)
 {
     struct packing *p = c->p;
@@ -339,8 +346,8 @@ static uint32_t relax_all(struct cycles *c, const uint64_t *left)
     return fell;
 }
 
-/* Sets ret[i] to the number of additional copies that fit into stretch i. `more` is scratch memory of
- * n_stretches + 1 entries. */
+/* Sets ret[i] to the number of further copies that fit into stretch i. All copies have the same size. `more`
+ * is working memory of n_stretches + 1 entries. */
 static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
 {
     memset(more, 0, ((size_t)p->n_stretches + 1) * sizeof *more);
@@ -360,13 +367,14 @@ static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
     }
 }
 
-/* Flips all intervals on the negative cycle that leads to `node`. Retained ones are given up, and the others
- * are retained. */
+/* Improves the choice along the negative cycle that leads to `node`: gives up the retained intervals on this
+ * cycle, and retains its other intervals. */
 static void turn_cycle(struct cycles *c, uint32_t node)
 {
     struct packing *p = c->p;
     for (uint32_t i = 0; i <= p->n_stretches; i++)
-        /* After n_stretches + 1 steps back, `node` is on the cycle. */
+        /* `node` may lie outside the cycle. After n_stretches + 1 edges backwards, the walk is certainly on
+         * the cycle. */
         node = edge_source(c, c->via[node], node);
     VEC(uint32_t) in = {0};
     uint32_t at = node;
@@ -416,7 +424,7 @@ static uint64_t total_gain(const struct packing *p)
     return sum;
 }
 
-/* Sets every interval back to its state in `saved`. */
+/* Retains exactly those intervals that `saved` marks, and gives up all others. */
 static void restore(struct packing *p, const bool *saved)
 {
     for (uint32_t i = 0; i < p->n_intervals; i++)
@@ -427,8 +435,8 @@ static void restore(struct packing *p, const bool *saved)
             set_retain(p, &p->intervals[i], true);
 }
 
-/* Improves the choice if all copies have the same size. It is optimal within the cycle. Intervals that cross
- * its end are tried one by one. */
+/* Improves the choice in the case that all copies have the same size. The result is optimal for intervals
+ * inside the cycle. Intervals across the end of the cycle are tried one by one, retained and not retained. */
 static void choose_equal(struct packing *p, struct interval **by_worth)
 {
     uint64_t work = 0, best;
@@ -486,7 +494,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
     if (n_gaps == 0)
         return;
     struct arena *a = arena_create();
-    /* Stretch i has the positions [starts[i], starts[i + 1]). A gap lies between its drop and its fetch. */
+    /* Stretch i has the positions [starts[i], starts[i + 1]). A gap covers the positions after its drop and
+     * before its fetch. */
     uint32_t *starts = arena_alloc_array(a, 2 * (size_t)n_gaps + 1, sizeof *starts), n_starts = 1, n = 0;
     for (uint32_t i = 0; i < n_gaps; i++) {
         if (gaps[i].from + 1 < n_positions)
@@ -543,8 +552,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
 
 /* ---- drafts ---- */
 
-/* Sets ret[p] to the number of bytes alive at position p. `ret` needs one more entry than there are
- * positions. */
+/* Sets ret[p] to the number of bytes in use on `device` at position p. `ret` must have one entry more than
+ * the draft has positions. */
 static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
 {
     uint32_t n = (uint32_t)d->instrs.n;
@@ -555,7 +564,8 @@ static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
         uint64_t bytes = segment_bytes(s);
         if (s->device != device)
             continue;
-        /* The differences wrap modulo 2^64, but their sums below are exact. */
+        /* `ret` first holds the changes from one position to the next. A negative change wraps modulo 2^64,
+         * but the sums in the loop below are exact again. */
         ret[s->start] += bytes;
         ret[s->end + 1] -= bytes;
         if (s->start > s->end)

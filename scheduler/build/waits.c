@@ -25,20 +25,22 @@
 
 #define NEVER UINT32_MAX
 
-/* The instructions that last used a piece. They are stored as unrolled positions: run * n + index. */
+/* The instructions that last used a piece of a tensor. The walk goes through the program up to twice, so
+ * instruction `index` of walk `run` is stored as the number run * n + index. */
 struct piece_state {
     uint32_t writer;
-    /* Head of a list in walker.reads. The list has the readers since the last write. */
+    /* First element of a list in walker.reads. The list has all instructions that read the piece since its
+     * last write. */
     uint32_t readers;
 };
 
-/* One reader of a piece, by its unrolled position, and the next reader in the list. */
+/* One instruction that reads a piece, as run * n + index, and the next reader in the list. */
 struct piece_read {
     uint32_t at, next;
 };
 
-/* An address range that is free since instruction `dropped`. Vacancies of one device do not overlap and are
- * not sorted. */
+/* An address range that has been free since instruction `dropped`. The vacancies of a device do not overlap,
+ * and they are not sorted. */
 struct vacancy {
     uint64_t from, to;
     uint32_t dropped;
@@ -49,9 +51,9 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    /* One entry for each piece of each segment and each host copy. */
+    /* One entry for each piece of each device segment and of each tensor's host copy. */
     struct piece_state *pieces;
-    /* Per segment and per tensor: index of the first piece. */
+    /* Index in `pieces` of the first piece of each segment, and of each tensor's host copy. */
     uint32_t *of_segment, *of_host;
     VEC(struct piece_read) reads;
     vacancy_list vacant[DEVICE_MAX];
@@ -81,8 +83,8 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
-/* Removes the vacancies in addresses [from, to), where a new piece begins. Its first write must wait for
- * their drops, so *ret lists them as readers. */
+/* Removes the addresses [from, to) from the vacancies, because a new piece begins there. The first write of
+ * the piece must wait for the drops that freed these addresses, so *ret lists the drops as readers. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = &w->vacant[device], *out = &w->scratch;
@@ -112,7 +114,8 @@ static void vacate(struct walker *w, const struct segment *s, uint32_t now)
     vec_push(&w->vacant[s->device], (struct vacancy){s->addr, s->addr + segment_bytes(s), now});
 }
 
-/* Resets the pieces of a new segment. The last piece includes the alignment padding. */
+/* Starts the pieces of a new segment without writers and readers. The last piece also covers the padding up
+ * to the aligned end of the segment. */
 static void create_segment(struct walker *w, uint32_t segment)
 {
     const struct segment *s = &w->d->segments.at[segment];
@@ -166,7 +169,8 @@ static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
             clock[i] = other[i];
 }
 
-/* Turns w->deps into waits and advances the clocks. Adds the waits to the draft only if `record` is set. */
+/* Turns the dependences of an instruction, which are in w->deps, into waits, and computes the instruction's
+ * vector clock. Adds the waits to the draft only if `record` is set. */
 static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)
 {
     struct plan_instr *in = &w->d->instrs.at[index];

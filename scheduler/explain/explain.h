@@ -1,5 +1,6 @@
-/* Shows a plan to people and to other programs: as text, JSON, a Chrome trace or a picture. All
- * functions append to a string buffer and have no other effects. plan_from_json reads a plan back. */
+/* Shows a plan to people and to other programs, as text, as JSON, as a trace for Chrome or as a picture. The
+ * printing functions append to a string buffer and have no other effect. plan_from_json reads a plan back
+ * from JSON. */
 #ifndef SCHEDULER_EXPLAIN_EXPLAIN_H
 #define SCHEDULER_EXPLAIN_EXPLAIN_H
 
@@ -17,23 +18,23 @@
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 
-/* Prints the page of `tutti-worker --plan`. `times` names the source of the predicted times; NULL means the
- * analytic profile. If `cycle` is NULL, the page has no times. */
+/* Prints the page that `tutti-worker --plan` shows. `times` names the source of the predicted times; if it is
+ * NULL, they come from formulas. If `cycle` is NULL, the page has no times. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const char *times, struct strbuf *out);
 
-/* Prints the figures of a verified plan as one JSON object. Times are averages over devices. The figure
- * "activation_bytes" counts the stash and all bytes between devices. `plan_s` is the planning time in
- * seconds. */
+/* Prints the figures of a verified plan as one JSON object. Times are averages over all devices.
+ * "activation_bytes" counts the activations moved to and from the host, and all bytes moved between devices.
+ * `plan_s` is the time spent on planning, in seconds. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
                        struct strbuf *out);
 
-/* The figures of a plan for comparison with other plans. plan_summary_json prints the same figures. */
+/* The figures by which plans are compared with each other. plan_summary_json prints the same figures. */
 struct plan_figures {
-    /* How the devices share the work: "single", "pp" or "dp". */
+    /* How the devices divide the work: "single" (one device), "pp" (pipeline) or "dp" (data parallel). */
     const char *form;
     uint64_t iteration_ns; /* predicted time of an iteration */
-    /* Compute time of an iteration, averaged over the devices. */
+    /* Time that a device computes in one iteration, averaged over all devices. */
     uint64_t compute_ns;
     uint64_t stall_ns;       /* the rest of the iteration */
     uint64_t moved_bytes;    /* state and stash, in and out */
@@ -42,43 +43,45 @@ struct plan_figures {
     uint64_t capacity_bytes; /* capacity of the same device */
 };
 
-/* Computes the figures of a plan from its simulated cycle. */
+/* Computes the figures of plan `p` from the simulation of its cycle. */
 void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret);
 
-/* Prints why the plan is not faster: its limit, and the parts of its critical path. If the what-if questions
- * were asked, also prints their answers. */
+/* Prints why the plan is not faster: what limits it, and how the time on its critical path divides up. Also
+ * prints the answers to the what-if questions, if these were asked. */
 void plan_why(const struct why_report *r, struct strbuf *out);
 
-/* Prints a why_report as one JSON object. Times on the critical path are fractions of the iteration. A
- * what-if question without a plan has the answer null. */
+/* Prints a why_report as one JSON object. Times on the critical path are given as fractions of the iteration.
+ * The answer to a what-if question is null if no plan was found for it. */
 void plan_why_json(const struct why_report *r, struct strbuf *out);
 
-/* Prints a plan as JSON. plan_from_json converts the JSON back into an equal plan. */
+/* Prints a plan as JSON text. plan_from_json turns the text back into an equal plan. */
 void plan_to_json(const struct plan *p, struct strbuf *out);
 
-/* Reads a plan from JSON. Checks only that indices and counts are in range; plan_verify must check the rest.
- * Returns -EINVAL or -E2BIG for a bad file. The caller frees *ret with plan_destroy. */
+/* Reads a plan from JSON text. Checks only that indices and counts are in range, so the caller must let
+ * plan_verify check the rest. Returns -EINVAL or -E2BIG if the text is bad. The caller frees *ret with
+ * plan_destroy. */
 int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err *err);
 
-/* One timeline of a program, for plan_trace. It is either the simulator's prediction or the executor's
- * measurement. */
+/* One timeline of a program, as input of plan_trace. A timeline comes either from the simulator, which
+ * predicts it, or from the executor, which measures it. */
 struct trace_part {
-    /* "plan" or "run". It is part of the process names in the viewer. */
+    /* Either "plan" or "run". The trace viewer shows this word in the names of processes. */
     const char *name;
-    /* The spans of all runs. Instruction `i` of run `r` is at index r * n_instrs + i. The trace starts with
-     * the earliest span. */
+    /* Start and end times of the instructions in all runs of the program. Instruction `i` of run `r` is at
+     * index r * n_instrs + i. The earliest start becomes time 0 of the trace. */
     const struct plan_span *spans;
     uint32_t runs;
 };
 
-/* Prints a trace for Chrome and Perfetto. Each timeline has one process per device and one for the host. Each
- * instruction gives one event per run; drops give none. */
+/* Prints a trace for the viewers of Chrome and Perfetto. Each timeline has one process per device and one for
+ * the host. Each instruction becomes one event per run of the program. Drops are left out, because they take
+ * no time. */
 void plan_trace(const struct plan *p, enum program_kind k, const struct trace_part *parts, uint32_t n_parts,
                 struct strbuf *out);
 
-/* Prints a picture of one iteration in the steady state, as a standalone SVG of less than 2 MB. Each stream
- * has a row, and time runs from left to right. `cycle` should have at least three runs; with fewer, the
- * picture shows a cold start. */
+/* Prints a picture of one iteration as an SVG file of less than 2 MB. Each stream is a row, and time goes
+ * from left to right. `cycle` should have at least three simulated runs. With fewer, the picture shows a
+ * start with idle links. */
 void plan_svg(const struct plan *p, const struct sim_result *cycle, struct strbuf *out);
 
 #endif

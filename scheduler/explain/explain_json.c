@@ -31,7 +31,7 @@ const char plan_json_columns[] =
 const char *const plan_json_access[PLAN_JSON_ACCESS_COUNT] = {
     [ACCESS_READ] = "r", [ACCESS_WRITE] = "w", [ACCESS_RW] = "rw", [ACCESS_DROP] = "drop"};
 
-/* Adds a comma, unless the next value is the first in its array. */
+/* Adds a comma before the next value of an array, unless that value is the first. */
 static void put_comma(struct strbuf *out)
 {
     if (out->at[out->n - 1] != '[')
@@ -44,7 +44,8 @@ static void put_open(struct strbuf *out)
     strbuf_addn(out, "[", 1);
 }
 
-/* Starts each row of a table on a new line, so that diff can compare two files row by row. */
+/* Starts a row of a table. Each row is on a line of its own, so that diff can compare two files row by
+ * row. */
 static void put_open_row(struct strbuf *out)
 {
     put_comma(out);
@@ -56,7 +57,8 @@ static void put_close(struct strbuf *out)
     strbuf_addn(out, "]", 1);
 }
 
-/* Adds a number. A plan has millions of numbers, and this function is much faster than printf. */
+/* Adds a number to the text. A plan has millions of numbers, so this is done without printf, which is much
+ * slower. */
 static void put_u64(struct strbuf *out, uint64_t v)
 {
     char digits[20];

@@ -21,10 +21,10 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/explain/explain_parts.h"
 
-/* Limits on counts in a file. No real plan reaches them. They keep a bad file from using too much memory or
- * time. */
+/* Limits on the counts in a file. No real plan comes near these limits. They keep a bad file from using too
+ * much memory or time. */
 enum {
-    /* Maximum number of rows in a table, and of operands or waits in a program. */
+    /* Maximum number of rows in a table, and maximum number of operands or waits in a program. */
     MAX_ROWS = 1 << 22,
     MAX_LAYERS = 1 << 20,
     MAX_MICRO = 1 << 20,
@@ -37,17 +37,17 @@ enum {
 struct plan_loader {
     struct plan *plan;
     struct err *err;
-    /* Error code of the first failure, or 0. */
+    /* Error code of the first failure, or 0 if nothing failed. */
     int status;
     struct err detail; /* buffer for the messages of json.h */
 };
 
-/* A position in a JSON array whose values are read one after another. */
+/* A position in a JSON array. The values of the array are read one after another through the cursor. */
 struct load_cursor {
     struct plan_loader *l;
-    /* Cursor of the enclosing array, or NULL for a table. */
+    /* Cursor of the enclosing array. NULL if this array is a whole table. */
     const struct load_cursor *up;
-    /* Name of the table. Set only if `up` is NULL. */
+    /* Name of the table, for error messages. Set only if `up` is NULL. */
     const char *name;
     const struct json *at; /* current element; NULL at the end */
     size_t index;          /* index of the current element */
@@ -85,8 +85,8 @@ static struct load_cursor table_begin(struct plan_loader *l, const char *name, c
     return (struct load_cursor){.l = l, .name = name, .at = json_array_first(array)};
 }
 
-/* Returns a cursor for the array at the current element of `up`. The caller must not advance `up` while it
- * uses the new cursor, because error messages read `up`. */
+/* Returns a cursor for the array that is the current element of `up`. The caller must not advance `up` while
+ * using the new cursor, because error messages take the path from `up`. */
 static struct load_cursor row_begin(const struct load_cursor *up, const char *what)
 {
     struct load_cursor c = {.l = up->l, .up = up};
@@ -131,7 +131,7 @@ static uint64_t take_u64(struct load_cursor *c, uint64_t max, const char *what)
     return failed(c) ? 0 : v;
 }
 
-/* Reads an index into a table of `n` rows. */
+/* Reads a number that must be a valid index into a table of `n` rows. */
 static uint32_t take_index(struct load_cursor *c, uint32_t n, const char *what)
 {
     if (n == 0)
@@ -147,7 +147,8 @@ static bool take_null(struct load_cursor *c)
     return true;
 }
 
-/* Reads an index. JSON null stands for PLAN_NONE or PLAN_HOST, which are the same number. */
+/* Reads a number that must be an index below `n`, or null. Returns PLAN_NONE for null. PLAN_HOST is the same
+ * number, so null can also stand for the host. */
 static uint32_t take_id(struct load_cursor *c, uint32_t n, const char *what)
 {
     return take_null(c) ? PLAN_NONE : take_index(c, n, what);
@@ -173,7 +174,7 @@ static int take_name(struct load_cursor *c, const char *const *names, int n, con
     return 0;
 }
 
-/* Reads a byte range of a tensor whose size is `bytes`. */
+/* Reads the begin and the end of a byte range in a tensor of `bytes` bytes. */
 static void take_range(struct load_cursor *c, uint64_t bytes, uint64_t *ret_begin, uint64_t *ret_end)
 {
     *ret_begin = take_u64(c, bytes, "begin");
@@ -296,7 +297,8 @@ static void read_instr(struct load_cursor *at, uint32_t n_instrs, operand_vec *o
     row_end(&row);
 }
 
-/* Checks that `node` is an array and not too long. Returns its length, or 0 if the check fails. */
+/* Checks that `node` is an array and is not longer than allowed. Returns the length of the array, or 0 if the
+ * check fails. */
 static uint32_t count_rows(struct plan_loader *l, const char *name, const struct json *node)
 {
     if (l->status < 0)
@@ -464,7 +466,8 @@ static int load(struct plan_loader *l, const struct json *doc)
     json_take(&o, "programs", JSON_REQUIRED, &programs);
     l->status = json_obj_end(&o);
 
-    /* Read each table after the tables that its rows refer to. */
+    /* Read each table only after all tables that its rows refer to. For example, boundary copies refer to
+     * tensors. */
     if (l->status == 0)
         read_devices(l, devices);
     if (l->status == 0)

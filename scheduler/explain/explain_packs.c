@@ -10,7 +10,7 @@
 
 #include "scheduler/explain/explain_parts.h"
 
-/* Returns the layer whose task comes just before the task of `layer` within a pack. */
+/* Returns the layer whose task runs just before the task of `layer`, if both layers are in one pack. */
 static uint32_t neighbour(enum instr_kind kind, uint32_t layer)
 {
     return kind == INSTR_BWD ? layer + 1 : layer - 1;

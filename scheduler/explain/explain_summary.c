@@ -21,7 +21,8 @@
 
 enum { LABEL_WIDTH = 12 };
 
-/* Adds spaces until the line that starts at `line` has `width` columns. Adds at least two spaces. */
+/* Adds spaces until the line that starts at offset `line` is `width` columns wide. Adds at least two spaces,
+ * so that columns stay apart. */
 static void pad(struct strbuf *out, size_t line, size_t width)
 {
     do
@@ -85,8 +86,8 @@ static uint32_t pack_stride(const struct pack *a, const struct pack *b)
     return pack_size(&(struct pack){a->first, b->first}) - 1;
 }
 
-/* Counts the equal packs at the start of the list. They have the same size and the same distance to the next
- * pack. */
+/* Returns how many packs at the start of the list are alike: they have the same number of layers and the same
+ * distance from one pack to the next. */
 static uint32_t count_alike(const struct pack *packs, uint32_t n)
 {
     uint32_t same = 1;
@@ -104,8 +105,8 @@ static void add_range(struct strbuf *out, uint32_t first, uint32_t last)
         strbuf_addf(out, "-%u", last);
 }
 
-/* Adds equal packs in a short form, such as "0-11 by 4". Packs with gaps between them look like "0-1, 4-5 ..
- * 48-49". */
+/* Adds packs that are alike in a short form. For example, "0-11 by 4" stands for the packs 0-3, 4-7 and 8-11.
+ * If there are gaps between the packs, the form is "0-1, 4-5 .. 48-49". */
 static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
 {
     const struct pack *last = &packs[n - 1];
@@ -122,7 +123,8 @@ static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
     add_range(out, last->first, last->last);
 }
 
-/* Adds the packs in the order of the pass, such as "0-3, 4-7, 8". Four or more equal packs are shortened. */
+/* Adds the packs in the order in which they run, such as "0-3, 4-7, 8". Four or more packs that are alike are
+ * written in a short form. */
 static void add_packs(struct strbuf *out, const struct plan *p, const struct layer_use *use, int way)
 {
     struct pack *packs = xcalloc(p->n_layers, sizeof *packs);
@@ -142,7 +144,7 @@ static void add_packs(struct strbuf *out, const struct plan *p, const struct lay
     xfree(packs);
 }
 
-/* Adds the used layers as ranges of layer numbers, without regard to packs. */
+/* Adds the layers that are in use as ranges of layer numbers, such as "0-7, 9". Ignores where packs begin. */
 static void add_layers(struct strbuf *out, const struct plan *p, struct layer_use *use)
 {
     for (uint32_t l = 0; l < p->n_layers; l++)
@@ -152,7 +154,8 @@ static void add_layers(struct strbuf *out, const struct plan *p, struct layer_us
 
 /* ---------------------------------------------------------------------------------- the head */
 
-/* Adds the types of the layers, such as "dense x4, softmax_xent". Neighbours of the same type are counted. */
+/* Adds the types of all layers, such as "dense x4, softmax_xent". Consecutive layers of the same type are
+ * written once, with their number. */
 static void add_types(struct strbuf *out, const struct graph *g)
 {
     for (uint32_t l = 0, end; l < g->n_layers; l = end) {
@@ -182,8 +185,8 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
     strbuf_add(out, "\n");
 }
 
-/* Adds the micro-batch sizes, such as "8 micro-batches of 4 rows". Different sizes look like "32 rows in
- * micro-batches of 4; layers 41-51 of 1". */
+/* Adds the micro-batch sizes, such as "8 micro-batches of 4 rows". If layers have different sizes, adds for
+ * example "32 rows in micro-batches of 4; layers 41-51 of 1". */
 static void add_sizes(struct strbuf *out, const struct plan *p, const struct graph *g)
 {
     uint32_t first = 0, n = 0;
@@ -219,8 +222,8 @@ static void add_summary_head(struct strbuf *out, const struct plan *p, const str
 
 /* ----------------------------------------------------------------------------------- compute */
 
-/* Adds one line about a kind of task. `who` is the name of the device on its first line, and "" on other
- * lines. */
+/* Adds the line for one kind of task on a device. `who` is the device's name if this is the first line about
+ * the device, and "" on the lines that follow. */
 static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, enum instr_kind kind,
                      const char *who, struct layer_use *use)
 {
@@ -280,7 +283,8 @@ static void add_compute(struct strbuf *out, const struct plan *p)
 
 enum { HUMAN_WIDTH = 12, EXACT_WIDTH = 17 };
 
-/* Counts the bytes that move between devices, by class. struct plan_bytes has only their total. */
+/* Counts the bytes that move between devices, separately for each class of tensors. struct plan_bytes has
+ * only their sum. */
 static void count_peer(const struct plan *p, uint64_t ret[BYTES_CLASS_COUNT])
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -305,8 +309,8 @@ static void add_bytes_row(struct strbuf *out, const char *name, const uint64_t *
     strbuf_add(out, "\n");
 }
 
-/* Adds the bytes that programs other than the cycle move. They run only at start, checkpoint and
- * suspension. */
+/* Adds a line with the bytes that the entry, flush and exit programs move. They run only when training
+ * starts, writes a checkpoint or stops. */
 static void add_once(struct strbuf *out, const struct plan *p)
 {
     struct plan_bytes entry, flush, exit_;
@@ -324,7 +328,8 @@ static void add_once(struct strbuf *out, const struct plan *p)
     strbuf_add(out, " out\n");
 }
 
-/* Adds the lower bound on moved bytes, the bytes that the plan moves, and their ratio. */
+/* Adds a line with the lower bound on the moved bytes, the bytes that this plan moves, and the ratio of
+ * both. */
 static void add_bound(struct strbuf *out, const struct plan *p, const struct plan_bytes *b)
 {
     uint64_t least = bound_bytes(p), moved = b->state_in + b->state_out + b->stash_in + b->stash_out;
@@ -362,7 +367,8 @@ static void add_bytes(struct strbuf *out, const struct plan *p)
 
 /* ------------------------------------------------------------------------------------ memory */
 
-/* Adds the boundary copies of one device, grouped by kind of tensor: "W 1.20 MiB (0-2); K ...". */
+/* Adds what stays on one device between iterations, grouped by kind of tensor: "W 1.20 MiB (0-2); K ...". The
+ * numbers in parentheses are layers. */
 static void add_resident(struct strbuf *out, const struct plan *p, uint32_t device, struct layer_use *use)
 {
     bool any = false;
@@ -399,7 +405,8 @@ static void add_memory_row(struct strbuf *out, uint64_t peak, uint64_t capacity)
     strbuf_addf(out, "%7.1f%%", percent(peak, capacity));
 }
 
-/* Returns the peak address divided by the largest number of live bytes. 1 means that there are no gaps. */
+/* Returns the highest address in use, divided by the largest number of bytes in use at once. The result is 1
+ * if no memory is lost to gaps between copies. */
 static double fragmentation(const struct plan *p, uint32_t device, const uint64_t *live)
 {
     return live[device] ? (double)p->devices[device].peak_bytes / (double)live[device] : 1;
@@ -438,8 +445,8 @@ static void add_memory(struct strbuf *out, const struct plan *p)
 
 /* -------------------------------------------------------------------------------------- time */
 
-/* Returns the part of an iteration that is not compute time. Overlapping runs can compute longer than one
- * iteration; the result is then 0. */
+/* Returns the part of an iteration in which a device does not compute. Runs of the cycle overlap, so a device
+ * may compute for longer than one iteration takes. The result is then 0. */
 static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
 {
     return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;
@@ -531,8 +538,8 @@ static int by_first_layer(const void *pa, const void *pb)
     return a->last < b->last ? -1 : a->last > b->last;
 }
 
-/* Adds the packs of all devices as [[first, last], ...], in ascending order. A pack that several devices have
- * is listed once. */
+/* Adds the packs of all devices as [[first, last], ...], in ascending order. A pack that several devices run
+ * is listed only once. */
 static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_kind kind)
 {
     struct pack *packs = xcalloc((size_t)p->n_layers * p->n_devices, sizeof *packs);
@@ -556,8 +563,8 @@ static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_
     xfree(use);
 }
 
-/* Returns the number of rows in the micro-batches of each layer. It is 0 for a layer without forward tasks.
- * The caller frees the array. */
+/* Returns an array with the number of rows in a micro-batch, for each layer. The entry is 0 for a layer
+ * without forward tasks. The caller frees the array. */
 static uint32_t *layer_rows(const struct plan *p)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -570,7 +577,8 @@ static uint32_t *layer_rows(const struct plan *p)
     return rows;
 }
 
-/* Adds [first, last, rows] for each range of layers that have the same micro-batch size. */
+/* Adds one [first, last, rows] for each range of consecutive layers with the same number of rows in a
+ * micro-batch. */
 static void add_json_sizes(struct strbuf *out, const struct plan *p, const uint32_t *rows)
 {
     uint32_t first = 0;

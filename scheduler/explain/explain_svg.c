@@ -40,7 +40,7 @@ enum {
     LEGEND_WIDTH = 84, /* width of an entry */
     HUNDREDTHS = 100,  /* units of a pixel */
     MAX_TICKS = 14,
-    /* Maximum number of bytes in the text of all marks together. */
+    /* Maximum length of the SVG text of all marks together, in bytes. */
     MARKS_BYTES = 1800000,
 };
 
@@ -55,13 +55,14 @@ static const char *colour_of(enum instr_kind k)
     return colours[k] ? colours[k] : "#000000";
 }
 
-/* A mark in the picture. It shows one instruction, or several that are too narrow to draw separately. */
+/* A coloured mark in the picture. It shows one instruction, or several that are too narrow to be drawn one by
+ * one. */
 struct svg_mark {
     uint32_t n; /* number of instructions */
-    /* Indices of the first and last instruction in the program. */
+    /* Indices of the first and the last instruction that the mark shows. */
     uint32_t first, last;
     uint64_t begin_ns, end_ns; /* on the simulation's clock */
-    /* Start and end time, cut at the edges of the window. */
+    /* Start and end time of the visible part, which ends at the edges of the window. */
     uint64_t from_ns, to_ns;
     uint64_t busy_ns[INSTR_KIND_COUNT]; /* time of each kind within the window */
     uint64_t bytes;                     /* bytes moved, including parts outside the window */
@@ -71,7 +72,8 @@ struct svg_mark {
 struct svg_row {
     uint32_t y, height; /* in pixels */
     uint64_t busy_ns;   /* time within the window */
-    /* The last mark, which the next instruction may join. */
+    /* The mark at the end of the row, not yet drawn. A narrow instruction that follows may still join the
+     * mark. */
     struct svg_mark open;
     struct strbuf marks; /* text of the finished marks */
 };
@@ -91,7 +93,8 @@ struct picture {
 
 /* ---- text and numbers ---- */
 
-/* Adds text from outside as XML. Control characters and other unsafe characters become escapes. */
+/* Adds text from outside, such as a name, as XML. Control characters and other unsafe characters are replaced
+ * by escapes. */
 static void add_text(struct strbuf *out, const char *s)
 {
     char shown[UTF8_SHOWN_BYTES];
@@ -109,13 +112,13 @@ static void add_text(struct strbuf *out, const char *s)
     }
 }
 
-/* Returns part * of / whole, rounded down. Returns 0 if `whole` is 0. */
+/* Returns part * of / whole, rounded down, which scales `of` by a fraction. Returns 0 if `whole` is 0. */
 static uint64_t portion(uint64_t part, uint64_t whole, uint64_t of)
 {
     return whole ? (uint64_t)((unsigned __int128)part * of / whole) : 0;
 }
 
-/* Adds a length as a number of pixels. `parts` is the length in hundredths of a pixel. */
+/* Adds a length in pixels, with decimals if needed. `parts` is the length in hundredths of a pixel. */
 static void add_hundredths(struct strbuf *out, uint64_t parts)
 {
     strbuf_addf(out, "%u", (unsigned)(parts / HUNDREDTHS));
@@ -152,8 +155,8 @@ static void add_instr(const struct picture *c, struct strbuf *out, uint32_t i)
     explain_add_event(out, c->plan, c->program, &c->program->instrs[i]);
 }
 
-/* Adds the text under the mouse pointer, such as "fetch W3, 40.00 MiB / at 1.250 ms for 3.000 ms". The times
- * are those of the whole instruction, even if only a part is visible. */
+/* Adds the text that appears under the mouse pointer, such as "fetch W3, 40.00 MiB / at 1.250 ms for 3.000
+ * ms". The times are those of the whole instruction, even if the window shows only a part of it. */
 static void add_tip(const struct picture *c, struct strbuf *out, const struct svg_mark *m)
 {
     bool before = m->begin_ns < c->zero_ns;
@@ -181,8 +184,9 @@ static void add_tip(const struct picture *c, struct strbuf *out, const struct sv
     strbuf_add(out, "</title>");
 }
 
-/* Draws a mark between two horizontal positions. Each kind has its own rectangle, stacked from the bottom up.
- * The mark is at least one pixel high. */
+/* Draws a mark between the horizontal positions `left` and `right`. Each kind of instruction in the mark is
+ * one rectangle, and the rectangles are stacked from the bottom. The mark is at least one pixel high, so that
+ * it can be seen. */
 static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_t wide_ns, uint64_t left,
                            uint64_t right, uint32_t row_height)
 {
@@ -206,8 +210,8 @@ static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_
     }
 }
 
-/* Returns the position at which a mark ends in the picture. A mark is at least one pixel wide, unless the
- * next mark begins earlier. */
+/* Returns the time at which a mark ends in the picture. A mark is drawn at least one pixel wide, unless the
+ * next mark of the row begins earlier. */
 static uint64_t end_of(const struct picture *c, const struct svg_mark *m, uint64_t free_until_ns)
 {
     uint64_t end_ns = m->from_ns + c->length_ns / PLOT;
@@ -217,7 +221,7 @@ static uint64_t end_of(const struct picture *c, const struct svg_mark *m, uint64
     return end_ns > m->to_ns ? end_ns : m->to_ns;
 }
 
-/* Finishes the open mark of a row and adds its text. */
+/* Finishes the open mark of a row and adds the mark's SVG text to the row. */
 static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_until_ns)
 {
     const struct svg_mark *m = &row->open;
@@ -236,7 +240,8 @@ static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_unt
     row->open = (struct svg_mark){0};
 }
 
-/* Returns whether an instruction may join the mark. Both must be narrow, and so must the gap between them. */
+/* Returns whether an instruction may join mark `m` instead of starting a new one. The instruction, the mark
+ * and the gap between them must all be narrow. */
 static bool takes(const struct picture *c, const struct svg_mark *m, uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns - from_ns < c->narrow_ns && m->to_ns - m->from_ns < c->narrow_ns &&
@@ -269,8 +274,8 @@ static void add_to_row(struct picture *c, uint32_t i, const struct plan_span *sp
     row->busy_ns += to_ns - from_ns;
 }
 
-/* Makes the marks of all rows. Returns false if their text is too long. Issue order is also the order of time
- * within a stream. */
+/* Makes the marks of all rows. Relies on the fact that the instructions of a stream are in order of time.
+ * Returns false if the text of the marks is too long. */
 static bool make_marks(struct picture *c)
 {
     const size_t n = c->sim->n_instrs;
@@ -291,8 +296,8 @@ static bool make_marks(struct picture *c)
 
 /* ---- layout ---- */
 
-/* Returns the time at which a run starts. This is the start of its first forward task, or of its first
- * instruction if it has none. */
+/* Returns the time at which a run of the cycle starts: the start of its first forward task, or of its first
+ * instruction if it has no forward task. */
 static uint64_t begin_of_run(const struct picture *c, uint32_t run)
 {
     uint64_t forward_ns = UINT64_MAX, any_ns = UINT64_MAX;
@@ -305,7 +310,7 @@ static uint64_t begin_of_run(const struct picture *c, uint32_t run)
         if (in->kind == INSTR_FWD && ns < forward_ns)
             forward_ns = ns;
     }
-    /* If there is only one run, the picture starts at its first instruction. */
+    /* With only one simulated run, start the picture at the first instruction, so that nothing is cut off. */
     uint64_t ns = forward_ns < UINT64_MAX && c->sim->runs > 1 ? forward_ns : any_ns;
     return ns < UINT64_MAX ? ns : 0;
 }
@@ -371,8 +376,8 @@ static void add_legend(const struct picture *c)
     }
 }
 
-/* Returns the time between two ticks of the axis, in ns. It is the smallest of 1, 2, 5, 10, 20, ... that
- * gives at most MAX_TICKS ticks. */
+/* Returns the time between two ticks of the axis, in nanoseconds. It is the smallest of 1, 2, 5, 10, 20, 50,
+ * ... that gives at most MAX_TICKS ticks. */
 static uint64_t tick_step(uint64_t length_ns)
 {
     static const uint32_t times[] = {1, 2, 5};
@@ -383,8 +388,8 @@ static uint64_t tick_step(uint64_t length_ns)
                 return power * times[i];
 }
 
-/* Adds the time axis, with vertical lines through all rows. All labels have the same unit and the same number
- * of decimals. */
+/* Adds the time axis, with a vertical line through all rows at each tick. All labels have the same unit and
+ * the same number of decimals. */
 static void add_axis(const struct picture *c)
 {
     static const struct {
@@ -422,7 +427,7 @@ static void add_caption(const struct picture *c)
                "are narrower than a pixel, a row is as high as its stream is busy</text>\n");
 }
 
-/* Adds a background to each row. The stream is idle at times when the background is visible. */
+/* Adds a grey background to each row. Where the background stays visible, the stream is idle. */
 static void add_backgrounds(const struct picture *c)
 {
     for (uint32_t s = 0; s < plan_n_streams(c->plan); s++)
@@ -430,7 +435,7 @@ static void add_backgrounds(const struct picture *c)
                     c->rows[s].y, PLOT, c->rows[s].height);
 }
 
-/* Returns the number of bytes that a stream moves in one run of the cycle. */
+/* Returns the number of bytes that a stream moves during one run of the cycle. */
 static uint64_t bytes_of(const struct picture *c, uint32_t stream)
 {
     struct plan_bytes b = {0};
@@ -449,7 +454,8 @@ static uint64_t bytes_of(const struct picture *c, uint32_t stream)
     }
 }
 
-/* Adds a row. Its name is on the left, its marks are in the middle, and its totals are on the right. */
+/* Adds a row of the picture. The stream's name is on the left, its marks are in the middle, and its totals
+ * are on the right. */
 static void add_row(const struct picture *c, uint32_t stream)
 {
     const struct svg_row *row = &c->rows[stream];

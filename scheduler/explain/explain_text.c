@@ -39,8 +39,8 @@ void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t strea
         strbuf_addf(out, "d%u.%s", stream / LANE_COUNT, lane_names[stream % LANE_COUNT]);
 }
 
-/* Adds the numbers that identify an instruction, such as "l1 m0" for layer 1 and micro-batch 0. " r0" follows
- * if there are several replicas, and " s0" if the cycle has several steps. */
+/* Adds the numbers that identify an instruction, such as "l1 m0" for layer 1 and micro-batch 0. If the plan
+ * has several replicas, adds " r0". If the cycle has several training steps, adds " s0". */
 static void add_coordinates(struct strbuf *out, const struct plan *p, const struct plan_instr *in)
 {
     const char *gap = "";
@@ -100,7 +100,8 @@ void explain_add_event(struct strbuf *out, const struct plan *p, const struct pl
         out->at[--out->n] = '\0';
 }
 
-/* Adds spaces until the line that starts at `start` has `width` columns. Adds at least one space. */
+/* Adds spaces until the line that starts at offset `start` is `width` columns wide. Adds at least one
+ * space. */
 static void pad_to(struct strbuf *out, size_t start, size_t width)
 {
     do
@@ -116,7 +117,8 @@ static void add_location(struct strbuf *out, uint32_t loc)
         strbuf_addf(out, "d%u:", loc);
 }
 
-/* Adds an operand. Omits its location if this is `home`, the location of the instruction's stream. */
+/* Adds an operand. Leaves out the operand's location if it is `home`, the location of the instruction's
+ * stream. */
 static void add_operand(struct strbuf *out, const struct plan *p, const struct plan_operand *o, uint32_t home)
 {
     if (o->access == ACCESS_RW)

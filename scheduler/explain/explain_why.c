@@ -1,5 +1,5 @@
-/* Implements plan_why and plan_why_json. They print what limits the speed of an iteration, and what
- * would make it faster. */
+/* Implements plan_why and plan_why_json. They print what limits the speed of an iteration, and which changes
+ * would make the iteration faster. */
 #include "scheduler/explain/explain.h"
 #include "scheduler/explain/explain_parts.h"
 
@@ -20,8 +20,8 @@ static double gain(const struct why *y, const struct what_if *w)
     return w->fits ? 100 * (1 - share(y, w->cycle_ns)) : 0;
 }
 
-/* Explains why memory is the limit. Shows the time that more memory would save, or the time spent waiting for
- * memory if that is longer. */
+/* Explains that memory is the limit. Shows either the time that more memory would save or the time spent
+ * waiting for memory, whichever is longer. */
 static void add_memory_binding(struct strbuf *out, const struct why_report *r)
 {
     double waiting = 100 * share(&r->why, r->why.memory_wait_ns),
@@ -74,7 +74,8 @@ static void add_path(struct strbuf *out, const struct why *y)
                 100 * share(y, y->memory_wait_ns));
 }
 
-/* Adds the answer to a what-if question, such as "12.300 s (-4.1%), 3.20 GiB less over the host link". */
+/* Adds the answer to a what-if question, such as "12.300 s (-4.1%), 3.20 GiB less over the host link". Adds
+ * "no plan" if no plan was found. */
 static void add_what_if(struct strbuf *out, const struct why *y, const struct what_if *w, uint64_t host_bytes)
 {
     if (!w->fits) {
@@ -139,8 +140,8 @@ void plan_why_json(const struct why_report *r, struct strbuf *out)
         add_json_what_if(out, "one_more_gb", &r->memory);
         add_json_what_if(out, "one_more_device", &r->device);
     }
-    /* A plan without the decision is never really slower. If it seems slower, the search missed a better
-     * plan, and the decision costs 0. */
+    /* Leaving out the decision cannot really make a plan slower. If the plan without a decision seems slower,
+     * the search has only missed a better plan, so report that the decision costs 0 seconds. */
     if (r->asked && r->decision && r->plain.fits)
         strbuf_addf(out, ",\"clipping_s\":%.9g",
                     y->cycle_ns > r->plain.cycle_ns ? (double)(y->cycle_ns - r->plain.cycle_ns) * 1e-9 : 0.0);

@@ -15,19 +15,21 @@
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
-/* Saving S on the host must shorten the step by more than 1/SAVE_WORTH. A smaller gain may be an error of the
- * estimate. */
+/* Saving the values for the backward pass (S) on the host, instead of recomputing them, must shorten the
+ * training step by more than 1/64. A smaller gain may be an error of the estimate. */
 #define SAVE_WORTH 64
 
-/* Times and sizes of all layers at one micro-batch size. Entry l of a sum is the total of all layers before
- * layer l. */
+/* Times and sizes of all layers at one micro-batch size. Where an array holds sums, entry l is the total of
+ * layers 0 to l - 1. */
 struct size_sums {
     uint32_t rows;
     uint64_t *fwd, *bwd; /* sums, in ns */
     uint64_t *s, *x;     /* sums, in bytes */
-    /* Per layer: workspace of its forward pass, in bytes. */
+    /* Per layer: working memory of its forward pass, in bytes. Unlike the arrays above, this array has no
+     * sums. */
     uint64_t *work;
-    /* Per layer: workspace of its backward pass, in bytes. */
+    /* Per layer: working memory of its backward pass, in bytes. Unlike the first arrays, this array has no
+     * sums. */
     uint64_t *scratch;
 };
 
@@ -137,14 +139,15 @@ void outline_model_destroy(struct outline_model *m)
 
 /* ---- one outline ---- */
 
-/* An outline, and the sums for its three micro-batch sizes. */
+/* An outline together with the prefix sums for the micro-batch sizes of its three parts. */
 struct sketch {
     const struct outline_request *q;
     const struct outline_model *m;
     struct outline *o;
-    /* Sums for the three parts of the chain. */
+    /* Sums for the layers before the fused layers (`at`), for the fused layers, and for the last layers
+     * (`head`). Each part has its own micro-batch size. */
     const struct size_sums *at, *fused, *head;
-    /* Number of rows of the batch that each device processes. */
+    /* Number of rows of the batch that each device processes in a training step. */
     uint64_t local;
 };
 
@@ -168,13 +171,14 @@ static struct sketch sketch_of(const struct outline_request *q, struct outline *
                            q->batch / o->n_devices};
 }
 
-/* Returns the total of layers [first, last), computed from prefix sums. Returns 0 for an empty range. */
+/* Returns the total over layers [first, last), as the difference of two prefix sums. Returns 0 if the range
+ * is empty. */
 static uint64_t sum(const uint64_t *sums, uint32_t first, uint32_t last)
 {
     return last > first ? sums[last] - sums[first] : 0;
 }
 
-/* Returns the first layer of the pack whose last layer is `end` - 1. */
+/* Returns the first layer of the pack that ends just before layer `end`. */
 static uint32_t pack_first(const struct outline *o, uint32_t end)
 {
     return end <= 1 ? 0 : end > o->pack + 1 ? end - o->pack : 1;
@@ -198,8 +202,8 @@ uint32_t outline_lead(const struct outline *o)
     return o->save_every > 2 ? o->save_every - 1 : 1;
 }
 
-/* Returns the number of bytes for gradients that leave the device. This includes what their exchange and
- * their updates need. */
+/* Returns the memory in bytes for the gradients of layers [first, last) while they leave the device. This
+ * includes what their exchange between devices and their updates need. */
 static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;
@@ -209,8 +213,8 @@ static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t l
     return w + w / devices * (devices - 1) + updated / devices;
 }
 
-/* Returns the peak number of bytes for S and scratch in a backward pass. The pass frees the S of each layer
- * after using it. */
+/* Returns the largest number of bytes that saved values (S) and working memory occupy during a backward pass.
+ * The pass frees the S of each layer after using it. */
 static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t last)
 {
     uint64_t bytes = 0;
@@ -219,8 +223,8 @@ static uint64_t saved_bytes(const struct size_sums *s, uint32_t first, uint32_t 
     return bytes;
 }
 
-/* Returns the number of bytes that a device needs for the fused layers. At the peak, their state and all
- * saved values are alive. */
+/* Returns the memory in bytes that a device needs for the fused layers. At the peak, the state of these
+ * layers and all values they save are in memory. */
 static uint64_t fused_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -230,7 +234,7 @@ static uint64_t fused_bytes(const struct sketch *k)
     bytes += saved_bytes(k->fused, f, h) + sum(k->fused->x, f + 1, h);
     if (h < n) {
         bytes += saved_bytes(k->head, h, n) + sum(k->head->x, h + 1, n);
-        /* Add the input of the head and its gradient. */
+        /* Add the tensor between the fused layers and the head, and the gradient of this tensor. */
         bytes += f < h ? 2 * x_at(k->fused, h) : 0;
     }
     bytes += x_at(h < n ? k->head : k->fused, n - 1); /* the first gradient of the backward pass */
@@ -242,15 +246,16 @@ static uint64_t fused_bytes(const struct sketch *k)
     return bytes;
 }
 
-/* Returns the number of bytes that a backward pass through a pack needs. Meanwhile the gradients of layers
- * [last, after) are still being moved out. */
+/* Returns the memory in bytes that a device needs for the backward pass of the pack [first, last), while the
+ * gradients of layers [last, after) are still leaving the device. */
 static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t last, uint32_t after)
 {
     uint32_t before = pack_first(k->o, first);
     const struct size_sums *s = k->at;
     uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->w, first, last);
     uint64_t inside = saved_bytes(s, first, last) + sum(s->x, first + 1, last);
-    /* The S of the next micro-batch is fetched during this pass. */
+    /* While one micro-batch runs backward, the saved values (S) of the next micro-batch are already being
+     * fetched. */
     if (k->o->save_every > 0)
         inside += most(sum(s->s, before, first), sum(s->s, first, last));
     uint64_t lead = outline_lead(k->o);
@@ -258,7 +263,7 @@ static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t 
            (1 + lead) * x_at(s, last);
 }
 
-/* Returns the number of bytes that a forward pass through the pack [first, last) needs. */
+/* Returns the memory in bytes that a device needs for the forward pass of the pack [first, last). */
 static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     const struct size_sums *s = k->at;
@@ -272,7 +277,7 @@ static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t l
     return sum(k->m->w, first, after) + sum(k->m->b, first, after) + activations;
 }
 
-/* Returns the number of bytes that each device needs. This is the largest pass plus the pinned state. */
+/* Returns the memory in bytes that each device needs: the pass that needs most, plus the pinned state. */
 static uint64_t device_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -295,7 +300,8 @@ static uint64_t micros(const struct sketch *k, const struct size_sums *s)
     return k->local / s->rows;
 }
 
-/* Returns the time of all backward passes through layers [first, fused), including their recomputation. */
+/* Returns the time that all backward passes through layers [first, fused) take. This includes repeating the
+ * forward pass for micro-batches that did not save S. */
 static uint64_t backward_ns(const struct sketch *k, uint32_t first)
 {
     uint64_t again = sum(k->at->fwd, first, k->o->fused), bwd = sum(k->at->bwd, first, k->o->fused);
@@ -304,8 +310,8 @@ static uint64_t backward_ns(const struct sketch *k, uint32_t first)
     return (again + bwd) * micros(k, k->at);
 }
 
-/* Returns the compute time of a device in one step. Also returns the times at which the fused layers start
- * and end. */
+/* Returns how long a device computes in one training step. Also returns the times, counted from the start of
+ * the step, at which the fused layers start and end. */
 static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t *ret_turned)
 {
     uint32_t n = k->m->n_layers, f = k->o->fused, h = k->o->head;
@@ -322,15 +328,15 @@ static uint64_t at_rate(uint64_t bytes, uint64_t per_s)
     return per_s > 0 ? rate_ns(bytes, per_s) : 0;
 }
 
-/* Returns the total bandwidth between the host and all devices together. */
+/* Returns the total bandwidth between the host and all devices together, in bytes per second. */
 static uint64_t links_per_s(const struct machine *m, uint32_t devices)
 {
     uint64_t all = m->all_links_bytes_per_s, each = m->link_bytes_per_s * devices;
     return all > 0 && all < each ? all : each;
 }
 
-/* Returns a lower bound on the time of a step. No layer can run again before its updated weights are back on
- * the devices. */
+/* Returns a lower bound on the time of a training step. It follows from the fact that no layer can run in the
+ * next step before its updated weights are back on the devices. */
 static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
 {
     const struct outline *o = k->o;
@@ -338,7 +344,7 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
     uint64_t devices = o->n_devices, links = links_per_s(m, o->n_devices), host = 0, longest = 0,
              n = micros(k, k->at);
     bool all_on_device = k->q->update == UPDATE_DEVICE;
-    /* The first layer of the pack that contains layer l. */
+    /* The first layer of the pack that contains layer l of the loop below. */
     uint32_t first = pack_first(o, o->fused);
     for (uint32_t l = k->m->n_layers; l-- > 0;) {
         uint64_t w = k->m->w[l + 1] - k->m->w[l], done = turned, starts = k->at->fwd[l] * n;
@@ -366,14 +372,16 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
     return longest;
 }
 
-/* Returns the number of bytes of S that all devices save on the host in one step. */
+/* Returns the number of bytes that all devices together save on the host for their backward passes (S), in
+ * one training step. */
 static uint64_t saved_host_bytes(const struct sketch *k)
 {
     uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->n_devices;
     return k->o->save_every > 0 ? all / k->o->save_every : 0;
 }
 
-/* Counts the bytes that a step moves from and to the host. Also sets host_memory of the outline. */
+/* Counts the bytes that a training step moves from the host and to the host. Also sets host_memory of the
+ * outline. */
 static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_out)
 {
     const struct outline *o = k->o;
@@ -400,7 +408,7 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
     }
 }
 
-/* Returns the time that the host needs for its updates in one step. */
+/* Returns how long the host needs for its weight updates in one training step. */
 static uint64_t host_ns(const struct sketch *k)
 {
     uint64_t ns = 0;
@@ -426,7 +434,7 @@ void outline_measure(const struct outline_request *q, struct outline *o)
 
 /* ---- the list ---- */
 
-/* The best outlines found so far. The best one comes first. */
+/* The best outlines found so far, sorted so that the best outline comes first. */
 struct shortlist {
     const struct outline_request *q;
     struct outline *at;
@@ -443,7 +451,7 @@ static bool outline_is_better(const struct outline_request *q, const struct outl
     return a->host_bytes < b->host_bytes;
 }
 
-/* Inserts an outline at its rank. If the list is full, removes the worst outline. */
+/* Inserts an outline at its rank in the list. If the list is full, removes the worst outline. */
 static void insert(struct shortlist *list, const struct outline *o)
 {
     uint32_t i = list->n;
@@ -458,7 +466,8 @@ static void insert(struct shortlist *list, const struct outline *o)
     list->at[i] = *o;
 }
 
-/* Returns the largest allowed value of o->fused. The loss must always be fused. */
+/* Returns the largest allowed value of o->fused, the first fused layer. At least the loss layer must be
+ * fused. */
 static uint32_t last_fused(const struct outline_request *q, const struct outline *o)
 {
     return o->head < q->model->n_layers ? o->head : q->model->n_layers - 1;
@@ -475,7 +484,8 @@ static bool fits(const struct outline_request *q, const struct outline *o)
     return true;
 }
 
-/* Fuses as many layers as fit into memory. Returns false if even the smallest number does not fit. */
+/* Finds the largest number of fused layers that fits into memory. Returns false if even the smallest number
+ * does not fit. */
 static bool fuse(const struct outline_request *q, struct outline *o)
 {
     uint32_t low = 0, high = last_fused(q, o);
@@ -493,7 +503,7 @@ static bool fuse(const struct outline_request *q, struct outline *o)
     return true;
 }
 
-/* Makes the packs as large as the memory allows, without changing the number of fused layers. */
+/* Makes the packs as large as memory allows. Does not change the number of fused layers. */
 static void enlarge_packs(const struct outline_request *q, struct outline *o)
 {
     for (uint32_t pack = 2; pack <= 32 && pack < o->fused; pack += 1 + pack / 4) {
@@ -511,7 +521,7 @@ static uint64_t free_host_bytes(const struct outline_request *q)
     return m->host_bytes > m->host_taken_bytes ? m->host_bytes - m->host_taken_bytes : 0;
 }
 
-/* Fuses fewer layers until the outline fits. Returns whether it fits. */
+/* Fuses fewer and fewer layers until the outline fits into memory. Returns whether it fits in the end. */
 static bool fit_by_fused(const struct outline_request *q, struct outline *o)
 {
     while (o->fused < last_fused(q, o) && !fits(q, o))
@@ -519,8 +529,8 @@ static bool fit_by_fused(const struct outline_request *q, struct outline *o)
     return fits(q, o);
 }
 
-/* Adds a variant of an outline that saves S on the host instead of recomputing it. It saves as much as links
- * and host memory allow. */
+/* Adds a variant of an outline that saves the values for the backward pass (S) on the host instead of
+ * recomputing them. The variant saves as many micro-batches as the links and the host memory allow. */
 static void try_saving(struct shortlist *list, const struct outline *without)
 {
     const struct outline_request *q = list->q;
@@ -549,8 +559,8 @@ static void try_saving(struct shortlist *list, const struct outline *without)
     }
 }
 
-/* Makes the packs larger until the stash fits into host memory. Fuses fewer layers if the larger packs need
- * the space. */
+/* Makes the packs larger until the stored activations fit into host memory, because larger packs store fewer
+ * of them. Fuses fewer layers if larger packs need the device memory. */
 static void spare_host(const struct outline_request *q, struct outline *o)
 {
     outline_measure(q, o);
@@ -565,8 +575,8 @@ static void spare_host(const struct outline_request *q, struct outline *o)
     }
 }
 
-/* Finds the best outline for the given micro-batch sizes and adds it to the list. Tries different pins, packs
- * and waves. */
+/* Finds the best outline for the given micro-batch sizes and adds it to the list. Tries several numbers of
+ * pinned layers, pack sizes and numbers of waves. */
 static void try_sizes(struct shortlist *list, const struct outline *sizes)
 {
     const struct outline_request *q = list->q;
@@ -624,8 +634,8 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
     return list.n;
 }
 
-/* Packs shrink first, because that costs the least time. Pins come next, then fused layers. If fewest bytes
- * is the objective, pins come last. */
+/* Makes packs smaller first, because that costs the least time. After packs, unpins layers, and then fuses
+ * fewer layers. If the objective is the fewest bytes, unpins layers last. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess)
 {
     struct sketch k = sketch_of(q, o);

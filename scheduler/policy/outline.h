@@ -31,75 +31,79 @@
 #include "scheduler/profile.h"
 #include "scheduler/table.h"
 
-/* Times and sizes of all layers, from which outlines are estimated. The caller frees the model with
- * outline_model_destroy. */
+/* The times and sizes of all layers of a network, from which outlines are estimated. The caller frees the
+ * model with outline_model_destroy. */
 struct outline_model;
-/* Makes a model from a profile table. `sizes` lists the n_sizes micro-batch sizes of the model. */
+/* Makes a model from a profile table. Outlines of the model can use the n_sizes micro-batch sizes in
+ * `sizes`. */
 struct outline_model *outline_model_table(const struct table *t, const struct machine *m,
                                           const uint32_t *sizes, uint32_t n_sizes);
-/* Makes a model that has only one micro-batch size, that of the graph. */
+/* Makes a model from a graph. Outlines of the model can use only the micro-batch size of the graph. */
 struct outline_model *outline_model_graph(const struct graph *g, const struct profile *prof);
 void outline_model_destroy(struct outline_model *m);
 
-/* One outline. The fields up to save_last_packs describe the plan. outline_measure computes the other
- * fields from them. */
+/* One outline. The fields from n_devices to save_last_packs describe a plan. From these, outline_measure
+ * computes the remaining fields, which are estimates. */
 struct outline {
-    /* Number of data-parallel devices. They divide the batch among them. */
+    /* Number of devices. Each device processes an equal part of the batch (data parallelism). */
     uint32_t n_devices;
-    /* Micro-batch sizes of the three parts of the chain. */
+    /* Micro-batch sizes of the three parts of the chain: packs, fused layers and head. */
     uint32_t rows, fused_rows, head_rows;
-    /* First layers of the second and the third part. Without a third part, `head` is n_layers. */
+    /* First layer of the fused part, and first layer of the head. Without a head, `head` equals n_layers. */
     uint32_t fused, head;
-    /* Number of layers in a pack. Layer 0 is always a pack by itself. */
+    /* Number of layers in a pack. Layer 0 always has a pack of its own. */
     uint32_t pack;
     uint32_t pins; /* layers [0, pins) are pinned */
     uint32_t waves;
-    /* Before layer `fused`, every save_every-th micro-batch saves S on the host. If 0, no micro-batch
-     * does. */
+    /* In the layers before `fused`, one of every save_every micro-batches saves its values for the backward
+     * pass (S) on the host. All other micro-batches recompute them. If 0, no micro-batch saves them. */
     uint32_t save_every;
-    /* Whether save_every includes the packs next to `fused`. The estimates ignore this field. */
+    /* Whether save_every also applies to the last packs, just before layer `fused`. The estimates ignore this
+     * field. */
     bool save_last_packs;
     uint64_t ns; /* estimated time of a step */
-    /* Compute time of a device in one step. */
+    /* How long a device computes in one training step. */
     uint64_t compute_ns;
-    /* Number of bytes that all devices together move to and from the host in one step. */
+    /* Number of bytes that all devices together move from and to the host in one training step. */
     uint64_t host_bytes;
     uint64_t host_memory; /* bytes of host memory */
-    /* Number of bytes that each device needs if nothing is retained. */
+    /* Number of bytes of memory that each device needs if no copies are retained. */
     uint64_t device_bytes;
 };
 
-/* The input of outline_list: the model, the machine, and the kind of outlines to list. */
+/* The input of outline_list: the model, the machine, and which outlines to list. */
 struct outline_request {
     const struct outline_model *model;
     const struct machine *machine;
     uint32_t batch; /* rows of a step */
-    /* The outlines use the first n_devices devices of the machine. */
+    /* Number of devices in an outline. It uses the machine's devices 0 to n_devices - 1. */
     uint32_t n_devices;
     enum plan_objective objective;
     enum update_place update;
-    /* If true, all outlines save S on the host. If false, none of them does. */
+    /* Whether the listed outlines save values for the backward pass (S) on the host. If false, the outlines
+     * recompute these values. */
     bool save_on_host;
 };
 
-/* Lists the best outlines that should fit, best first. Returns the number of outlines, which is at most
- * `most`. */
+/* Lists the best outlines that should fit into memory, the best first. Returns the number of listed outlines,
+ * at most `most`. */
 uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint32_t most);
 
-/* Computes the estimates of an outline again. Called after other fields of the outline have changed. */
+/* Computes the estimates of an outline. Must be called again after a field that describes the plan has
+ * changed. */
 void outline_measure(const struct outline_request *q, struct outline *o);
 
-/* Makes an outline smaller, because its plan exceeds a device by `excess` bytes. Returns false if nothing is
- * left to reduce. */
+/* Makes an outline smaller after its plan needed `excess` bytes more than a device has. Returns false if
+ * nothing is left that could be reduced. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
 
-/* Returns the number of micro-batches by which activations are fetched before their use. Spilled ones stay
- * longer by the same number. */
+/* Returns how many micro-batches before their use activations are fetched. Activations that are spilled stay
+ * on the device for the same number of micro-batches. */
 uint32_t outline_lead(const struct outline *o);
-/* Sets ret[l] to the micro-batch size of layer l, for every layer. */
+/* Sets ret[l] to the number of rows in a micro-batch of layer l, for every layer. */
 void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret);
-/* Sets `starts` to the first layer of each pack, then to the end of the last. Returns the number of packs.
- * `starts` needs n_layers + 1 entries. */
+/* Sets starts[k] to the first layer of pack k, and one more entry to the end of the last pack. Returns the
+ * number of packs. `starts` must have space for n_layers + 1 entries. */
 uint32_t outline_packs(const struct outline *o, uint32_t *starts);
 
 #endif

@@ -4,9 +4,11 @@
 #define BASE_BYTES    (4ull << 20)
 #define OPERAND_BYTES 1500 /* per operand */
 #define DEVICE_BYTES  60   /* per operand and device */
-/* Number of operands per layer for each pair of devices that share its state. */
+/* Number of operands per layer for each pair of devices that share the layer's state. They stand for the
+ * exchange between the two devices. */
 #define SHARE_OPERANDS 2
-/* Maximum number of operands of a layer's NORM and UPD together, not counting the gradients. */
+/* Maximum number of operands that the NORM and the UPD of a layer have together, without the gradients that
+ * they read. */
 #define UPDATE_OPERANDS 8
 
 /* Returns the number of operands of one forward task of layer l. */
@@ -28,7 +30,7 @@ static uint64_t backward_operands(const struct graph *g, uint32_t l)
            g->layers[l].loss_in_bwd + (s->scratch_bwd > 0);
 }
 
-/* Adds the numbers of tasks and operands of layer `l` to *size. */
+/* Adds the number of tasks of layer `l`, and the number of their operands, to *size. */
 static void add_layer(const struct graph *g, uint32_t l, struct planning_size *size)
 {
     uint64_t micros = graph_micros(g, l);

@@ -24,24 +24,26 @@
 #include "scheduler/graph.h"
 #include "scheduler/policy/policy.h"
 
-/* Planning memory up to this size is not charged to a job's host memory. */
+/* If planning needs at most this many bytes, they are not counted as part of the job's host memory. */
 #define PLANNING_FREE_BYTES (64ull << 20)
 
-/* The size of a training graph. planning_measure fills it in. */
+/* How large a training graph is, as a basis for estimating the cost of planning. planning_measure fills it
+ * in. */
 struct planning_size {
     uint32_t n_layers, n_micro, n_replicas;
     uint64_t tasks, operands; /* upper bounds for one training step */
 };
 
-/* Computes the size of the graph that graph_build would make. Returns the same errors as graph_build. */
+/* Computes the size of the graph that graph_build would make, without making it. Returns the same errors as
+ * graph_build. */
 int planning_measure(const struct graph_config *config, struct planning_size *ret, struct err *err);
 
-/* Returns an upper bound on the bytes that planning needs. `s` is the size of the training graph. The
- * evaluation graph is included. */
+/* Returns an upper bound on the memory that planning needs, in bytes. `s` is the size of the training graph.
+ * The result also covers the evaluation graph. */
 uint64_t planning_bytes(const struct planning_size *s, enum policy_id policy, uint32_t n_devices);
 
-/* Returns an upper bound on the planning memory that a job keeps while it trains. Returns 0 if planning_bytes
- * is at most PLANNING_FREE_BYTES. */
+/* Returns an upper bound on the bytes of planning memory that a job keeps while it trains. Returns 0 if
+ * `planning_bytes` is at most PLANNING_FREE_BYTES. */
 uint64_t planning_kept_bytes(uint64_t planning_bytes);
 
 #endif

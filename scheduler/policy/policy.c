@@ -1,9 +1,9 @@
 /* Implements plan_make, which tries the candidates of a policy and returns the best plan that fits. If
- * no candidate fits, reports how much memory would be enough.
+ * no candidate fits, plan_make reports how much memory would be enough.
  *
  * The check whether a candidate fits is exact: the candidate is built with addresses, and its peaks are
  * compared with the capacities. The time of a candidate comes from the simulator.
- */
+ *  */
 #include "scheduler/policy/policy.h"
 
 #include <errno.h>
@@ -30,29 +30,32 @@ static const struct policy *const policies[POLICY_COUNT] = {
 #undef POLICY
 };
 
-/* The policies that `auto` tries, in this order. If `resident` fits, the others are tried only if the job has
- * several replicas. */
+/* The policies that `auto` tries, in the order of this array. If the model fits with `resident`, the
+ * remaining policies are tried only if the job has several replicas. */
 static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream, POLICY_harmony_dp};
 
-/* plan_make tries no more policies after this many tasks, if it has a plan. */
+/* After its candidates had this many tasks in total, plan_make tries no further policy, provided that it has
+ * a plan. */
 #define ENOUGH 100000
 
-/* The working state of one call of plan_make. */
+/* The working state of one call of plan_make, which owns it. */
 struct plan_search {
-    /* Must be the first field, because try_candidate casts a trial to struct plan_search. */
+    /* Must be the first field, because try_candidate casts the pointer to a trial into a pointer to
+     * plan_search. */
     struct trial trial;
-    /* The caller's request, with UPDATE_AUTO replaced by the policy's default. */
+    /* The caller's request, in which UPDATE_AUTO has been replaced by the default of the policy. */
     struct plan_request request;
     const struct policy *policy;
     struct err *err;
     struct plan *best;
     uint64_t best_ns, best_bytes;
-    /* Least host memory of all candidates that fit the devices. UINT64_MAX if no candidate fits. */
+    /* The least host memory, in bytes, among all candidates that fit the devices. UINT64_MAX if no candidate
+     * fits the devices. */
     uint64_t least_host_bytes;
 };
 
-/* Builds a candidate and counts its tasks and its work. `ret` may be NULL if only the required resources are
- * wanted. */
+/* Builds a candidate, and adds its tasks and its work to the totals. `ret` may be NULL if the caller only
+ * wants to know the memory needed. */
 static int build_candidate(struct plan_search *s, const struct candidate *c, struct plan **ret,
                            struct plan_need *ret_need)
 {
@@ -67,15 +70,15 @@ static int build_candidate(struct plan_search *s, const struct candidate *c, str
     return r;
 }
 
-/* Returns whether the search must stop because it has done too much work. It may work longer while there is
- * no plan. */
+/* Returns whether the search must stop because it has done too much work. Without any plan so far, the limit
+ * is higher. */
 static bool is_over(const struct plan_search *s)
 {
     uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
     return s->trial.work > (s->best != NULL ? most : PLAN_WORK_IN_VAIN * most);
 }
 
-/* Two times that differ by at most 1/SAME_TIME count as equal. The simulator is not more exact. */
+/* Times that differ by at most 1/200 count as equal, because the simulator is not more accurate than that. */
 #define SAME_TIME 200
 
 static bool plan_is_better(const struct plan_search *s, uint64_t ns, uint64_t bytes)
@@ -87,8 +90,8 @@ static bool plan_is_better(const struct plan_search *s, uint64_t ns, uint64_t by
     return bytes != s->best_bytes ? bytes < s->best_bytes : ns < s->best_ns;
 }
 
-/* Builds and simulates a candidate. Keeps its plan if it is the best so far. Returns the same values as
- * trial.run. */
+/* Builds and simulates a candidate, and keeps its plan if the plan is the best so far. Returns the same
+ * values as trial.run. */
 static int run_candidate(struct plan_search *s, const struct candidate *c)
 {
     struct trial *t = &s->trial;
@@ -104,7 +107,8 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
     if (p == NULL)
         return t->need.devices_fit;
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, s->trial.profile, s->request.machine);
-    /* The group state is not counted. Its few bytes are no reason to use fewer devices. */
+    /* Do not count the group state. It has only a few bytes per device, which must not make plans with fewer
+     * devices look better. */
     uint64_t ns = sim->cycle_ns, bytes = sim->bytes.in + sim->bytes.out - sim->bytes.group_in;
     t->moves_data_only =
         sim->bytes.state_in + sim->bytes.state_out + sim->bytes.stash_in + sim->bytes.stash_out == 0;
@@ -122,7 +126,8 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
     return 1;
 }
 
-/* The `run` function of the trial. After the work limit, it returns 0 without building the candidate. */
+/* Implements trial.run. Once the search has reached its work limit, returns 0 without building the
+ * candidate. */
 static int try_candidate(struct trial *t, const struct candidate *c)
 {
     struct plan_search *s = (struct plan_search *)t;
@@ -143,8 +148,8 @@ static void use_policy(struct plan_search *s, const struct plan_request *request
         s->request.update = s->policy->default_update;
 }
 
-/* Sets *ret to the resources that the policy's leanest candidate needs on a machine with unlimited
- * memory. */
+/* Sets *ret to the memory that the policy's smallest candidate needs. For this, assumes a machine with
+ * unlimited memory. */
 static int policy_need(struct plan_search *s, struct plan_need *ret)
 {
     struct machine endless = *s->request.machine;
@@ -160,8 +165,8 @@ static int policy_need(struct plan_search *s, struct plan_need *ret)
     return r;
 }
 
-/* Sets *ret to the policies that a request allows. Returns their number. Only `auto` allows several
- * policies. */
+/* Sets *ret to the list of policies that a request allows, and returns their number. The list has more than
+ * one policy only for `auto`. */
 static uint32_t requested(const struct plan_request *request, const enum policy_id **ret)
 {
     uint32_t all = sizeof auto_tries / sizeof auto_tries[0];
@@ -171,8 +176,8 @@ static uint32_t requested(const struct plan_request *request, const enum policy_
     return request->train->n_replicas > 1 ? all : all - 1; /* harmony-dp, the last one, needs replicas */
 }
 
-/* Finds the candidate that needs the least device memory, among all allowed policies. Sets *ret to the
- * resources that it needs. */
+/* Finds the candidate that needs the least device memory, among all policies that the request allows. Sets
+ * *ret to the memory that this candidate needs. */
 static int least_need(struct plan_search *s, const struct plan_request *request, struct plan_need *ret)
 {
     const enum policy_id *ids;
@@ -190,8 +195,8 @@ static int least_need(struct plan_search *s, const struct plan_request *request,
     return 0;
 }
 
-/* Tries the leanest candidate of each policy until one fits. Called if the search stopped before it tried
- * them. */
+/* Tries the smallest candidate of each policy until one fits. Called if the search reached its work limit
+ * before it could try these candidates. */
 static int try_leanest(struct plan_search *s, const struct plan_request *request)
 {
     const enum policy_id *ids;
@@ -247,8 +252,8 @@ uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret)
     return most;
 }
 
-/* Writes the part of a message that names the largest task. Example: "; layer 2 (dense) needs most, 5120
- * bytes (5.00 KiB) in its backward pass". */
+/* Writes the part of a message that names the task with the largest memory, for example "; layer 2 (dense)
+ * needs most, 5120 bytes (5.00 KiB) in its backward pass". */
 static void largest_text(char *buf, size_t size, const struct graph *g)
 {
     const struct graph_task *t;

@@ -27,25 +27,27 @@ extern const char *const policy_names[POLICY_COUNT + 1]; /* NULL-terminated */
 enum update_place { UPDATE_AUTO, UPDATE_HOST, UPDATE_DEVICE, UPDATE_PLACE_COUNT };
 extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
 
-/* What makes a plan the best: the shortest step, or the fewest bytes to and from the host. The other one
- * decides between equal plans. */
+/* What makes a plan the best: the shortest time of a training step, or the fewest bytes moved from and to the
+ * host. Between plans that are equal in this, the other criterion decides. */
 enum plan_objective { OBJECTIVE_TIME, OBJECTIVE_BYTES, OBJECTIVE_COUNT };
 extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1];
 
-/* The input of plan_make. The caller owns everything that the request points to. */
+/* The input of plan_make. Everything that the request points to belongs to the caller. */
 struct plan_request {
-    /* eval may be NULL. The plan then has an empty eval program. */
+    /* The graphs for training and for evaluation. `eval` may be NULL, and then the plan has an empty eval
+     * program. */
     const struct graph *train, *eval;
     const struct machine *machine;
-    /* POLICY_auto also tries other policies and uses the best plan. */
+    /* The policy to use. POLICY_auto also tries some of the other policies and takes the best plan. */
     enum policy_id policy;
     enum update_place update;
-    /* Measured times for the graph's micro-batch size. If NULL, formulas are used. */
+    /* Measured durations of tasks at the graph's micro-batch size. If NULL, durations are computed with
+     * formulas. */
     const struct table *table;
     enum plan_objective objective;
-    /* Maximum number of instructions that the search builds. 0 means PLAN_WORK. */
+    /* Limit on the effort of the search, in instructions of the plans that it builds. 0 means PLAN_WORK. */
     uint64_t most_work;
-    /* plan_make adds the number of instructions that it built to this counter. May be NULL. */
+    /* Counter to which plan_make adds the number of instructions that it built. May be NULL. */
     uint64_t *used_work;
 };
 
@@ -63,16 +65,16 @@ struct plan_request {
  * If only host memory is too small, `err` names the bytes needed and *ret_least is left unchanged. */
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err);
 
-/* Returns the task durations that plan_make uses for this request. The caller frees them with
+/* Returns the durations of all tasks that plan_make would use for this request. The caller frees them with
  * profile_destroy. */
 struct profile *plan_profile(const struct plan_request *request);
 
-/* Finds the smallest device capacity in bytes with which plan_make succeeds. It is the same for all devices.
- * Ignores capacity_bytes of the machine. */
+/* Finds the smallest number of bytes per device with which plan_make succeeds, if all devices have the same
+ * memory. Ignores capacity_bytes of the machine. */
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
 
-/* Returns the number of bytes that the largest device task needs. No plan can use less device memory. Sets
- * *ret to that task, or to NULL. */
+/* Returns the number of bytes that the largest task on a device needs. No plan can use less device memory
+ * than this task. Sets *ret to the task, or to NULL if there is none. */
 uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret);
 
 #endif

@@ -23,7 +23,8 @@
 #include "scheduler/build/build.h"
 #include "scheduler/policy/outline.h"
 
-/* The knobs to try. The first has the most overlap, and the last needs the least memory. */
+/* The settings to try. The first lets the most moves overlap with compute, and the last needs the least
+ * memory. */
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .retain = true, .lead_state = 1, .lead_items = 1},
     {.keep = KEEP_UNIT, .retain = true, .lead_state = 0, .lead_items = 1},
@@ -33,13 +34,13 @@ static const struct knobs variants[] = {
 
 /* ---- the order of a candidate ---- */
 
-/* Returns the number of devices in each team. */
+/* Returns the number of devices in each team. All teams have the same number. */
 static uint32_t team_devices(const struct plan_request *r, const struct candidate *c)
 {
     return c->single ? 1 : r->machine->n_devices / (c->teams > 1 ? c->teams : 1);
 }
 
-/* Returns the device of a pack. The devices of a team take the packs in turn. */
+/* Returns the device on which a pack runs. The devices of a team take the packs in turn. */
 static uint32_t team_device(const struct plan_request *r, const struct candidate *c, uint32_t team,
                             uint32_t pack)
 {
@@ -52,7 +53,8 @@ static uint32_t pack_start(const struct candidate *c, uint32_t pack)
     return c->starts != NULL ? c->starts[pack] : pack;
 }
 
-/* Sets the owner of every share. Devices that compute the same layer for different teams share its state. */
+/* Sets the owner of every share. The devices that compute the same layer for different teams share the state
+ * of this layer, so each of them owns one share. */
 static void own_shares(const struct plan_request *r, const struct candidate *c, struct order *o)
 {
     order_own(o, c->teams);
@@ -64,20 +66,20 @@ static void own_shares(const struct plan_request *r, const struct candidate *c, 
     }
 }
 
-/* Returns the first row of a wave, counted from the team's first row. It is a multiple of c->unit, so that
- * micro-batches stay whole. */
+/* Returns the first row of a wave, counted from the first row of its team. The result is a multiple of
+ * c->unit, so that no micro-batch is split between two waves. */
 static uint32_t wave_begin(const struct candidate *c, uint32_t rows, uint32_t wave)
 {
     uint32_t unit = c->unit > 0 ? c->unit : 1;
     return (uint32_t)((uint64_t)wave * (rows / unit) / c->waves) * unit;
 }
 
-/* Adds all passes of the rows [from, to) of one team. */
+/* Adds the forward, fused and backward passes of rows [from, to), which belong to one team. */
 static void pass_wave(struct passes *p, const struct plan_request *r, const struct candidate *c,
                       uint32_t team, uint32_t from, uint32_t to)
 {
-    /* With `snake`, the last forward pass ends with the first micro-batch. The fused pass starts with it,
-     * while it is still on the device. */
+    /* With `snake`, choose the directions so that the last forward pass ends with the first micro-batch. The
+     * fused pass then starts with this micro-batch while it is still on the device. */
     for (uint32_t d = 0; c->snake && d < r->machine->n_devices; d++)
         p->back[d] = c->packs % 2 == 1;
     for (uint32_t k = 0; k < c->packs; k++)
@@ -88,8 +90,8 @@ static void pass_wave(struct passes *p, const struct plan_request *r, const stru
                       team_device(r, c, team, c->onward ? 2 * c->packs - k : k));
 }
 
-/* Returns the first layer from which packs no longer save S. Spilling S just before the fused segment would
- * take memory that the segment needs. */
+/* Returns the first layer whose pack saves nothing for the backward pass. Values that are spilled just before
+ * the fused segment would still occupy memory that the segment needs. */
 static uint32_t save_end(const struct plan_request *r, const struct candidate *c)
 {
     if (c->save_last_packs)
@@ -124,7 +126,7 @@ static void auto_order(const struct plan_request *r, const struct profile *prof,
     passes_end(&p);
 }
 
-/* Returns the candidate that an outline describes. Its arrays are allocated from `a`. */
+/* Makes the candidate that an outline describes. The arrays of the candidate are allocated from arena `a`. */
 static struct candidate outline_candidate(const struct plan_request *r, const struct outline *o,
                                           struct arena *a)
 {
@@ -139,8 +141,8 @@ static struct candidate outline_candidate(const struct plan_request *r, const st
                           .teams = o->n_devices,
                           .single = true,
                           .unit = o->rows,
-                          /* If some micro-batches save S, they must come at equal distances, so the order is
-                           * not reversed. */
+                          /* If some micro-batches save S for the backward pass, they must be evenly spaced.
+                           * Reversing the order of micro-batches would change the spacing. */
                           .snake = o->save_every == 0,
                           .save_every = o->save_every,
                           .save_last_packs = o->save_last_packs,
@@ -176,24 +178,26 @@ static void auto_leanest(const struct plan_request *r, struct candidate *ret)
 
 /* ---- the search ---- */
 
-/* Maximum number of tasks in all candidates. After that, the best candidate so far is used. */
+/* When all candidates together have this many tasks, the search stops and uses the best candidate so far. */
 #define ENOUGH 100000
 
-/* The state of a search for pipelines. The number of teams is fixed during the search. */
+/* The state of a search for the best pipeline with a fixed number of teams. */
 struct pipeline_search {
     const struct plan_request *r;
     struct trial *t;
-    /* The best candidate with the current knobs. The trial keeps the best of all knobs. */
+    /* The best candidate with the memory settings (knobs) that are being tried. The trial keeps the best
+     * candidate over all settings. */
     struct candidate best;
     uint64_t best_cost; /* UINT64_MAX: none fits yet */
-    /* Whether the objective is fewest bytes and `best` moves nothing but data. */
+    /* Whether the search can stop: the objective is the fewest bytes, and `best` moves only data, which every
+     * plan must move. */
     bool perfect;
     uint32_t *packs; /* scratch for partitions: n_layers + 1 entries */
     struct arena *arena;
 };
 
-/* Tries a candidate and makes it s->best if it is better. Returns 1 if it fits, 0 if not, or a negative
- * errno. Does nothing after ENOUGH tasks. */
+/* Tries a candidate, and makes it s->best if it is better. Returns 1 if the candidate fits, 0 if it does not,
+ * or a negative errno. After ENOUGH tasks, if some candidate fits already, returns 0 without trying. */
 static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
     if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
@@ -208,8 +212,8 @@ static int attempt(struct pipeline_search *s, const struct candidate *c)
     return e;
 }
 
-/* Returns the time of one micro-batch in layers [first, last) as packs. Packs run forward twice and backward
- * once. */
+/* Returns how long one micro-batch takes in layers [first, last) if they form packs. A pack runs backward
+ * once and forward twice, because the backward pass repeats the forward pass. */
 static uint64_t pack_ns(const struct pipeline_search *s, uint32_t first, uint32_t last)
 {
     uint64_t sum = 0;
@@ -218,7 +222,8 @@ static uint64_t pack_ns(const struct pipeline_search *s, uint32_t first, uint32_
     return sum;
 }
 
-/* Returns the time of one micro-batch in the fused layers, which start at `first`. */
+/* Returns how long one micro-batch takes in the fused layers, from layer `first` to the loss. Fused layers
+ * recompute nothing. */
 static uint64_t fused_ns(const struct pipeline_search *s, uint32_t first)
 {
     uint64_t sum = 0;
@@ -227,7 +232,7 @@ static uint64_t fused_ns(const struct pipeline_search *s, uint32_t first)
     return sum;
 }
 
-/* Returns the compute time of the busiest device of a team, for one micro-batch. */
+/* Returns how long the busiest device of a team computes for one micro-batch. */
 static uint64_t busiest_ns(const struct pipeline_search *s, const struct candidate *c)
 {
     uint64_t sum[DEVICE_MAX] = {0}, most = 0;
@@ -240,8 +245,8 @@ static uint64_t busiest_ns(const struct pipeline_search *s, const struct candida
     return most;
 }
 
-/* Cuts the layers into packs so that all devices of a team work equally long. The device with the fused
- * segment gets shorter packs. */
+/* Cuts the layers into packs so that all devices of a team compute for about the same time. The device that
+ * also runs the fused segment gets shorter packs. */
 static void cut_by_quota(const struct pipeline_search *s, const struct candidate *c, uint32_t *starts)
 {
     uint32_t n = team_devices(s->r, c), fused_device = team_device(s->r, c, 0, c->packs);
@@ -262,8 +267,8 @@ static void cut_by_quota(const struct pipeline_search *s, const struct candidate
     starts[c->packs] = c->fused;
 }
 
-/* Cuts the layers before c->fused into about c->packs packs. Tries two ways and takes the one in which the
- * busiest device has less to do. */
+/* Cuts the layers before c->fused into at most c->packs packs. Makes two different divisions, and keeps the
+ * one in which the busiest device has less to do. */
 static void cut_packs(struct pipeline_search *s, struct candidate *c)
 {
     if (c->packs > c->fused)
@@ -286,7 +291,8 @@ static void cut_packs(struct pipeline_search *s, struct candidate *c)
         c->starts = even;
 }
 
-/* Cuts all layers into `total` parts of about the same time. The last part is the fused segment. */
+/* Cuts the chain into `total` parts that take about the same time. The last part becomes the fused segment,
+ * and the others become packs. */
 static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
 {
     const struct profile *prof = s->t->profile;
@@ -303,7 +309,7 @@ static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
             best = f;
         }
         if (fused > packs)
-            /* A longer fused segment would only be worse. */
+            /* The fused segment is now the longest part. Making it even longer could not help. */
             break;
     }
     c->packs = total - 1;
@@ -311,8 +317,8 @@ static void cut(struct pipeline_search *s, uint32_t total, struct candidate *c)
     cut_packs(s, c);
 }
 
-/* Finds the smallest number of packs that fits. Sets *ret_total to this number, including the fused segment.
- * Sets it to 0 if nothing fits. */
+/* Finds the smallest number of packs that fits into memory. Sets *ret_total to this number, counting the
+ * fused segment as a pack, or to 0 if no number fits. */
 static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t *ret_total)
 {
     uint32_t low = 1, high = s->r->train->n_layers;
@@ -333,8 +339,8 @@ static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t
     return e < 0 ? e : 0;
 }
 
-/* Tries more packs than necessary, because smaller packs leave memory for other uses. Multiples of the number
- * of devices are best balanced. */
+/* Tries more packs than necessary, because smaller packs leave memory for pins and retained copies. In a
+ * pipeline, uses multiples of the number of devices, because then every device gets equally many packs. */
 static int try_packs(struct pipeline_search *s, uint32_t fewest)
 {
     const uint32_t n = team_devices(s->r, &s->best), most = s->r->train->n_layers;
@@ -355,8 +361,8 @@ static int try_packs(struct pipeline_search *s, uint32_t fewest)
     return 0;
 }
 
-/* Tries longer fused segments, which save recomputation. In a pipeline only one device runs the segment, so
- * it must not take too long. */
+/* Tries longer fused segments, because fused layers recompute nothing. In a pipeline, only one device runs
+ * the segment, so a segment that is too long makes the plan slower. */
 static int try_fused(struct pipeline_search *s)
 {
     uint32_t low = 0, high = s->best.fused;
@@ -376,7 +382,7 @@ static int try_fused(struct pipeline_search *s)
     return 0;
 }
 
-/* Tries the shortest fused segments, because they leave memory for other uses. */
+/* Tries the shortest possible fused segments, because they leave memory for pins and retained copies. */
 static int try_short_fused(struct pipeline_search *s)
 {
     const uint32_t last = s->r->train->n_layers - 1;
@@ -391,21 +397,24 @@ static int try_short_fused(struct pipeline_search *s)
     return 0;
 }
 
-/* Tries a candidate in which the backward packs continue round robin over the devices. */
+/* Tries a candidate whose backward packs continue in turn over the devices, instead of returning to the
+ * device of the forward pass. */
 static int try_onward(struct pipeline_search *s)
 {
     struct candidate c = s->best;
-    /* With several teams, the owner of a share must run both passes of its layers. */
+    /* With several teams, the device that owns a share of a layer must run both passes of the layer, so this
+     * form is not possible. */
     if (s->r->machine->n_devices == 1 || c.teams > 1)
         return 0;
     c.onward = true;
-    /* The passes of a layer run on different devices, so its state cannot stay on one. */
+    /* A layer's forward and backward pass now run on different devices, so its state cannot be pinned to one
+     * device. */
     c.knobs.pinned = NULL;
     int e = attempt(s, &c);
     return e < 0 ? e : 0;
 }
 
-/* Tries 2, 4, 8 and more waves. Stops when a candidate is not better than the previous one. */
+/* Tries 2, 4, 8 and more waves. Stops as soon as more waves do not give a better candidate. */
 static int try_waves(struct pipeline_search *s)
 {
     uint32_t most = s->r->train->n_micro / (s->best.teams > 1 ? s->best.teams : 1); /* no wave is empty */
@@ -422,14 +431,14 @@ static int try_waves(struct pipeline_search *s)
     return 0;
 }
 
-/* Returns the number of bytes of a layer's pinned state, including alignment. */
+/* Returns the number of bytes that a layer's state occupies if the layer is pinned, including alignment. */
 static uint64_t state_bytes(const struct graph_layer *l)
 {
     return l->size.w + l->k_bytes + l->b_bytes + 3ull * PLAN_ALIGN;
 }
 
-/* Pins layers in ascending order, up to the budget of each device. The first layers gain most: they are
- * updated last and needed first. */
+/* Pins layers in ascending order until the memory budget of each device is used up. The first layers gain the
+ * most: their update comes last, and the next training step needs them first. */
 static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *budget)
 {
     const struct graph *g = s->r->train;
@@ -449,7 +458,8 @@ static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *
     c->knobs.pinned = pinned;
 }
 
-/* Sets ret[d] to the number of bytes that device d has left for pinned state. */
+/* Sets ret[d] to the number of bytes that device d can use for pinned state. For this, tries the candidate
+ * without pins and without retained copies. */
 static int spare_bytes(struct pipeline_search *s, const struct candidate *c, uint64_t *ret)
 {
     struct candidate bare = *c;
@@ -463,7 +473,8 @@ static int spare_bytes(struct pipeline_search *s, const struct candidate *c, uin
     return e;
 }
 
-/* Tries to pin as many layers as fit, then half as many, and then a quarter. */
+/* Tries to pin as many layers as fit into the free memory of each device, then as many as fit into a half,
+ * and then into a quarter. */
 static int try_pins(struct pipeline_search *s)
 {
     uint64_t spare[DEVICE_MAX], budget[DEVICE_MAX];
@@ -486,8 +497,8 @@ static int attempt_pinned(struct pipeline_search *s, struct candidate *c, const 
     return attempt(s, c);
 }
 
-/* Tries to pin the state of all layers, so that no state moves. Then uses fewer packs as long as the
- * candidate fits. */
+/* Tries to pin the state of all layers, so that no state is moved. If this fits, tries fewer packs as long as
+ * the candidate still fits. */
 static int try_all_pinned(struct pipeline_search *s)
 {
     uint64_t endless[DEVICE_MAX], sum = 0, has = 0;
@@ -536,7 +547,8 @@ static int improve(struct pipeline_search *s, uint32_t fewest)
     return e;
 }
 
-/* Searches for the best pipeline. Each team is a pipeline of its own. */
+/* Searches for the best pipeline. With several teams, the devices of each team form a pipeline of their
+ * own. */
 static int search_pipeline(const struct plan_request *r, struct trial *t, uint32_t teams)
 {
     struct pipeline_search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
@@ -551,18 +563,19 @@ static int search_pipeline(const struct plan_request *r, struct trial *t, uint32
             continue;
         e = improve(&s, fewest);
         if (r->objective == OBJECTIVE_TIME || s.perfect)
-            /* The other variants overlap less. They may save bytes, but they save no time. */
+            /* Stop here. The remaining variants let fewer moves overlap with compute. They can save bytes,
+             * but no time. */
             break;
     }
     arena_destroy(s.arena);
     return e;
 }
 
-/* Number of outlines to build for data-parallel devices. */
+/* Maximum number of outlines whose plans are built, for data-parallel devices. */
 #define OUTLINES 3
 
-/* Builds the plan of an outline. Sets *ret_excess to the bytes that the worst device lacks. It is 0 if only
- * host memory is too small. */
+/* Builds the plan of an outline. Sets *ret_excess to the bytes that are missing on the device that exceeds
+ * its memory the most, or to 0 if only host memory is too small. */
 static int try_outline(const struct plan_request *r, struct trial *t, const struct outline *o,
                        uint32_t lead_state, uint64_t *ret_excess)
 {
@@ -578,7 +591,8 @@ static int try_outline(const struct plan_request *r, struct trial *t, const stru
     return e;
 }
 
-/* Builds an outline and shrinks it until it fits. As a last resort, tries it with less overlap. */
+/* Builds the plan of an outline, and makes the outline smaller until the plan fits. If that is not enough,
+ * fetches weights later, which needs less memory but overlaps less. */
 static int try_outline_shrunk(const struct outline_request *q, const struct plan_request *r, struct trial *t,
                               struct outline *o)
 {
@@ -592,8 +606,8 @@ static int try_outline_shrunk(const struct outline_request *q, const struct plan
     return e;
 }
 
-/* Lists the best outlines for `teams` devices and builds each of them. With save_on_host, also builds each
- * one with save_last_packs. */
+/* Lists the best outlines for `teams` data-parallel devices and builds each of them. With save_on_host,
+ * builds each outline a second time with save_last_packs set. */
 static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t teams,
                               bool save_on_host)
 {

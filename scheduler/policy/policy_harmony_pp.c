@@ -14,7 +14,8 @@
 
 #include "scheduler/build/build.h"
 
-/* The knobs to try. The first has the most overlap, and the last needs the least memory. */
+/* The settings to try. The first lets the most moves overlap with compute, and the last needs the least
+ * memory. */
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .lead_state = 1, .lead_items = 1},
     {.keep = KEEP_UNIT, .lead_state = 0, .lead_items = 1},
@@ -22,8 +23,8 @@ static const struct knobs variants[] = {
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])
 
-/* Finds the smallest *count, from `low` upwards, with which the candidate fits. `count` points into *c. Its
- * initial value must fit. */
+/* Finds the smallest value of *count, at least `low`, with which the candidate fits into memory. `count`
+ * points to a field of *c. The candidate must fit with the value that *count has at the call. */
 static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_t low)
 {
     uint32_t high = *count;
@@ -43,7 +44,8 @@ static int fewest(struct trial *t, struct candidate *c, uint32_t *count, uint32_
 
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
 {
-    /* The next variant must need fewer packs than this number. */
+    /* The number of packs that the best variant so far needs. A variant with less overlap is worth trying
+     * only with fewer packs. */
     uint32_t packs = r->train->n_layers + 1;
     for (size_t i = 0; i < N_VARIANTS && packs > 1; i++) {
         struct candidate c;
@@ -56,7 +58,8 @@ int harmony_search(const struct plan_request *r, struct trial *t, bool retain)
             continue;
         if (e > 0)
             e = fewest(t, &c, &c.packs_bwd, 1);
-        /* If there is a single pack, it is the whole fused chain. */
+        /* A single backward pack covers the whole chain, with its own forward pass. There are then no forward
+         * packs to choose. */
         if (e == 0 && c.packs_bwd > 1)
             e = fewest(t, &c, &c.packs_fwd, 1);
         if (e < 0)

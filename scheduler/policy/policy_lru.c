@@ -24,8 +24,8 @@ static void lru_leanest(const struct plan_request *r, struct candidate *ret)
     *ret = (struct candidate){.knobs = {.keep = KEEP_LRU, .least_cache = true}};
 }
 
-/* Returns the location of a task. DECIDE runs on the host, and the request may put NORM, RED and UPD there.
- * Other tasks run on the device of their layer. */
+/* Returns where a task runs. DECIDE runs on the host. NORM, RED and UPD also run there if the request says
+ * so. All other tasks run on the device of their layer. */
 static uint32_t location_of(const struct plan_request *r, const struct graph_task *t, const uint32_t *device)
 {
     bool on_host = t->place == PLACE_HOST || (t->place == PLACE_ANY && r->update == UPDATE_HOST);

@@ -25,7 +25,7 @@ static void resident_leanest(const struct plan_request *r, struct candidate *ret
     *ret = (struct candidate){.knobs = {.keep = KEEP_ALL, .lead_state = 1, .lead_items = 1}};
 }
 
-/* The part of the chain that one device computes. */
+/* The part of the chain that one device computes, in a pipeline. */
 struct stage {
     uint32_t device, first, last; /* layers [first, last) */
     uint32_t item;                /* number of the device's next item */

@@ -9,7 +9,8 @@
 
 #include "scheduler/build/build.h"
 
-/* The knobs to try. The first has the most overlap, and the last needs the least memory. */
+/* The settings to try. The first lets the most moves overlap with compute, and the last needs the least
+ * memory. */
 static const struct knobs variants[] = {
     {.keep = KEEP_UNIT, .lead_state = 1, .lead_items = 1},
     {.keep = KEEP_UNIT, .lead_state = 0, .lead_items = 1},
@@ -35,10 +36,11 @@ static void stream_leanest(const struct plan_request *r, struct candidate *ret)
     *ret = (struct candidate){.knobs = variants[N_VARIANTS - 1]};
 }
 
-/* The order that is being written, and the number of the next unit on each device. */
+/* The order that is being written, together with the next free number for a span or item on each device. */
 struct unit_cursor {
     struct order *o;
-    /* Per device: its next unit. A pass of a layer is both a span and an item. */
+    /* Per device: the number of its next span. Every pass of a layer is one span with one item of the same
+     * number. */
     uint32_t next[DEVICE_MAX];
 };
 
@@ -77,7 +79,8 @@ static void stream_order(const struct plan_request *r, const struct profile *pro
         for (uint32_t l = 0; l <= loss; l++) {
             add_task(&c, INSTR_FWD, l, j);
             if (l < loss)
-                /* The forward and the backward pass of the loss form one unit, which ends later. */
+                /* The loss is different: its forward and backward pass form one span, which ends after the
+                 * backward pass. */
                 end_unit(&c, l);
         }
         for (uint32_t l = g->n_layers; l-- > g->first_trained;) {

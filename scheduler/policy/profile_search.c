@@ -15,18 +15,21 @@
 #include "scheduler/predict/simulate.h"
 
 #define LISTED 24 /* outlines in the list */
-/* Maximum number of outlines whose plans are built and fit. */
+/* The search stops after it built this many plans that fit. */
 #define BUILDS 3
-/* Maximum number of such outlines that save S on the host. */
+/* The search stops after this many plans that fit, among outlines that save values on the host instead of
+ * recomputing them. */
 #define SAVE_BUILDS 2
-/* Maximum number of attempts to shrink an outline that does not fit. */
+/* Maximum number of times that an outline is made smaller because its plan does not fit. */
 #define SHRINKS   4
 #define MAX_SIZES 256
-/* Maximum number of instructions built. After that, the best plan so far is used. */
+/* When all built plans together have this many instructions, the search stops and uses the best plan so
+ * far. */
 #define ENOUGH 100000ull
-/* A plan waits if its step takes more than 1/WAITS_BEYOND longer than its compute time. */
+/* The devices of a plan count as waiting if a training step takes more than 1/32 longer than the compute
+ * time. */
 #define WAITS_BEYOND 32
-/* Number of kinds of variation that are tried on a plan that waits. */
+/* Number of different variations that are tried on a plan whose devices wait. */
 #define VARIATIONS 5
 #define REFINES    8 /* most variations tried in all */
 
@@ -49,7 +52,7 @@ void profile_search_result_finish(struct profile_search_result *r)
 
 /* ---- one outline ---- */
 
-/* Builds the graph that has the micro-batch sizes of an outline. */
+/* Builds a graph in which every layer has the micro-batch size that the outline gives it. */
 static int outline_graph(const struct profile_search *s, const struct outline *o, struct graph **ret)
 {
     uint32_t n = s->q->table->n_layers, *rows = xcalloc(n, sizeof *rows);
@@ -70,7 +73,7 @@ static bool result_is_better(const struct profile_search *s, const struct profil
     return a->ns != b->ns ? a->ns < b->ns : a->bytes < b->bytes;
 }
 
-/* Simulates a plan and keeps it if it is the best so far. Takes ownership of *made. */
+/* Simulates a plan and keeps it if it is the best so far. Takes ownership of the plan and graph in *made. */
 static void consider_plan(struct profile_search *s, const struct plan_request *r, const struct profile *prof,
                           const struct outline *o, struct profile_search_result *made)
 {
@@ -91,8 +94,8 @@ static void consider_plan(struct profile_search *s, const struct plan_request *r
     }
 }
 
-/* Builds the plan of an outline. Returns 1 if it fits, 0 if not, or a negative errno. Sets *ret_excess to the
- * bytes that the worst device lacks. */
+/* Builds the plan of an outline. Returns 1 if the plan fits, 0 if it does not, or a negative errno. Sets
+ * *ret_excess to the bytes that are missing on the device that exceeds its memory the most. */
 static int build(struct profile_search *s, const struct outline *o, uint64_t *ret_excess)
 {
     struct profile_search_result made = {0};
@@ -121,7 +124,8 @@ static int build(struct profile_search *s, const struct outline *o, uint64_t *re
     return e < 0 ? e : fits;
 }
 
-/* Builds an outline, and shrinks it until it fits. Returns 1 if it finally fits. */
+/* Builds the plan of an outline, and makes the outline smaller until the plan fits. Returns 1 if it fits in
+ * the end. */
 static int build_fitting(struct profile_search *s, struct outline *o)
 {
     uint64_t excess = 0;
@@ -133,8 +137,8 @@ static int build_fitting(struct profile_search *s, struct outline *o)
 
 /* ---- the list ---- */
 
-/* Lists the possible micro-batch sizes and returns their number. Each divides the rows of a device and lies
- * in the measured range. The request may fix the size. */
+/* Lists the possible micro-batch sizes and returns their number. Each size divides the rows of a device and
+ * was measured or lies between measured sizes. If the request fixes a size, it is the only one. */
 static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devices, uint32_t *ret)
 {
     const struct table *t = q->table;
@@ -150,7 +154,8 @@ static uint32_t find_sizes(const struct profile_search_request *q, uint32_t devi
     return n;
 }
 
-/* Returns the largest number of devices among which the batch can be divided equally. */
+/* Returns the largest number of devices among which the batch can be divided into equal parts of whole
+ * micro-batches. */
 static uint32_t find_devices(const struct profile_search_request *q)
 {
     uint32_t n = q->machine->n_devices, unit = q->micro_batch > 0 ? q->micro_batch : 1;
@@ -159,7 +164,7 @@ static uint32_t find_devices(const struct profile_search_request *q)
     return n;
 }
 
-/* Returns whether an outline has other micro-batch sizes than the `n` outlines that were built. */
+/* Returns whether an outline has other micro-batch sizes than each of the `n` outlines in `built`. */
 static bool is_new(const struct outline *o, const struct outline *built, int n)
 {
     for (int i = 0; i < n; i++)
@@ -168,7 +173,7 @@ static bool is_new(const struct outline *o, const struct outline *built, int n)
     return true;
 }
 
-/* Lists the outlines and builds the best ones, until `builds` plans fit. */
+/* Lists the best outlines and builds their plans, the best outline first, until `builds` plans fit. */
 static int build_best(struct profile_search *s, int builds)
 {
     struct outline list[LISTED], built[BUILDS];
@@ -194,8 +199,8 @@ static int build_best(struct profile_search *s, int builds)
 
 /* ---- variations ---- */
 
-/* Makes variation number `way` of the best outline, such as more pins. Returns false if it changes nothing or
- * is not allowed. */
+/* Makes variation number `way` of the best outline, for example with more pinned layers. Returns false if the
+ * variation changes nothing or is not allowed. */
 static bool vary(const struct profile_search *s, int way, struct outline *ret)
 {
     uint32_t n = s->q->table->n_layers;
@@ -223,8 +228,8 @@ static bool vary(const struct profile_search *s, int way, struct outline *ret)
     return ret->pins != o->pins || ret->pack != o->pack || ret->fused != o->fused;
 }
 
-/* Tries variations of the best plan while its devices wait. Stops when every kind of variation has failed in
- * a row. */
+/* Tries variations of the best plan as long as its devices wait. Stops when all kinds of variation in a row
+ * brought no improvement. */
 static int refine(struct profile_search *s)
 {
     int failed = 0;

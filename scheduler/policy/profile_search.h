@@ -15,30 +15,31 @@
 #include "base/err.h"
 #include "scheduler/policy/policy.h"
 
-/* The input of profile_search_outlines. The caller owns everything that the request points to. */
+/* The input of profile_search_outlines. Everything that the request points to belongs to the caller. */
 struct profile_search_request {
     const struct table *table;
     const struct machine *machine;
     uint32_t batch; /* rows of a step */
-    /* One micro-batch size for all layers. If 0, the search chooses the sizes. */
+    /* Number of rows in a micro-batch, for all layers. If 0, the search chooses a size for each layer. */
     uint32_t micro_batch;
     enum update_place update;
     enum plan_objective objective;
 };
 
-/* A plan and its graph. profile_search_result_finish frees both. */
+/* The plan that was found, and its graph. profile_search_result_finish frees both. */
 struct profile_search_result {
     struct graph *graph;
     struct plan *plan;
-    /* Simulated time of a step, and the number of bytes it moves to and from the host. */
+    /* Simulated time of a training step, and the number of bytes that the step moves from and to the host. */
     uint64_t ns, bytes;
     bool moves_data_only; /* the plan moves neither state nor stash */
-    /* Whether a step takes notably longer than a device computes, or some device is idle. */
+    /* Whether a training step takes clearly longer than a device computes, or whether some device is not
+     * used. */
     bool waits;
 };
 
-/* Finds the best data-parallel plan. If none fits, returns 0 and sets *ret to zeros. plan_make may still find
- * one, or tell which memory is too small. */
+/* Finds the best data-parallel plan. If no such plan fits, returns 0 and sets *ret to zeros. In this case,
+ * plan_make may still find a pipeline, or it tells which memory is too small. */
 int profile_search_outlines(const struct profile_search_request *q, struct profile_search_result *ret,
                             struct err *err);
 void profile_search_result_finish(struct profile_search_result *r);

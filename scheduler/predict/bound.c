@@ -67,8 +67,9 @@ static uint64_t excess(uint64_t a, uint64_t b)
 
 /* ---- choosing the rents ---- */
 
-/* Returns the smallest possible sum of moved bytes and rent for some layers. Updates are either all on the
- * host or all on the device, whichever gives less. */
+/* Returns the smallest possible sum of moved bytes and rent for some layers, where rent is a price for bytes
+ * that stay on a device. Takes the lesser of two cases: all these layers are updated on the host, or all on
+ * the device. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =
@@ -79,8 +80,8 @@ static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
     return host < device ? host : device;
 }
 
-/* Returns the lower bound that the rents `p` and `q` give. The unit is 1/UNIT byte. The result may be
- * negative. */
+/* Returns the lower bound on moved bytes that follows if a byte on a device costs rent `p` at the turn and
+ * `q` at the end. The unit is 1/UNIT byte. A negative result means that these rents give no bound. */
 static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
     bounded_poll_steps(s->n_states);
@@ -91,7 +92,8 @@ static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
     return sum;
 }
 
-/* Tries all rents within `reach` of *p and *q, in steps of `step`. Sets *p and *q to the best rents. */
+/* Tries all pairs of rents that differ from *p and *q by at most `reach`, in steps of `step`. Sets *p and *q
+ * to the pair that gives the largest bound. */
 static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step, uint64_t *p, uint64_t *q)
 {
     uint64_t p_first = excess(*p, reach), p_last = *p + reach, q_first = excess(*q, reach),
@@ -111,7 +113,8 @@ static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step
 static uint64_t best_bound(const struct bound_sizes *s)
 {
     uint64_t p = 0, q = 0;
-    /* This step size finds the optimum for the usual optimizers. */
+    /* Start with a coarse grid of rents. The grid has steps of 1/12, and its points include the best rents
+     * for the usual optimizers. */
     try_rents(s, MAX_RENT, UNIT / 12, &p, &q);
     try_rents(s, UNIT / 12, UNIT / 60, &p, &q);
     try_rents(s, UNIT / 60, UNIT / 420, &p, &q);
@@ -150,7 +153,7 @@ static bool is_stash(const struct plan *p, tensor_id t)
     return tensor_byte_class(&p->tensors[t]) == BYTES_STASH;
 }
 
-/* Returns the first layer with weights, or PLAN_NONE if no layer has weights. */
+/* Returns the number of the first layer with weights, or PLAN_NONE if no layer has weights. */
 static uint32_t first_trained(const struct plan *p)
 {
     uint32_t layer = PLAN_NONE;
@@ -160,7 +163,8 @@ static uint32_t first_trained(const struct plan *p)
     return layer;
 }
 
-/* Returns the index of a layer's first or last backward task. Returns PLAN_NONE if the layer has none. */
+/* Returns the index of the first or, if `last` is set, the last backward task of a layer. Returns PLAN_NONE
+ * if the layer has no backward task. */
 static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, bool last)
 {
     uint32_t found = PLAN_NONE;
@@ -171,8 +175,8 @@ static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, b
     return found;
 }
 
-/* Marks in `across` the stash tensors that keep their value across the turn. They are written before it and
- * read after it. Returns their total number of bytes. */
+/* Marks in `across` the stash tensors that are written before instruction `turn` and read after it. Returns
+ * the size of these tensors in bytes. */
 static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -199,8 +203,8 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
     return bytes;
 }
 
-/* Returns the number of bytes of a task's operands. Leaves out W, K and the tensors marked in `across`,
- * because the bound counts them separately. `across` may be NULL. */
+/* Returns the size in bytes of the operands of instruction `instr`. Leaves out W, K and the tensors marked in
+ * `across`, because the bound counts them elsewhere. `across` may be NULL. */
 static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -239,7 +243,7 @@ static bool in_proportion(const struct bound_state *a, const struct bound_state 
            (product)a->w * b->waiting == (product)b->w * a->waiting;
 }
 
-/* Returns the number of bytes of W, dW and K of each layer. The caller frees the array. */
+/* Returns an array with the sizes in bytes of W, dW and K of each layer. The caller frees the array. */
 static struct bound_state *collect_layers(const struct plan *p)
 {
     struct bound_state *layers = xcalloc(p->n_layers, sizeof *layers);
@@ -247,7 +251,7 @@ static struct bound_state *collect_layers(const struct plan *p)
         const struct plan_tensor *pt = &p->tensors[t];
         if (pt->kind == TENSOR_W)
             layers[pt->layer].w += pt->bytes;
-        /* Only replica 0 counts, because RED adds the dW of the other replicas to it. */
+        /* Count only the dW of replica 0, because RED adds the gradients of all other replicas to it. */
         else if (pt->kind == TENSOR_DW && pt->replica == 0)
             layers[pt->layer].dw += pt->bytes;
         else if (pt->kind == TENSOR_K)
@@ -256,13 +260,14 @@ static struct bound_state *collect_layers(const struct plan *p)
     return layers;
 }
 
-/* Adds up the state of layers with the same proportions. Usually one to three sums are left. */
+/* Adds up the state of all layers whose W, dW and K have the same proportions. In most models, one to three
+ * sums remain. */
 static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_sizes *s)
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
-    /* The task at the end uses the dW of the first layer with weights. This dW is in the working set, so it
-     * is not waiting. */
+    /* At the end, the last backward task still uses the dW of the first layer with weights. This dW already
+     * counts as part of the task's working set, so it must not count as waiting. */
     uint32_t first = first_trained(p);
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {

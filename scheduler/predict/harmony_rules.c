@@ -20,7 +20,7 @@
 enum rules_lane { AT_COMPUTE, AT_CPU, AT_IN, AT_OUT, AT_PEER_IN, AT_PEER_OUT, AT_COUNT };
 enum rules_resource { ALL_IN, ALL_OUT, HOST_COPY, RESOURCES };
 
-/* A wait between two operations: `op` starts when `after` is done. */
+/* A wait: operation `op` may start only when operation `after` is done. */
 struct edge {
     uint32_t op, after;
 };
@@ -30,10 +30,11 @@ struct rules {
     struct rules_tasks g;
     enum rules_sharing sharing;
     struct arena *arena;
-    /* The values of each layer, for forward micro-batches [0] and backward micro-batches [1]. */
+    /* Times and sizes of each layer. points[0] is for the size of a forward micro-batch, and points[1] for
+     * the size of a backward micro-batch. */
     struct table_point *points[2];
     VEC(struct timeline_op) ops;
-    /* Per operation: the operation before it in the stream, or NO_OP. */
+    /* Per operation: the previous operation in the same stream, or NO_OP. */
     VEC(uint32_t) before;
     VEC(struct edge) edges;
     uint32_t *last_op; /* per stream: its last operation, or NO_OP */
@@ -48,7 +49,7 @@ static const struct table_point *point(const struct rules *r, uint32_t layer, ui
     return &r->points[micro == r->g.schedule->micro_fwd ? 0 : 1][layer];
 }
 
-/* Returns the number of bytes of a layer's input, or 0 for the layer after the last. */
+/* Returns the size of a layer's input in bytes. Returns 0 for the layer number after the last layer. */
 static uint64_t x_bytes(const struct rules *r, uint32_t layer, uint32_t micro)
 {
     return layer < r->g.table->n_layers ? point(r, layer, micro)->x : 0;
@@ -97,8 +98,8 @@ static uint32_t add_op(struct rules *r, const struct rules_task *t, enum rules_l
     return id;
 }
 
-/* Adds an operation that moves bytes through a resource that all devices share. It gets a fixed part of the
- * rate if sharing is static or one simulated device stands for all. */
+/* Adds an operation that moves bytes through a resource that all devices share. If sharing is static, or if
+ * one simulated device stands for all, the operation gets a fixed fraction of the rate. */
 static uint32_t add_shared(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t bytes,
                            enum rules_resource resource, uint64_t per_s)
 {
@@ -137,8 +138,8 @@ static uint32_t add_compute(struct rules *r, const struct rules_task *t, uint64_
     return add_op(r, t, AT_COMPUTE, ns);
 }
 
-/* Adds a transfer between the processes of two devices, through host memory. It takes no time if both tasks
- * are on the same device. */
+/* Adds a transfer of bytes from the process of one device to the process of another, through host memory. The
+ * transfer takes no time if both tasks run on the same device. */
 static uint32_t add_handing(struct rules *r, const struct rules_task *from, const struct rules_task *to,
                             uint64_t bytes)
 {
@@ -177,12 +178,12 @@ static bool is_first(const struct rules *r, const struct rules_task *t)
 
 static bool is_last_forward(const struct rules_task *t)
 {
-    /* t[1] exists, because a forward task is never the last task. */
+    /* Reading t[1] is safe, because a forward task is never the last task of the array. */
     return t->kind == TASK_FWD && t[1].kind == TASK_LOSS;
 }
 
-/* Returns whether the previous device sends the task its input. For a backward task, the input is the output
- * gradient. */
+/* Returns whether the task gets its input directly from the previous device. For a backward task, the input
+ * is the gradient of its output. */
 static bool comes_by_peer(const struct rules *r, const struct rules_task *t)
 {
     return r->g.pipeline && !is_first(r, t) && !(t->kind == TASK_LOSS && r->g.last_by_host);
@@ -195,8 +196,8 @@ static uint32_t add_input(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->first, t->micro));
 }
 
-/* Returns the number of backward micro-batches that end before forward micro-batch `i`. The result for i + 1
- * also includes those that end in micro-batch `i`. */
+/* Returns how many backward micro-batches end before forward micro-batch `i` starts. The difference between
+ * the results for i + 1 and for i is the number that end within micro-batch `i`. */
 static uint32_t taken_before(const struct rules *r, uint32_t i)
 {
     return (uint32_t)((uint64_t)i * r->g.schedule->micro_fwd / r->g.schedule->micro_bwd);
@@ -265,8 +266,8 @@ static uint32_t add_gradient_in(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->last + 1, t->micro));
 }
 
-/* Adds the sum of the gradients over all `n` devices. The devices form a ring, which moves 2 (n - 1) / n of
- * the bytes. */
+/* Adds the operation that sums the gradients over all `n` devices. The devices form a ring, in which each
+ * device sends 2 (n - 1) / n of the bytes. */
 static void add_reduction(struct rules *r, struct rules_task *t)
 {
     uint64_t n = r->g.n_busy, bytes = w_bytes(r, t);
@@ -310,21 +311,21 @@ static void add_ops(struct rules *r)
 
 /* ---- waits ---- */
 
-/* Makes operation `op` wait for operation `what`. Does nothing if either is NO_OP. */
+/* Makes operation `op` wait for operation `what`. Does nothing if one of them is NO_OP. */
 static void after(struct rules *r, uint32_t op, uint32_t what)
 {
     if (op != NO_OP && what != NO_OP)
         vec_push(&r->edges, (struct edge){op, what});
 }
 
-/* Returns the last compute operation of a task for micro-batch `i`. */
+/* Returns the number of the last compute operation of a task for micro-batch `i`. */
 static uint32_t computed(const struct rules_task *t, uint32_t i)
 {
     return t->kind == TASK_FWD ? t->fwd[(i + 1) * t->n_parts - 1] : t->bwd[i];
 }
 
-/* Makes `op`, the fetch of a task's first micro-batch, wait for memory. The device has memory for two
- * micro-batches, so only the last one of the previous task may be left. */
+/* Makes `op`, the fetch for a task's first micro-batch, wait for memory. A device has memory for two
+ * micro-batches, so the fetch may overlap only with the last micro-batch of the previous task. */
 static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_task *t)
 {
     if (t->left == NULL)
@@ -335,8 +336,8 @@ static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_
         after(r, op, t->left2->end);
 }
 
-/* Makes `op`, which fetches the input or stash of micro-batch `i`, wait for a buffer. There are two buffers:
- * one is in use while the other is filled. */
+/* Makes `op`, which fetches the input or stash of micro-batch `i`, wait for a free buffer. There are two
+ * buffers, so the buffer of micro-batch i - 2 must have been used up. */
 static void after_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i == 0)
@@ -347,8 +348,8 @@ static void after_buffers(struct rules *r, uint32_t op, const struct rules_task 
         after(r, op, t->left->end);
 }
 
-/* Makes `op`, which fetches the output gradient of micro-batch `i`, wait for its buffer. The buffer is free
- * after the repeated forward pass of the previous micro-batch. */
+/* Makes `op`, which fetches the output gradient of micro-batch `i`, wait for the gradient buffer. This buffer
+ * is free once the forward pass of the previous micro-batch has been repeated. */
 static void after_gradient_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i > 0)
@@ -359,8 +360,9 @@ static void after_gradient_buffers(struct rules *r, uint32_t op, const struct ru
         after_last_but_one(r, op, t);
 }
 
-/* Joins the two operations of a transfer between devices. Returns the sender's operation, to which the caller
- * adds all further waits. */
+/* Joins the sender's and the receiver's operation of a transfer between devices. Returns the sender's
+ * operation. The caller must add all further waits to the sender's operation, because the receiver's takes no
+ * time. */
 static uint32_t meet(struct rules *r, uint32_t send, uint32_t receive)
 {
     after(r, receive, send);
@@ -444,7 +446,7 @@ static void add_waits(struct rules *r)
 
 /* ---- the result ---- */
 
-/* Sorts the edges by operation and returns them as an array of waits. */
+/* Sorts the edges by the operation that waits, and returns them as an array of waits. */
 static struct plan_wait *sort_waits(struct rules *r)
 {
     struct plan_wait *waits = arena_alloc_array(r->arena, r->edges.n, sizeof *waits);

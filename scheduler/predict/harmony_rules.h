@@ -19,11 +19,13 @@
 enum rules_form { RULES_PP, RULES_DP, RULES_FORM_COUNT };
 extern const char *const rules_form_names[RULES_FORM_COUNT + 1]; /* "pp", "dp"; NULL-terminated */
 
-/* How the devices share the host link and the bandwidth of copies within the host. */
+/* How the devices share the bandwidth of the host link, and of copies within host memory. */
 enum rules_sharing {
-    /* Each of n busy devices always gets 1/n of the bandwidth, as in Harmony. */
+    /* Each of n busy devices always gets 1/n of the bandwidth, even while some of them move nothing.
+     * Harmony's simulator does the same. */
     RULES_STATIC,
-    /* Transfers that run at the same time share the bandwidth equally. */
+    /* Transfers that are under way at the same time share the bandwidth equally. A transfer that is alone
+     * gets all of it. */
     RULES_FAIR,
     RULES_SHARING_COUNT
 };
@@ -34,17 +36,18 @@ struct rules_packs {
     uint32_t n;
 };
 
-/* A Harmony schedule: its devices, batch, micro-batches and packs. The caller sets all fields. */
+/* A schedule as Harmony describes it: devices, batch, micro-batches and packs. The caller sets all fields. */
 struct rules_schedule {
     enum rules_form form;
     uint32_t devices;
     uint32_t batch; /* samples of all devices together */
-    /* Number of samples in a micro-batch of a forward task and of a backward task. */
+    /* Number of samples in a micro-batch of a forward task, and in a micro-batch of a backward task. */
     uint32_t micro_fwd, micro_bwd;
-    /* Forward packs. They cover the layers before the last backward pack. */
+    /* Forward packs. They cover all layers before the last backward pack, which runs its own forward pass. */
     struct rules_packs fwd;
     struct rules_packs bwd; /* backward packs: cover all layers */
-    /* Extra time on the compute stream at the end of every task. It models the time for freeing memory. */
+    /* Extra time on the compute stream at the end of every task. It stands for the time that freeing memory
+     * takes. */
     uint64_t task_ns;
 };
 
@@ -56,12 +59,12 @@ struct rules_result {
     uint32_t n_tasks, n_ops;                  /* simulated tasks and operations */
 };
 
-/* Checks that a schedule fits the table. If not, returns -EINVAL, and `err` has the path of the wrong value,
- * such as "packs_fwd[3]". */
+/* Checks that a schedule is valid for the profile table. If not, returns -EINVAL, and `err` names the path of
+ * the wrong value, such as "packs_fwd[3]". */
 int rules_check(const struct rules_schedule *s, const struct table *t, struct err *err);
 
-/* Checks a schedule and simulates it. Returns an error of rules_check, or -EDEADLK if tasks wait for each
- * other. */
+/* Checks a schedule and simulates it. Returns 0, an error of rules_check, or -EDEADLK if the tasks wait for
+ * each other in a circle. */
 int rules_simulate(const struct rules_schedule *s, const struct table *t, enum rules_sharing sharing,
                    struct rules_result *ret, struct err *err);
 

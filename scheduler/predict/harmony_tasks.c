@@ -1,5 +1,5 @@
-/* Checks schedules of Harmony and makes their tasks. Assigns each pack to a device, and decides which
- * inputs the forward packs stash. harmony_rules.h describes the schedules. */
+/* Checks a Harmony schedule and makes its tasks: assigns each pack to a device, and decides which inputs the
+ * forward packs save for the backward packs. harmony_rules.h describes the schedules. */
 #include "scheduler/predict/harmony_private.h"
 
 #include <errno.h>
@@ -9,7 +9,8 @@
 #include "base/json.h"
 #include "kernels/device.h"
 
-/* Maximum number of operations in a schedule. More operations would take too long to simulate. */
+/* Maximum number of operations in a schedule. A schedule with more operations would take too long to
+ * simulate. */
 #define MAX_OPS 10000000ull
 
 const char *const rules_form_names[RULES_FORM_COUNT + 1] = {[RULES_PP] = "pp", [RULES_DP] = "dp"};
@@ -127,7 +128,7 @@ static void add_tasks(struct rules_tasks *g)
     g->n_fwd = s->fwd.n;
 }
 
-/* Assigns the tasks to the devices in turn. The forward tasks come first, and the backward tasks follow. */
+/* Assigns the tasks to the devices in turn: first all forward tasks, and then the backward tasks. */
 static void assign_devices(struct rules_tasks *g)
 {
     for (uint32_t i = 0; i < g->n; i++) {
@@ -138,8 +139,8 @@ static void assign_devices(struct rules_tasks *g)
     }
 }
 
-/* Cuts forward task `f` wherever a backward pack starts. Links each part with the backward task that needs
- * its input. */
+/* Cuts forward task `f` at each layer where a backward pack starts. Links each part with the backward task
+ * that needs the part's input. */
 static void cut_task(struct rules_tasks *g, struct rules_task *f, struct arena *a)
 {
     f->parts = arena_alloc_array(a, f->last - f->first + 1, sizeof *f->parts);

@@ -40,7 +40,8 @@ struct sim {
     const struct machine *machine;
     struct device_links links[DEVICE_MAX];
     uint32_t shared[SHARED_COUNT]; /* numbers of resources, or UNLIMITED */
-    /* Rate of a task at full speed, in bytes per second. */
+    /* Full speed of a task. The simulation expresses the duration of a task as bytes that flow at this rate,
+     * in bytes per second. */
     uint64_t full_per_s;
     uint64_t per_s[4 * DEVICE_MAX + SHARED_COUNT]; /* rates of the resources */
     uint32_t n_resources;
@@ -48,7 +49,8 @@ struct sim {
 
 /* ---- the machine ---- */
 
-/* Adds a resource. Returns the number of the resource, or UNLIMITED if the rate is 0. */
+/* Adds a resource with a limited rate. Returns the number of the resource. A rate of 0 means no limit, so
+ * then no resource is added and UNLIMITED is returned. */
 static uint32_t add_resource(struct sim *s, uint64_t per_s)
 {
     if (per_s == 0)
@@ -62,8 +64,9 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* Returns the full speed of a task in bytes per second, normally that of a link. It is at least 1e9, so that
- * a byte takes at most 1 ns. The total of all cores stays below 2^53, the limit of the timeline. */
+/* Returns the rate in bytes per second that stands for the full speed of a task: that of a link, but at least
+ * 1e9, so that a byte takes at most 1 ns. The total of all cores must stay below 2^53, the limit of the
+ * timeline. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
@@ -94,8 +97,8 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* Makes an operation use `parts` hundredths of a core at its full rate. The full rate is `per_s` bytes per
- * second. */
+/* Makes an operation use `parts` hundredths of a core while it runs at its full rate of `per_s` bytes per
+ * second. At a lower rate, it uses less of the core. */
 static void use_cores(const struct sim *s, struct timeline_op *op, uint64_t parts, uint64_t per_s)
 {
     unsigned __int128 weight = (unsigned __int128)parts * s->full_per_s / (per_s > 0 ? per_s : 1);
@@ -121,8 +124,9 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
-/* Adds `ns` to the duration of an operation. It takes longer if others use the same cores or the host memory.
- * If `traffic` is 0, the simulated bytes stand for the time on the cores. */
+/* Adds `ns` to the duration of an operation. The operation takes longer if others use the same cores or host
+ * memory. If `traffic` is 0, the operation moves no real bytes, and simulated bytes express its time on the
+ * cores. */
 static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores,
                          uint64_t traffic)
 {
@@ -140,8 +144,8 @@ static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t n
     use_cores(s, op, (uint64_t)cores * CORE, op->most_per_s);
 }
 
-/* Translates a COPY, which reads and writes device memory and uses no link. On virtual devices, it also uses
- * one core. */
+/* Simulates a COPY, which reads and writes device memory and uses no link. On virtual devices, a COPY also
+ * occupies one core. */
 static void translate_copy(const struct sim *s, uint64_t bytes, struct timeline_op *op)
 {
     const bool by_core = s->machine->cores > 0 && s->machine->core_copy_bytes_per_s > 0;
@@ -172,7 +176,7 @@ static void translate_move(const struct sim *s, const struct plan_instr *in, str
     use(op, s->shared[SHARED_HOST_MEMORY]);
 }
 
-/* Returns the number of bytes that a host task reads and writes in host memory. */
+/* Returns the number of bytes that a task on the host reads from and writes to host memory. */
 static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
 {
     uint64_t bytes = 0;
@@ -183,8 +187,8 @@ static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
     return bytes;
 }
 
-/* Returns the duration of a task from the profile. A share of a RED or UPD takes time in proportion to its
- * size. */
+/* Returns the duration of a task from the profile. A RED or UPD of only one share takes a part of this time,
+ * in proportion to the bytes of the share. */
 static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool on_host)
 {
     const uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
@@ -200,8 +204,8 @@ static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool o
     return ns;
 }
 
-/* Returns the number of cores that a task uses when it runs alone. DECIDE is so small that it uses only
- * one. */
+/* Returns the number of cores that a task uses when nothing else runs. DECIDE is so small that it uses only
+ * one core. */
 static uint32_t cores_of(const struct machine *m, enum instr_kind kind, bool on_host)
 {
     uint32_t wanted = on_host ? m->host_cores : m->device_cores;
@@ -236,7 +240,8 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
 
 /* ---- the prediction ---- */
 
-/* Some instructions never started. Sets their times to the end of the simulation. */
+/* Sets the times of instructions that never started to the end of the simulation. Only a plan with a deadlock
+ * has such instructions. */
 static void end_all(struct timeline_result *t, size_t n)
 {
     for (size_t i = 0; i < n; i++)

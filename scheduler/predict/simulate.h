@@ -23,39 +23,39 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
-/* Number of runs to simulate for the time of one step. The first run is not typical, because it starts with
- * empty streams. All predictions use this number, so that they agree. */
+/* Number of runs of the cycle to simulate for the time of one run. The first run is not typical, because it
+ * starts with empty streams. All predictions use this number, so that they can be compared. */
 #define SIM_RUNS 3
 
 /* Resources that all devices share. */
 enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_CORES, SHARED_COUNT };
 
-/* The predicted times and bytes of a program. Busy times are sums over all runs. The caller frees the result
- * with sim_destroy. */
+/* The predicted times and bytes of a program. Busy times are added up over all simulated runs. The caller
+ * frees the result with sim_destroy. */
 struct sim_result {
-    /* Time from the start of the first run to the end of the last run. */
+    /* Time from the start of the first simulated run to the end of the last. */
     uint64_t total_ns;
-    /* Time of one run in the steady state. */
+    /* Time of one run of the program in the steady state, when runs follow each other without a pause. */
     uint64_t cycle_ns;
     uint64_t compute_ns[DEVICE_MAX];          /* busy time of the compute stream */
     uint64_t stall_ns[DEVICE_MAX];            /* total_ns - compute_ns */
     uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of each stream */
     uint64_t host_ns;                         /* busy time of the host's stream */
-    /* Time during which each shared resource was the limit. */
+    /* Time during which each shared resource was what limited the speed of a move or task. */
     uint64_t bound_ns[SHARED_COUNT];
     struct plan_bytes bytes; /* bytes that one run moves */
-    /* Instruction i of run r is at index r * n_instrs + i. */
+    /* Start and end time of each instruction. Instruction i of run r is at index r * n_instrs + i. */
     struct plan_span *spans;
     uint32_t runs, n_instrs;
     struct arena *arena; /* owns the spans, and this struct */
 };
 
-/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have more than one run. `cycle_ns` is
- * then the average time of the runs after the first. With one run, it is `total_ns`. */
+/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have several runs. `cycle_ns` is the
+ * average time of the runs after the first or, if there is only one run, `total_ns`. */
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
 
-/* Frees a prediction. Does nothing when `r` is NULL. */
+/* Frees a prediction and everything in it. Does nothing if `r` is NULL. */
 void sim_destroy(struct sim_result *r);
 
 #endif

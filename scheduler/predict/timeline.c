@@ -37,19 +37,20 @@
 
 #define NONE   UINT32_MAX
 #define SHARED (UINT32_MAX - 1) /* owner of a resource with several streams */
-/* Event time of a source that has no next event. */
+/* Time of the next event for a stream or pool that has no next event. */
 #define IDLE_NS    UINT64_MAX
 #define LAST_NS    (UINT64_MAX - 1) /* largest time; later times become this one */
 #define RATE_SHIFT 10
-/* Largest rate in bytes per second. Higher rates are reduced to this rate. */
+/* Largest rate of a resource, in bytes per second. Rates above this limit are lowered to it. */
 #define RATE_MAX (1ull << 53)
 
 typedef unsigned __int128 units;
 
-/* A resource with a limited rate, such as a link. */
+/* A resource that carries a limited number of bytes per second, such as a link. */
 struct timeline_resource {
     uint64_t rate;
-    /* The only stream that uses the resource. SHARED if several streams do, or NONE. */
+    /* The stream whose operations use the resource. SHARED if several streams use it, and NONE if no stream
+     * does. */
     uint32_t owner;
     uint32_t pool;  /* its pool, if it is shared */
     uint64_t users; /* sum of the weights of its flows */
@@ -57,45 +58,47 @@ struct timeline_resource {
     uint64_t bound_since;
 
     /* Used only while rates are computed: */
-    /* The part of the rate that has not been given to any flow yet. */
+    /* The part of the resource's rate that no flow has got yet. */
     uint64_t left;
     uint64_t share; /* equal part of `left` per open flow */
-    /* Sum of the weights of the flows that have no rate yet. */
+    /* Sum of the weights of those flows through the resource that have no rate yet. */
     uint64_t open;
     bool binds; /* new value of `bound` */
 };
 
-/* The bytes of an operation that move through shared resources. */
+/* An operation whose bytes are moving through shared resources. */
 struct timeline_flow {
     uint32_t stream;
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* shared resources */
     uint32_t weights[TIMELINE_MAX_USES];
     units left; /* units left to move at since_ns */
-    /* Highest rate that the flow's unshared resources and its own limit allow. */
+    /* Highest rate that the flow can have: the lesser of its own limit and the rates of resources that only
+     * its stream uses. */
     uint64_t most;
     uint64_t rate;     /* current rate */
     uint64_t since_ns; /* when the current rate began */
     uint64_t end_ns;   /* end of the flow at this rate */
-    /* The rate that the flow could get. Used only while rates are computed. */
+    /* The rate that the flow could get next. Used only while rates are computed. */
     uint64_t offer;
 };
 
 /* The progress of one stream. */
 struct timeline_stream {
     uint32_t first, n; /* first operation and count, in timeline_engine.order */
-    /* Current operation, relative to `first`, and current run. */
+    /* Index of the current operation, counted from `first`, and number of the current run of the program. */
     uint32_t at, run;
-    /* Number of waits of the current operation that are known to be done. */
+    /* Number of waits of the current operation that are already known to be done. */
     uint32_t checked;
-    /* The next stream that is blocked by the same operation. */
+    /* The next stream in the list of streams that are blocked by the same operation. */
     uint32_t next_blocked;
     bool flows_next;   /* fixed_ns is passing, and bytes follow */
     uint64_t begun_ns; /* when the current operation started */
 };
 
-/* Resources that are used together, and the flows that use them. */
+/* Shared resources that are used together by some operations, and the flows through these resources. */
 struct sharing_pool {
-    /* The current flows. The array has space for one flow per stream. */
+    /* The flows that are under way. The array has space for every stream that can have a flow in this
+     * pool. */
     struct timeline_flow *flows;
     uint32_t n;
     uint32_t *resources, n_resources;
@@ -109,7 +112,7 @@ struct timeline_engine {
     uint64_t now;
     struct timeline_result *result;
     uint32_t *order; /* operations, sorted by stream */
-    /* Indexed by [run][operation]: the first stream that the operation blocks, or NONE. */
+    /* Indexed by [run][operation]: the first stream that waits for the operation, or NONE. */
     uint32_t *first_blocked;
     struct timeline_stream *streams;
     struct timeline_resource *resources;
@@ -118,7 +121,7 @@ struct timeline_engine {
     uint32_t *todo, n_todo;      /* streams that may start an operation */
     uint32_t *dirty, n_dirty;    /* pools whose flows changed */
     struct timeline_flow **open; /* flows that have no rate yet */
-    /* Per source (first the streams, then the pools): time of its next event. */
+    /* Time of the next event of each source. The sources are first all streams and then all pools. */
     uint64_t *source_ns;
     uint32_t *heap;    /* sources, as a binary heap by source_ns */
     uint32_t *heap_at; /* per source: its index in `heap` */
@@ -148,7 +151,8 @@ static uint64_t ns_at(units left, uint64_t rate)
 
 /* ---- the heap of sources ---- */
 
-/* Returns whether source `a` comes before source `b`. At equal times, the lower number comes first. */
+/* Returns whether the next event of source `a` comes before that of source `b`. If both have the same time,
+ * the source with the lower number comes first. */
 static bool before(const struct timeline_engine *e, uint32_t a, uint32_t b)
 {
     return e->source_ns[a] < e->source_ns[b] || (e->source_ns[a] == e->source_ns[b] && a < b);
@@ -160,7 +164,7 @@ static void put(struct timeline_engine *e, uint32_t at, uint32_t source)
     e->heap_at[source] = at;
 }
 
-/* Sets the time of a source's next event and restores the order of the heap. */
+/* Sets the time of a source's next event, and moves the source to its place in the heap. */
 static void set_source(struct timeline_engine *e, uint32_t source, uint64_t ns)
 {
     uint32_t at = e->heap_at[source];
@@ -206,7 +210,8 @@ static void flow_leave(struct timeline_engine *e, struct sharing_pool *p, uint32
     p->flows[at] = p->flows[--p->n];
 }
 
-/* Sets the rate of a flow, and updates its remaining units and its end time. */
+/* Gives a flow a new rate from now on. First subtracts what the flow moved at its old rate. Also computes the
+ * new end time. */
 static void set_rate(struct timeline_engine *e, struct timeline_flow *f, uint64_t rate)
 {
     if (rate == f->rate)
@@ -229,8 +234,8 @@ static void begin_shares(struct timeline_engine *e, const struct sharing_pool *p
         e->open[i] = &p->flows[i];
 }
 
-/* Divides the remaining rate of each resource among the flows that have no rate yet. A flow gets a part in
- * proportion to its weight. The rate per unit of weight is rounded up and is at least 1. */
+/* Divides the remaining rate of each resource among its flows that have no rate yet, in proportion to their
+ * weights. The result, a rate per unit of weight, is rounded up and is at least 1. */
 static void divide(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -240,8 +245,8 @@ static void divide(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes the offers of the first `n` open flows, and returns the smallest. The offer is the highest rate
- * that the flow's resources and its own limit allow. */
+/* Computes what each of the first `n` open flows could get, and returns the smallest of these offers. An
+ * offer is the highest rate that the flow's resources and its own limit allow. */
 static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
 {
     uint64_t least = UINT64_MAX;
@@ -257,7 +262,8 @@ static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
     return least;
 }
 
-/* Gives a flow the rate that it was offered, and subtracts this rate from the flow's resources. */
+/* Makes the offered rate the rate of the flow, and subtracts it from the remaining rate of all resources that
+ * the flow uses. */
 static void settle(struct timeline_engine *e, struct timeline_flow *f)
 {
     for (uint32_t i = 0; i < f->n_uses; i++) {
@@ -270,7 +276,7 @@ static void settle(struct timeline_engine *e, struct timeline_flow *f)
     set_rate(e, f, f->offer);
 }
 
-/* Records how long each resource of the pool limited a flow. */
+/* Adds up, for each resource of the pool, how long the resource has limited a flow. */
 static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -284,8 +290,8 @@ static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes the rates of all flows of a pool by progressive filling. In each round, the flows with the
- * smallest offer get it as their rate. The other flows then divide what is left. */
+/* Computes the rates of all flows of a pool by progressive filling. Repeatedly, the flows with the smallest
+ * offer get this offer as their rate, and the remaining flows divide the rest. */
 static void share_pool(struct timeline_engine *e, uint32_t pool)
 {
     struct sharing_pool *p = &e->pools[pool];
@@ -312,7 +318,8 @@ static void share_pool(struct timeline_engine *e, uint32_t pool)
 
 /* ---- streams ---- */
 
-/* Returns the current operation of the stream. It is running, or it is the next to start. */
+/* Returns the current operation of a stream: the one that is running or, if none is running, the next to
+ * start. */
 static uint32_t current(const struct timeline_engine *e, const struct timeline_stream *s)
 {
     return e->order[s->first + s->at];
@@ -323,8 +330,8 @@ static bool is_done(const struct timeline_engine *e, size_t at)
     return e->result->spans[at].end_ns != TIMELINE_NEVER;
 }
 
-/* Returns whether all waits of the stream's next operation are done. If not, the first unfinished operation
- * will wake the stream. */
+/* Returns whether all waits of the stream's next operation are done. If not, adds the stream to the list of
+ * an operation that is not done, which will wake the stream when it ends. */
 static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -342,7 +349,8 @@ static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timel
     return true;
 }
 
-/* Ends the stream's current operation and goes on to the next. Wakes the streams that waited for it. */
+/* Ends the current operation of a stream and moves on to the next. Wakes the streams that waited for the
+ * operation that ended. */
 static void finish(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -361,8 +369,8 @@ static void finish(struct timeline_engine *e, uint32_t id)
     }
 }
 
-/* Makes the flow of an operation. Its own limit is the smallest of `most_per_s` and the rates of its unshared
- * resources. */
+/* Makes the flow of an operation. The flow's highest rate is the lesser of `most_per_s` and the rates of the
+ * resources that only its stream uses. */
 static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t id,
                                       const struct timeline_op *op)
 {
@@ -370,7 +378,7 @@ static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t 
                               .left = units_of(op->bytes),
                               .most = UINT64_MAX,
                               .since_ns = e->now,
-                              /* The end time is not known until the rates are computed. */
+                              /* The end time is unknown until the rate of the flow has been computed. */
                               .end_ns = IDLE_NS};
     if (op->most_per_s > 0)
         f.most = rate_of(op->most_per_s);
@@ -388,7 +396,8 @@ static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t 
     return f;
 }
 
-/* Starts an operation. Returns false if it takes no time. */
+/* Starts the next operation of a stream. Returns false if the operation takes no time, so that the caller can
+ * end it at once. */
 static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -405,8 +414,8 @@ static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_
     return ns > 0 || s->flows_next;
 }
 
-/* Starts the stream's next operation if its waits are done. Operations that take no time are finished at
- * once. */
+/* Starts the next operation of a stream, if the waits of the operation are done. An operation that takes no
+ * time is ended at once, and the next one is looked at. */
 static void advance(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -437,7 +446,8 @@ static void pool_event(struct timeline_engine *e, uint32_t id)
 {
     struct sharing_pool *p = &e->pools[id];
     set_source(e, e->t->n_streams + id, IDLE_NS);
-    /* Go backwards, because the last flow takes the place of a flow that ends. */
+    /* Go from the last flow to the first, because the last flow is moved to the place of a flow that is
+     * removed. */
     for (uint32_t i = p->n; i-- > 0;) {
         uint32_t stream = p->flows[i].stream;
         if (p->flows[i].end_ns > e->now)
@@ -492,7 +502,7 @@ static void sort_by_stream(struct timeline_engine *e, struct arena *scratch)
     }
 }
 
-/* Determines for each resource whether one stream or several streams use it. */
+/* Determines whether each resource is used by no stream, by one stream or by several. */
 static void find_owners(struct timeline_engine *e)
 {
     const struct timeline *t = e->t;
@@ -510,8 +520,8 @@ static void find_owners(struct timeline_engine *e)
     }
 }
 
-/* Returns the first resource of the pool that contains resource `at`. While pools are being found, the field
- * `pool` is a union-find link. The first resource of a pool links to itself. */
+/* Returns the first resource of the pool that contains resource `at`. While pools are being found, the `pool`
+ * fields form a union-find structure, in which the first resource of a pool points to itself. */
 static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
 {
     while (r[at].pool != at)
@@ -519,7 +529,8 @@ static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
     return at;
 }
 
-/* Joins the pools of all shared resources that one operation uses together. */
+/* Joins the pools of shared resources that some operation uses together, because their rates then depend on
+ * each other. */
 static void join_pools(struct timeline_engine *e)
 {
     struct timeline_resource *r = e->resources;
@@ -538,7 +549,7 @@ static void join_pools(struct timeline_engine *e)
     }
 }
 
-/* Gives every pool a number and lists the resources of each pool. */
+/* Gives every pool a number, and lists the resources that belong to each pool. */
 static void number_pools(struct timeline_engine *e, struct arena *scratch)
 {
     uint32_t n = e->t->n_resources;
@@ -573,7 +584,8 @@ static uint32_t pool_of_op(const struct timeline_engine *e, const struct timelin
     return NONE;
 }
 
-/* Allocates the pools, with space for all their flows. A stream has at most one flow at a time. */
+/* Allocates the pools with space for all their flows. One flow per stream is enough, because a stream runs
+ * one operation at a time. */
 static void make_pools(struct timeline_engine *e, struct arena *scratch)
 {
     const struct timeline *t = e->t;

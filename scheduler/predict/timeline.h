@@ -28,7 +28,7 @@
 struct arena;
 
 #define TIMELINE_MAX_USES 5 /* most resources of one operation */
-/* Start and end time of an operation that never starts. */
+/* Start and end time of an operation that never starts, because it is part of a deadlock. */
 #define TIMELINE_NEVER UINT64_MAX
 
 /* One operation of a program. */
@@ -36,37 +36,40 @@ struct timeline_op {
     uint32_t stream;
     uint64_t fixed_ns; /* time before the bytes flow */
     uint64_t bytes;    /* bytes that flow through the resources */
-    /* Maximum rate of the operation itself. 0 means no limit. */
+    /* Highest rate at which the operation can move bytes, in bytes per second. 0 means that only the
+     * resources limit it. */
     uint64_t most_per_s;
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* resources, all different */
-    /* Number of bytes that the resource carries per byte of the operation. 0 means 1. */
+    /* Number of bytes that each resource has to carry for one byte of the operation. 0 means 1. */
     uint32_t weights[TIMELINE_MAX_USES];
     uint32_t wait, n_waits; /* first wait and count, in timeline.waits */
 };
 
-/* A program for timeline_run: its operations and the rates of the resources. The caller owns the arrays. */
+/* A program for timeline_run: its operations, their waits, and the rates of the resources. The caller owns
+ * the arrays. */
 struct timeline {
     const struct timeline_op *ops;
     const struct plan_wait *waits;
-    /* Per resource: its rate in bytes per second, which must be greater than 0. */
+    /* Per resource: its rate in bytes per second. Every rate must be greater than 0. */
     const uint64_t *per_s;
     uint32_t n_ops, n_streams, n_resources;
 };
 
 /* The times that timeline_run computes. */
 struct timeline_result {
-    /* Start and end of each operation. Operation i of run r is at index r * n_ops + i. */
+    /* Start and end time of each operation. Operation i of run r is at index r * n_ops + i. */
     struct plan_span *spans;
-    /* Per stream: the time during which it was busy, over all runs. */
+    /* Per stream: the total time that the stream was busy, over all runs of the program. */
     uint64_t *stream_ns;
-    /* Per resource that several streams use: the time during which it limited a flow. */
+    /* Per resource that several streams use: the total time during which the resource limited a flow. */
     uint64_t *bound_ns;
     uint64_t first_ns; /* end of the first run */
     uint64_t total_ns; /* end of all runs */
 };
 
-/* Runs a program `runs` times. The arrays of the result are in `arena`. Returns -EDEADLK if operations wait
- * for each other. These operations then have the times TIMELINE_NEVER, and all others have valid times. */
+/* Runs a program `runs` times. The arrays of the result are allocated from `arena`. Returns -EDEADLK if
+ * operations wait for each other in a circle. These operations then have the times TIMELINE_NEVER, and all
+ * others have valid times. */
 int timeline_run(const struct timeline *t, uint32_t runs, struct arena *arena, struct timeline_result *ret);
 
 #endif

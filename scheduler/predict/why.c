@@ -16,12 +16,12 @@
 
 #include "base/arena.h"
 
-/* Compute is the limit if one device does at least this share of the compute on the critical path. Otherwise,
- * devices wait for each other. */
+/* Compute is the limit if the busiest device computes at least 90% as long as all compute on the critical
+ * path takes. Otherwise several devices take turns on the path, and each waits for the others. */
 #define BUSY_SHARE 0.9
-/* If waiting for memory takes more than this share of the cycle, memory is the limit. */
+/* Memory is the limit if waiting for free memory takes more than 20% of the cycle. */
 #define MEMORY_WAIT_SHARE 0.2
-/* If more memory would save more than this share of the cycle, memory is the limit. */
+/* Memory is the limit if more memory would shorten the cycle by more than 10%. */
 #define MORE_SHARE 0.1
 
 const char *const path_part_names[PATH_PART_COUNT] = {
@@ -40,7 +40,7 @@ struct path_walk {
     const struct plan *plan;
     const struct plan_program *program;
     const struct sim_result *sim;
-    /* Per instruction: the instruction before it in its stream, or PLAN_NONE. */
+    /* Per instruction: the previous instruction in the same stream, or PLAN_NONE. */
     uint32_t *before;
     uint32_t *last_of_stream; /* per stream: its last instruction */
 };
@@ -63,7 +63,8 @@ static void link_streams(struct path_walk *w, struct arena *a)
     }
 }
 
-/* Goes back to the instruction for which the current one waited last. Returns false if it waited for none. */
+/* Goes back from the current instruction to the one that ended last among those it waited for. Returns false
+ * if it waited for none. */
 static bool step_back(const struct path_walk *w, uint32_t *run, uint32_t *instr)
 {
     const struct plan_instr *in = &w->program->instrs[*instr];
@@ -120,8 +121,9 @@ static void walk_path(const struct path_walk *w, uint64_t path_ns[PATH_PART_COUN
 
 /* ---- without waits for memory ---- */
 
-/* Replays one run without the waits for memory, and returns its end time. `free_at` has the time when each
- * stream becomes free. `there_at` has the time when each tensor arrives. Both are kept for the next run. */
+/* Replays one run of the cycle without waits for free memory, and returns its end time. free_at says when
+ * each stream is free, and there_at when each tensor arrives at each location. Both are updated for the next
+ * run. */
 static uint64_t run_without_memory_waits(const struct path_walk *w, uint32_t run, uint64_t *free_at,
                                          uint64_t *there_at)
 {

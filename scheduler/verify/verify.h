@@ -15,37 +15,39 @@
 #include "scheduler/plan.h"
 
 enum invariant {
-    /* The operands of a task are on its device, complete, and of the right version. */
+    /* When a task starts, its operands are on its device, with all their bytes and in the right version. */
     INVARIANT_RESIDENT = 1,
-    /* Copies that are alive at the same time do not overlap in address. */
+    /* Two copies that exist at the same time on a device never overlap in address. */
     INVARIANT_OVERLAP = 2,
     INVARIANT_LEASE = 3, /* copies are aligned and inside the lease */
-    /* Conflicting accesses to the same bytes are ordered by happens-before. */
+    /* If two instructions access the same bytes and one of them writes, waits and streams ensure that one is
+     * done before the other starts. */
     INVARIANT_ORDERED = 4,
-    /* The newest value of W or K is never lost. */
+    /* A drop or move never destroys the only copy of the newest value of W or K. */
     INVARIANT_DIRTY = 5,
-    /* Every task runs exactly once per step, and sums are added in order. */
+    /* Every task runs exactly once per training step, and sums are added up in their fixed order. */
     INVARIANT_TASKS = 6,
-    /* After a cycle, the devices have the same copies as before it. */
+    /* When a run of the cycle ends, the devices have the same copies as when it started. */
     INVARIANT_BOUNDARY = 7,
     INVARIANT_DEADLOCK = 8, /* waits of distance 0 point backwards */
-    /* Entry creates the boundary copies. Flush and exit bring every update to the host. */
+    /* Entry puts the boundary copies on the devices. Flush and exit bring all updated values to the host. */
     INVARIANT_HOME = 9,
-    /* Ids, sizes and operands agree with the graph. Host bytes are within the lease. */
+    /* Tensor numbers, sizes and operands are those of the graph, and the plan uses no more host memory than
+     * the lease allows. */
     INVARIANT_AGREES = 10,
 };
 
-/* A violation of one invariant, with its place in the plan and a description. */
+/* A violation of one invariant: where in the plan it is, and a description for people. */
 struct violation {
     int invariant; /* 1..10 */
     enum program_kind program;
     uint32_t instr; /* index in the program, or PLAN_NONE */
-    /* A sentence that names the instruction, the tensor and the addresses. */
+    /* A sentence about what is wrong. It names the instruction, the tensor and the addresses. */
     char text[320];
 };
 
-/* All violations of one plan. The caller provides the array `violations` with space for `max` elements.
- * plan_verify sets the other fields. */
+/* All violations that were found in one plan. The caller provides the array `violations`, with space for
+ * `max` elements. plan_verify sets all other fields. */
 struct verify_report {
     struct violation *violations; /* in the order found */
     uint32_t n, max;              /* elements used, and size of the array */
@@ -53,8 +55,8 @@ struct verify_report {
     uint32_t by_number[11];       /* number of violations, indexed by invariant */
 };
 
-/* Returns 0 if the plan satisfies all invariants. Otherwise returns -EBADMSG and describes the first
- * violation in `err`. `eval` may be NULL if the eval program is empty. `report` may be NULL. */
+/* Returns 0 if the plan satisfies all invariants. Otherwise returns -EBADMSG, and `err` describes the first
+ * violation. `eval` may be NULL if the plan's eval program is empty. `report` may be NULL. */
 int plan_verify(const struct plan *p, const struct graph *train, const struct graph *eval,
                 const struct machine *m, struct verify_report *report, struct err *err);
 

@@ -30,7 +30,8 @@ static void agree_leases(struct verify *v)
                  (unsigned long long)v->machine->capacity_bytes[d]);
 }
 
-/* The range of the host pool that holds a tensor. It includes all slots of a ring tensor. */
+/* The bytes of the host pool in which a tensor is stored. If the tensor has several slots, the range includes
+ * all of them. */
 struct host_range {
     uint64_t offset, end;
     tensor_id tensor;
@@ -42,7 +43,8 @@ static int compare_slots(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks the host slots of a tensor. If they are valid, sets *ret to their range and returns true. */
+/* Checks where a tensor is stored in host memory. If there is nothing wrong, sets *ret to the range of all
+ * its slots and returns true. */
 static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
@@ -136,13 +138,14 @@ static void agree_host_operand(const struct checked_instr *a, const struct plan_
             (unsigned long long)o->addr);
 }
 
-/* The form of each kind of move: where its two operands are, and which stream it uses. */
+/* What each kind of move must look like: where its source and destination are, and which stream runs the
+ * move. */
 static const struct move_shape {
     bool from_host; /* the source is the host */
     bool to_host;   /* the destination is the host */
     bool within;    /* both are on the same device */
     enum lane lane; /* lane of the stream */
-    /* Index (0 or 1) of the operand whose device has the stream. */
+    /* Which operand (0 or 1) is on the device whose stream runs the move. */
     int of;
 } move_shapes[INSTR_KIND_COUNT] = {
     [INSTR_FETCH] = {true, false, false, LANE_IN, 1},
@@ -195,8 +198,8 @@ static void agree_move(const struct checked_instr *a)
         agree_copy_move(a);
 }
 
-/* Checks that the task may run on the instruction's stream. If so, returns true and sets *ret to the location
- * of its operands. */
+/* Checks that the task may run on the instruction's stream. If it may, returns true and sets *ret to the
+ * location at which the task's operands must be. */
 static bool agree_place(const struct checked_instr *a, const struct graph_task *task, uint32_t *ret)
 {
     bool host = a->in->stream == plan_host_stream(a->v->plan);
@@ -213,7 +216,7 @@ static bool agree_place(const struct checked_instr *a, const struct graph_task *
     return false;
 }
 
-/* The properties that identify a task of the graph. Used as the key of a binary search. */
+/* The numbers that identify a task of the graph. Sorted keys allow to find a task by binary search. */
 struct task_key {
     uint32_t kind, layer, micro, replica, task;
 };
@@ -287,8 +290,8 @@ void verify_agree(struct verify *v)
 
 /* ---- leases ---- */
 
-/* Checks that one program stays inside the leases. Raises `highest[d]` to the highest end address on each
- * device `d`. */
+/* Checks that one program uses no address outside the leases. Raises highest[d] to the highest address that
+ * the program uses on device d. */
 static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -310,8 +313,8 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
     }
 }
 
-/* Checks that all addresses are inside the leases, and that the stated peaks cover them. A range outside its
- * lease does not count for the peak, so that it is reported only once. */
+/* Checks that all addresses are inside the leases, and that the peaks in the plan are not too low. An operand
+ * outside its lease is not compared with the peak, so that the same mistake is not reported twice. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;

@@ -202,8 +202,8 @@ static void report_race(struct verify_state *st, const struct verify_copy *c, co
             name_instr(v, (enum program_kind)e->program, e->instr).s, which_run(e, &st->now), e_does);
 }
 
-/* Adds the current instruction to the readers of a segment. It replaces all earlier readers that are ordered
- * before it. */
+/* Adds the current instruction to the readers of a segment. Removes all earlier readers that are certainly
+ * done before it starts, because waiting for the current instruction includes them. */
 static void add_reader(struct verify_state *st, struct verify_segment *s)
 {
     size_t kept = 0;
@@ -214,8 +214,8 @@ static void add_reader(struct verify_state *st, struct verify_segment *s)
     vec_push(&s->readers, st->now);
 }
 
-/* Reports the earlier accesses to segment `s` that may overlap with the current instruction. The current
- * instruction writes or drops the segment. */
+/* Reports earlier accesses to segment `s` that may still be under way when the current instruction writes or
+ * drops the segment. */
 static void order_write(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
                         const char *does)
 {
@@ -235,8 +235,8 @@ struct address_claim {
     bool quiet;               /* report nothing */
 };
 
-/* Checks one extent whose addresses a copy claims. No other copy may be alive there, and the last drop there
- * must be ordered before the claim. */
+/* Checks one address range that a new copy wants to use. No other copy may exist there, and the drop of the
+ * last copy there must be done before the new copy is written. */
 static void claim_extent(struct verify_extent *e, void *ctx)
 {
     const struct address_claim *cl = ctx;
@@ -263,7 +263,8 @@ static void claim_extent(struct verify_extent *e, void *ctx)
                 which_run(&e->dropped, &st->now));
 }
 
-/* Claims the addresses of all bytes in begin..end that have no value yet. Returns whether there are any. */
+/* Gives copy `c` the addresses of those bytes in begin..end that have no value yet. Returns whether there
+ * were such bytes. */
 static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                             bool quiet)
 {
@@ -279,7 +280,8 @@ static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint
     return any;
 }
 
-/* Checks the alignment of a copy that has grown. Its base or its first byte must be aligned. */
+/* Checks the alignment of a copy that has new bytes. Either byte 0 of the tensor or the first byte of the
+ * copy must be at an aligned address. */
 static void check_aligned(struct verify_state *st, const struct verify_copy *c)
 {
     const struct verify_segment *s = &c->segments.at[0];
@@ -305,7 +307,8 @@ static void release_extent(struct verify_extent *e, void *ctx)
     }
 }
 
-/* Drops the bytes begin..end of a copy and frees their addresses. Frees the copy when no bytes are left. */
+/* Drops the bytes begin..end of a copy and frees their addresses. If the copy has no bytes left, frees the
+ * copy too. */
 static void release_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                               struct verify_event by)
 {
@@ -333,7 +336,8 @@ void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, u
     }
 }
 
-/* Replaces the bytes begin..end of a copy with one segment that has the given version and writer. */
+/* Replaces all segments in begin..end of a copy with one segment that has the given version and the given
+ * writer. */
 static void put_segment(struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t version,
                         struct verify_event writer)
 {

@@ -46,8 +46,8 @@ void verify_header(struct verify *v)
         header_number(v, "n_tensors (against eval)", p->n_tensors, v->eval->n_tensors);
     else if (p->programs[PROGRAM_EVAL].n_instrs > 0)
         BAD_HEADER(v, "the plan has an eval program, but there is no eval graph");
-    /* A cycle cannot have more steps than slots. The loader fills the slots of all steps before the cycle
-     * starts. */
+    /* A cycle has at most PLAN_RING steps, because each step needs its own host slot: the loader fills the
+     * slots of all steps before the cycle starts. */
     if (p->steps == 0 || p->steps > PLAN_RING)
         BAD_HEADER(v, "the cycle has %u steps; it must have 1 to %u, the host slots of a ring tensor",
                    p->steps, PLAN_RING);
@@ -159,8 +159,8 @@ static void index_boundary(struct verify *v)
     }
 }
 
-/* Compares the tensors with those of the graph. Sizes are compared here, because later checks round them and
- * add them up. */
+/* Compares the plan's tensors with those of the graph. Their sizes must be checked here, because later checks
+ * do arithmetic with them. */
 static void index_tensors(struct verify *v, const struct graph *g, const char *name)
 {
     for (uint32_t t = 0; t < v->plan->n_tensors; t++) {

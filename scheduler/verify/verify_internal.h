@@ -21,11 +21,11 @@
 #include "base/vec.h"
 #include "scheduler/verify/verify.h"
 
-/* Maximum number of instructions in a program. It keeps the number of all executed instructions below
- * 2^32. */
+/* Maximum number of instructions in a program. With this limit, the instructions of all executed runs
+ * together can be counted in 32 bits. */
 #define VERIFY_MAX_INSTRS (1u << 26)
 
-/* One call of plan_verify: its arguments, and the results of the checks so far. */
+/* The state of one call of plan_verify: its arguments, and what the checks have found so far. */
 struct verify {
     const struct plan *plan;
     const struct graph *train, *eval; /* eval may be NULL */
@@ -34,17 +34,19 @@ struct verify {
     struct err *err;
     uint32_t total; /* violations found */
     bool stop;      /* the plan must not be executed */
-    /* Largest distance of a wait in the cycle. */
+    /* Largest distance of a wait in the cycle: how many runs back an instruction waits. */
     uint32_t max_distance;
-    /* Per instruction: index of its graph task, or PLAN_NONE. */
+    /* Per instruction of each program: index of its task in the graph, or PLAN_NONE. */
     uint32_t *task_of[PROGRAM_COUNT];
-    /* Per instruction: the invariants reported for it, as a set of bits. */
+    /* Per instruction of each program: a set of bits, one for each invariant that was reported for it. */
     uint16_t *reported[PROGRAM_COUNT];
-    /* Per tensor: the violations reported for it, as bits 11 * program + invariant. */
+    /* Per tensor: a set of bits, one for each program and invariant that was reported. The bit number is 11 *
+     * program + invariant. */
     uint64_t *reported_tensor;
 };
 
-/* Returns the graph that has the tasks of a program. Returns NULL for eval if there is no eval graph. */
+/* Returns the graph whose tasks a program runs. The result is NULL for the eval program if there is no eval
+ * graph. */
 static inline const struct graph *verify_graph(const struct verify *v, enum program_kind k)
 {
     return k == PROGRAM_EVAL ? v->eval : v->train;
@@ -52,25 +54,26 @@ static inline const struct graph *verify_graph(const struct verify *v, enum prog
 
 /* ---- reports (verify.c) ---- */
 
-/* Reports a violation at an instruction, or at none if `instr` is PLAN_NONE. Each invariant is reported once
- * per instruction, even if several runs violate it. */
+/* Reports a violation at instruction `instr`, which is PLAN_NONE if no single instruction is wrong. Reports
+ * each invariant only once per instruction, even if several runs violate it. */
 void violate(struct verify *v, int invariant, enum program_kind k, uint32_t instr, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Reports a violation for a tensor between two programs. Each invariant is reported once per tensor and
- * program. */
+/* Reports a violation that concerns a tensor in the state after program `k`. Reports each invariant only once
+ * per tensor and program. */
 void violate_tensor(struct verify *v, int invariant, enum program_kind k, tensor_id t, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Reports a violation like violate, and also prevents the abstract execution of the plan. */
+/* Reports a violation, and also sets v->stop, so that the plan is not executed. */
 #define refuse(v, ...) ((v)->stop = true, violate((v), __VA_ARGS__))
 
-/* A name in a message. It is returned by value, so that one message can contain several names. */
+/* A name for use in a message. Functions return it by value, so that one message can contain several
+ * names. */
 struct name {
     char s[112];
 };
 
-/* Each of these returns a name such as:
+/* Names for use in messages. Each function returns a name like this:
  *
  *     name_tensor  "dW3/r0"
  *     name_instr   "cycle#7 FWD l1 m0 on d0.compute"
@@ -85,28 +88,29 @@ struct name name_place(uint32_t loc, uint64_t addr);
 
 /* ---- checks without execution ---- */
 
-/* Checks the counts and array pointers, so that the other checks can read the arrays (invariant 10). */
+/* Checks counts and array pointers, so that all later checks can safely read the arrays (invariant 10). */
 void verify_header(struct verify *v);
 /* Checks every number that is used as an index or added to an address (invariant 10). */
 void verify_indices(struct verify *v);
-/* Checks tensors, host slots, leases, the boundary, and the form of every instruction (invariant 10). */
+/* Checks tensors, host slots, leases, boundary copies, and the form of every instruction (invariant 10). */
 void verify_agree(struct verify *v);
-/* Checks that every address is inside its lease (invariant 3). */
+/* Checks that every address lies inside the lease of its device (invariant 3). */
 void verify_lease(struct verify *v);
-/* Checks that waits point backwards (invariant 8). Sets v->max_distance. */
+/* Checks that waits within a run point to earlier instructions (invariant 8). Sets v->max_distance. */
 void verify_waits(struct verify *v);
-/* Checks that every task runs exactly once per step, and that sums are in order (invariant 6). */
+/* Checks that every task runs exactly once per training step, and that sums are added up in their fixed order
+ * (invariant 6). */
 void verify_tasks(struct verify *v);
 
 /* ---- operands of tasks (verify_operands.c) ---- */
 
-/* Checks that instruction `i` has the operands of its graph task (invariant 10). All of them must be at
- * location `loc`. */
+/* Checks that instruction `i` has the same operands as its graph task, and that all of them are at location
+ * `loc` (invariant 10). */
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
-/* Returns the number of operands at the start of `ops` that belong to graph operand `go`. It is 0 if the
- * instruction omits the operand. In a correct plan, only K can have more than one. */
+/* Returns how many operands at the start of `ops` belong to graph operand `go`. The number is 0 if the
+ * instruction leaves this operand out. In a correct plan, only K can have more than one. */
 static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
                                     const struct graph_operand *go)
 {
@@ -116,16 +120,16 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
     return n;
 }
 
-/* Returns the first W or dW operand of a RED or UPD. Its byte range is the share that the instruction does.
- * Returns NULL for other tasks, or if there is no such operand. */
+/* Returns the first W or dW operand of a RED or UPD. Its byte range is the share of the task that the
+ * instruction does. Returns NULL for other tasks, or if there is no such operand. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
 /* ---- address ranges of one device (verify_space.c) ---- */
 
-/* One instruction in one run of a program. It is an event of the abstract execution. */
+/* One execution of an instruction, in one run of a program. */
 struct verify_event {
-    /* Stream of the instruction, and its number in that stream. The first instruction has number 1. Events
-     * before all instructions have number 0. */
+    /* The stream of the instruction, and how many instructions the stream had executed, including this one.
+     * `seq` is 0 for something that happened before all instructions. */
     uint32_t stream, seq;
     uint32_t instr; /* index in the program */
     uint16_t program, run;
@@ -133,19 +137,19 @@ struct verify_event {
 
 struct verify_copy;
 
-/* A range of device addresses [lo, hi). It belongs to a live copy, or is free since a drop. */
+/* The device addresses from lo to hi - 1. They belong to a copy, or a drop has freed them. */
 struct verify_extent {
     uint64_t lo, hi;
     struct verify_copy *owner; /* NULL: the copy was dropped */
-    /* Tensor of the current or last copy in this range. */
+    /* Tensor of the copy at these addresses or, if they are free, of the last copy there. */
     tensor_id tensor;
     struct verify_event dropped; /* the drop, when owner is NULL */
     uint32_t priority;           /* heap order of the treap */
     struct verify_extent *left, *right;
 };
 
-/* All extents of one device, in a treap ordered by address. Addresses that were never used are in no
- * extent. */
+/* All extents of one device, in a treap that is sorted by address. Addresses that no copy ever used belong to
+ * no extent. */
 struct verify_space {
     struct verify_extent *root;
     uint32_t random; /* state of the priority generator */
@@ -156,11 +160,12 @@ typedef void extent_fn(struct verify_extent *e, void *ctx);
 /* Frees all extents. */
 void space_finish(struct verify_space *s);
 
-/* Calls `fn` for every extent between `lo` and `hi`, in ascending order. First splits extents that cross `lo`
- * or `hi`. `fn` must not change the fields `lo` and `hi`. */
+/* Calls `fn` for every extent between addresses `lo` and `hi`, in ascending order. An extent that crosses
+ * `lo` or `hi` is split there first. `fn` must not change the fields `lo` and `hi` of an extent. */
 void space_visit(struct verify_space *s, uint64_t lo, uint64_t hi, extent_fn *fn, void *ctx);
 
-/* Replaces all extents between `lo` and `hi` with one extent that belongs to `owner`. */
+/* Replaces all extents between addresses `lo` and `hi` with a single extent, which belongs to copy
+ * `owner`. */
 void space_replace(struct verify_space *s, uint64_t lo, uint64_t hi, struct verify_copy *owner,
                    tensor_id tensor);
 
@@ -168,108 +173,114 @@ void space_replace(struct verify_space *s, uint64_t lo, uint64_t hi, struct veri
 
 typedef VEC(struct verify_event) event_vec;
 
-/* A byte range of a copy. All its bytes have the same version and the same earlier accesses. */
+/* A byte range of a copy. All bytes of a segment have the same version, the same last writer and the same
+ * readers. */
 struct verify_segment {
     uint64_t begin, end; /* byte range of the tensor */
     uint64_t version;
     struct verify_event writer; /* the last write */
-    /* Reads since the last write. None of them is ordered before another. */
+    /* Reads since the last write. If one of these reads is certainly done before another one starts, only the
+     * later one is kept. */
     event_vec readers;
 };
 
-/* A copy of a tensor or of a part of it. A device copy exists from its first write to its last drop. A host
- * copy always exists, and may be empty. */
+/* A copy of a tensor, or of a part of a tensor. A copy on a device exists from its first write until its last
+ * byte is dropped. A copy on the host always exists, but may have no bytes. */
 struct verify_copy {
     tensor_id tensor;
     uint32_t loc; /* device, or PLAN_HOST */
-    /* Address that byte 0 of the tensor has or would have on the device, modulo 2^64. A copy of only a
-     * part of the tensor may not contain byte 0. */
+    /* The address that byte 0 of the tensor has in this copy. If the copy lacks byte 0, this is where the
+     * byte would be, modulo 2^64. Copies of a tensor on one device differ in their base. */
     uint64_t base;
-    /* Disjoint segments in ascending order. Bytes outside all segments have no value. */
+    /* Segments that do not overlap, in ascending order. Bytes that are in no segment have no value. */
     VEC(struct verify_segment) segments;
     struct verify_copy *next; /* next device copy of the same tensor */
     size_t index;             /* in verify_state.live */
-    /* Whether this copy has been reported as misplaced. It is reported only once. */
+    /* Whether the addresses of this copy were already reported as wrong, so that they are not reported
+     * again. */
     bool clobbered;
 };
 
-/* The state of one abstract execution: where all bytes are, and which instructions are known to be done. The
- * training programs share one state, and eval has its own. */
+/* The state of one abstract execution: where all bytes are, and which instructions are certainly done. The
+ * training programs are executed on one state, and eval on another. */
 struct verify_state {
     struct verify *v;
     const struct plan *plan;
     const struct graph *graph;
     uint32_t n_streams, steps;
-    /* Vector clocks. Element [s][t] is the number of instructions of stream t that stream s knows to be
-     * done. */
+    /* Vector clocks. Element [s][t] is the number of instructions of stream t that are certainly done when
+     * the next instruction of stream s starts. */
     uint32_t *clocks;
-    /* The row of `clocks` for the stream of `now`. */
+    /* The row of `clocks` for the stream of the current instruction `now`. */
     uint32_t *clock;
     struct verify_event now;         /* the instruction being executed */
     uint64_t *newest;                /* per tensor: highest version that exists */
     struct verify_copy **on_devices; /* per tensor: list of its device copies */
     VEC(struct verify_copy *) live;  /* all device copies */
     uint32_t *home_first;            /* per tensor: first host copy in `home` */
-    /* The host copies. Each tensor has one, but a ring tensor has one for each step of the cycle. */
+    /* The host copies of all tensors. A tensor has one host copy, but a ring tensor has one for each training
+     * step of the cycle. */
     struct verify_copy *home;
     uint32_t n_home;
     struct verify_space spaces[DEVICE_MAX];
 };
 
-/* Initialises a state with empty host copies and no device copies. `steps` is the number of steps per run.
- * The caller frees the state with state_finish. */
+/* Initialises a state in which no tensor has a value. `steps` is the number of training steps in one run of
+ * the program. The caller frees the state with state_finish. */
 void state_init(struct verify_state *st, struct verify *v, const struct graph *g, uint32_t steps);
 void state_finish(struct verify_state *st);
 
-/* Returns whether event `e` is ordered before the instruction that is being executed. */
+/* Returns whether event `e` is certainly done before the current instruction starts. */
 static inline bool event_ordered(const struct verify_state *st, const struct verify_event *e)
 {
     return st->clock[e->stream] >= e->seq;
 }
 
-/* Returns the host copy of a tensor. For a ring tensor, `step` selects the slot. */
+/* Returns the host copy of a tensor. For a ring tensor, which has several, `step` selects the one to
+ * return. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t, uint32_t step);
 
-/* Finds the copy of a tensor on a device by its base. The base is the address that byte 0 has or would have.
- * Returns NULL if there is no such copy. */
+/* Finds the copy of a tensor on a device that has byte 0 of the tensor at address `base`, or would have it
+ * there. Returns NULL if there is no such copy. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
 
 /* Creates an empty copy on a device. */
 struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
 
-/* Returns the index of the first segment that ends after byte `at`. */
+/* Returns the index of the first segment of copy `c` that ends after byte `at`. */
 size_t copy_seek(const struct verify_copy *c, uint64_t at);
 
-/* Finds the first range in begin..end that no segment covers. Returns false if all bytes are covered. */
+/* Finds the first bytes in begin..end that are in no segment of the copy. Returns false if all these bytes
+ * are in segments. */
 bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin,
               uint64_t *ret_end);
 
-/* Splits the segments that cross `begin` or `end`. Returns the index of the first segment in the range, and
- * sets *ret_end to the index after the last. */
+/* Splits the segments that cross `begin` or `end`. Returns the index of the first segment in begin..end, and
+ * sets *ret_end to the index after the last one. */
 size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
 
-/* Returns the number of bytes in a copy that have a value. */
+/* Returns how many bytes of a copy have a value. */
 uint64_t copy_bytes(const struct verify_copy *c);
 
-/* These three functions are accesses by the current instruction, `st->now`. They report earlier conflicting
- * accesses that are not ordered before it (invariant 4). A write to new bytes also checks that their
- * addresses are free and aligned (invariants 2 and 3). */
+/* copy_read, copy_write and copy_drop are accesses by the current instruction. They report earlier accesses
+ * that conflict and may still be under way (invariant 4). copy_write also checks that the addresses of new
+ * bytes are free and aligned (invariants 2 and 3). */
 void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                 uint64_t version);
-/* Drops the bytes begin..end. Frees the copy if no bytes are left. */
+/* Drops the bytes begin..end of a copy. If the copy has no bytes left, frees the copy. */
 void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
-/* These two functions repair the state after a report, so that one defect is reported once. They act like
- * copy_write and copy_drop, but report nothing. Their accesses count as ordered before all instructions. For
- * a host copy, `st` may be NULL. */
+/* copy_fill and copy_forget repair the state after a report, so that a defect is reported only once. They act
+ * like copy_write and copy_drop, but report nothing, and conflict with no instruction. For a host copy, `st`
+ * may be NULL. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
 void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
 /* ---- execution (verify_run.c) ---- */
 
-/* Executes all programs abstractly and reports violations of invariants 1 to 5, 7 and 9. */
+/* Executes all programs abstractly, and reports violations of the invariants 1 to 5, 7 and 9. */
 void verify_run(struct verify *v);
 
 #endif

@@ -19,7 +19,8 @@ struct checked_task {
     const struct graph *g;
     const struct graph_task *task;
     uint32_t loc; /* location that its operands must have */
-    /* The operand that defines the share. NULL if the task is not a RED or UPD. */
+    /* The operand whose byte range is the share that the instruction does. NULL if the task is neither RED
+     * nor UPD. */
     const struct plan_operand *share;
 };
 
@@ -57,14 +58,14 @@ static uint64_t state_parts(uint64_t w, uint64_t k)
     return k % w == 0 ? k / w : 1;
 }
 
-/* Returns the offset in K that corresponds to byte `at` of W. Used if K is a single part and its size differs
- * from W. */
+/* Returns the offset in K that corresponds to byte `at` of W, in proportion to their sizes. Used if the size
+ * of K is not a multiple of the size of W. */
 static uint64_t proportion(uint64_t at, uint64_t w, uint64_t k)
 {
     return at == w ? k : (uint64_t)((unsigned __int128)at * k / w) / PLAN_ALIGN * PLAN_ALIGN;
 }
 
-/* Converts a byte range of W into the matching range of part `p` of K. The range is in *begin and *end. */
+/* Converts the byte range *begin..*end of W into the corresponding byte range of part `p` of K. */
 static void share_of_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, uint64_t *end)
 {
     if (k % w == 0) {
@@ -125,8 +126,9 @@ static bool agree_range(const struct checked_task *a, const struct plan_operand 
     return false;
 }
 
-/* Checks the byte ranges of the `n` operands that belong to graph operand `go`. K may have one operand per
- * part, and none if its share is empty. A whole task may have a single operand for K. */
+/* Checks the byte ranges of the `n` operands that belong to graph operand `go`. K may have one operand for
+ * each part, or none if the share of K is empty. If the task is not divided, K may also be a single
+ * operand. */
 static bool agree_ranges(const struct checked_task *a, const struct plan_operand *ops, uint32_t n,
                          const struct graph_operand *go)
 {
@@ -153,8 +155,8 @@ static bool agree_places(const struct checked_task *a, const struct plan_operand
     return true;
 }
 
-/* Checks all operands of the task. A FWD or REC needs TENSOR_ROOM if it saves S, and TENSOR_WORK
- * otherwise. */
+/* Checks all operands of a task. A FWD or REC that saves S must have TENSOR_ROOM as its working memory. If it
+ * does not save S, it must have TENSOR_WORK. */
 static void agree_operands(const struct checked_task *a)
 {
     bool rec = a->in->kind == INSTR_REC;

@@ -20,15 +20,16 @@
 #include "base/bounded.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* The vector clocks at the end of each instruction that others wait for. If such a wait reaches back at most
- * `d` runs, the trail keeps the last d + 1 runs. */
+/* The vector clocks at the end of each instruction that others wait for. If a wait for an instruction reaches
+ * back `d` runs, the trail keeps the clocks of its last d + 1 runs. */
 struct trail {
     size_t *first;    /* per instruction: index of its first clock */
     uint32_t *count;  /* per instruction: number of its clocks */
     uint32_t *clocks; /* [clock][stream] */
 };
 
-/* The current run of a program. The runs of the cycle share one struct. */
+/* One run of a program that is being executed. All runs of the cycle use the same struct, one after
+ * another. */
 struct program_run {
     struct verify_state *st;
     enum program_kind k;
@@ -71,7 +72,7 @@ static uint32_t *trail_clock(const struct program_run *r, uint32_t instr, uint32
     return t->clocks + (t->first[instr] + run % t->count[instr]) * r->st->n_streams;
 }
 
-/* Raises every element of `into` to at least the value of the same element of `from`. */
+/* Raises every element of `into` to the value of the same element of `from`, if that is larger. */
 static void join(uint32_t *into, const uint32_t *from, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -79,8 +80,8 @@ static void join(uint32_t *into, const uint32_t *from, uint32_t n)
             into[i] = from[i];
 }
 
-/* Waits for all streams in the abstract execution. Every stream then knows that all earlier instructions are
- * done. */
+/* Makes every stream wait for all streams, as the executor does between programs. After this, all earlier
+ * instructions are done for every stream. */
 static void drain(struct verify_state *st)
 {
     for (uint32_t s = 1; s < st->n_streams; s++)
@@ -89,8 +90,8 @@ static void drain(struct verify_state *st)
         memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
 }
 
-/* Makes instruction `i` the current one. Joins the clock of its stream with the clocks of its waits, and
- * advances it by one. */
+/* Makes instruction `i` the current one. The clock of its stream then covers everything that the instruction
+ * waits for, and the instruction itself. */
 static void begin_instr(struct program_run *r, uint32_t i)
 {
     struct verify_state *st = r->st;
@@ -148,21 +149,22 @@ static void check_versions(struct program_run *r, struct verify_copy *c, const s
                   name_current(r).s, (unsigned long long)version,
                   name_range(r->st->v, o->tensor, s->begin, s->end).s, name_place(o->loc, o->addr).s,
                   (unsigned long long)s->version);
-        /* Keep a newer version, because lowering its number would lose it. */
+        /* If the version is newer than expected, keep it. A lower number would hide a loss of the newer
+         * value. */
         if (s->version < version)
             s->version = version;
     }
 }
 
-/* Returns the copy that an operand refers to, or NULL if there is no copy at its address. */
+/* Returns the copy that an operand uses, or NULL if the tensor has no copy at this address. */
 static struct verify_copy *named(struct program_run *r, const struct plan_operand *o)
 {
     return o->loc == PLAN_HOST ? copy_home(r->st, o->tensor, step_of(r))
                                : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Returns a copy on the operand's device that has all its bytes at another address, or NULL. The operand was
- * probably meant to use this copy. */
+/* Returns a copy on the operand's device that has all bytes of the operand at another address, or NULL. The
+ * operand was probably meant to use that copy. */
 static struct verify_copy *misplaced(struct verify_state *st, const struct plan_operand *o)
 {
     uint64_t begin, end;
@@ -172,8 +174,8 @@ static struct verify_copy *misplaced(struct verify_state *st, const struct plan_
     return NULL;
 }
 
-/* Reports that bytes of an operand are missing at its address. Returns NULL if another copy on the device has
- * them. Otherwise adds the missing bytes and returns the copy. */
+/* Reports that an operand's bytes are missing at its address. If another copy on the device has the bytes,
+ * returns NULL. Otherwise adds the missing bytes at the address and returns the copy there. */
 static struct verify_copy *report_missing(struct program_run *r, struct verify_copy *c,
                                           const struct plan_operand *o, uint64_t version)
 {
@@ -196,8 +198,9 @@ static struct verify_copy *report_missing(struct program_run *r, struct verify_c
     return c;
 }
 
-/* Checks that all bytes of an operand are at its address and have the given version. ANY_VERSION allows all
- * versions. Repairs errors and returns the copy, or NULL if the bytes are at another address. */
+/* Checks that all bytes of an operand are at its address and have version `version`, or any version if it
+ * is ANY_VERSION. Repairs what is wrong and returns the copy. Returns NULL if the bytes are at another
+ * address. */
 static struct verify_copy *resident(struct program_run *r, const struct plan_operand *o, uint64_t version)
 {
     struct verify_state *st = r->st;
@@ -213,14 +216,16 @@ static struct verify_copy *resident(struct program_run *r, const struct plan_ope
     return c;
 }
 
-/* Returns the copy that a write goes to. Makes a new copy if there is none at the operand's address. */
+/* Returns the copy to which an operand is written. Creates the copy if the tensor has none at this
+ * address. */
 static struct verify_copy *destination(struct program_run *r, const struct plan_operand *o)
 {
     struct verify_copy *c = named(r, o);
     return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Returns the version of a tensor after `count` writes of the current step. graph.h explains versions. */
+/* Returns the version that a tensor has after `count` writes of the current training step. graph.h explains
+ * versions. */
 static uint64_t version_of(const struct program_run *r, tensor_id t, uint32_t count)
 {
     return (r->steps + step_of(r)) * r->st->graph->tensors[t].writes_per_step + count;
@@ -239,14 +244,16 @@ static void task_write(struct program_run *r, const struct plan_operand *o, cons
     uint64_t version = version_of(r, o->tensor, go->write_version);
     struct verify_copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
     raise_newest(st, o->tensor, version);
-    /* The read has already reported the wrong address. */
+    /* The bytes are at another address than the operand says. The read has already reported this, so write to
+     * that other address. */
     if (other != NULL)
         copy_fill(st, other, o->begin, o->end, version);
     else
         copy_write(st, destination(r, o), o->begin, o->end, version);
 }
 
-/* Executes a task: first all reads, then all writes. verify_agree has already checked the operands. */
+/* Executes a task: first all its reads, then all its writes. verify_agree has already checked that the task
+ * has the right operands. */
 static void run_task(struct program_run *r, const struct plan_operand *ops, uint32_t n_ops,
                      const struct graph_task *task)
 {
@@ -263,8 +270,8 @@ static void run_task(struct program_run *r, const struct plan_operand *ops, uint
     }
 }
 
-/* Returns the version of the destination after a move of persistent bytes. This is the version of the source.
- * If the destination has a newer one, reports that and returns the newer one. */
+/* Returns the version that bytes have after they were moved to `dst`. It is the version of the source. If the
+ * destination has a newer version, reports that the move would lose it, and returns the newer version. */
 static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
                               const struct verify_segment *piece)
 {
@@ -288,7 +295,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     struct verify_state *st = r->st;
     struct verify_copy *src = resident(r, from, ANY_VERSION);
     struct verify_copy *dst = destination(r, to);
-    /* The missing source has already been reported. Assume that the newest version arrives. */
+    /* There is no source, which has already been reported. Continue as if the newest version had been
+     * moved. */
     if (src == NULL) {
         copy_write(st, dst, to->begin, to->end, st->newest[to->tensor]);
         return;
@@ -302,8 +310,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     }
 }
 
-/* Returns how far copy `c` has bytes of this version or a newer one, starting at `at`. Returns `at` if it
- * does not have byte `at`. */
+/* Returns up to which byte copy `c` has version `version` or newer, starting at byte `at`. Returns `at` if
+ * the copy does not have this version of byte `at`. */
 static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t version)
 {
     size_t i = copy_seek(c, at);
@@ -312,7 +320,8 @@ static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t versio
     return c->segments.at[i].end;
 }
 
-/* Returns whether copy `c` is the only one that has some byte of segment `s` in this version. */
+/* Returns whether segment `s` of copy `c` has some byte that no other copy has in the same or a newer
+ * version. */
 static bool is_last(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s)
 {
     uint64_t at = s->begin;
@@ -389,13 +398,13 @@ static bool copy_newest(const struct verify_state *st, const struct verify_copy 
     return true;
 }
 
-/* Checks that the device copies are exactly those in the list, with the newest versions. An extra copy is
- * reported once and stays, because either the copy or the list may be wrong. */
+/* Checks that the devices have exactly the copies in the list, in their newest version. A copy that is not in
+ * the list is reported once and stays, because either the copy or the list may be wrong. */
 static void check_copies(struct program_run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct verify_state *st = r->st;
     bounded_poll_steps(st->live.n + n);
-    /* Per live copy: the number of bytes that the copy should have according to the list. */
+    /* Per copy on the devices: the number of bytes that the list says the copy has. */
     uint64_t *wanted = xcalloc(st->live.n + n + 1, sizeof *wanted);
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
@@ -423,7 +432,7 @@ static void check_copies(struct program_run *r, const struct plan_copy *copies, 
     xfree(wanted);
 }
 
-/* Checks that the host copies of all persistent tensors have the newest version. */
+/* Checks that the host has the newest version of every persistent tensor, such as weights. */
 static void check_home(struct program_run *r)
 {
     struct verify_state *st = r->st;
@@ -439,8 +448,8 @@ static void check_home(struct program_run *r)
     }
 }
 
-/* Sets the ring tensors to their state at the start of a run. The host has no results yet. If `loaded` is
- * set, the host has the inputs of each step in its slot. */
+/* Sets the ring tensors to their state at the start of a run: the host has no results yet and, if `loaded` is
+ * set, the inputs of every training step. */
 static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
     struct verify_state *st = r->st;
@@ -459,7 +468,7 @@ static void reset_ring(struct program_run *r, const bool *output, bool loaded)
     }
 }
 
-/* Checks that the host has the results of each step, because the trainer reads them there. */
+/* Checks that the host has the results of each training step, because the trainer reads them there. */
 static void check_results(struct program_run *r, const bool *output)
 {
     struct verify_state *st = r->st;
@@ -479,8 +488,8 @@ static void check_results(struct program_run *r, const bool *output)
     }
 }
 
-/* Returns for each tensor whether it is a result. A result is an external tensor that a task writes; other
- * external tensors are inputs. */
+/* Returns an array that says for each tensor whether it is a result. Of the external tensors, those that a
+ * task writes are results, and the others are inputs. */
 static bool *find_outputs(const struct graph *g)
 {
     bool *output = xcalloc((size_t)g->n_tensors + 1, sizeof *output);
@@ -501,7 +510,7 @@ static void run_init(struct program_run *r, struct verify_state *st, enum progra
     trail_init(&r->trail, r->prog, st->n_streams);
 }
 
-/* Sets the host copies of all persistent tensors to their initial version, 0. */
+/* Gives the host copies of all persistent tensors version 0, the version before training. */
 static void fill_home(struct verify_state *st)
 {
     for (tensor_id t = 0; t < st->graph->n_tensors; t++)
@@ -509,7 +518,7 @@ static void fill_home(struct verify_state *st)
             copy_fill(st, copy_home(st, t, 0), 0, st->graph->tensors[t].bytes, 0);
 }
 
-/* Executes a program between two waits for all streams, and then checks the state. */
+/* Executes a program, with waits for all streams before and after it, and then checks the state. */
 static void run_drained(struct verify_state *st, enum program_kind k, const bool *output)
 {
     const struct plan *p = st->plan;

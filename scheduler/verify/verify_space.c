@@ -18,7 +18,8 @@ static uint32_t next_priority(struct verify_space *s)
     return s->random = x;
 }
 
-/* Splits a treap in two: the extents that begin before `at`, and the rest. */
+/* Splits a treap in two. The left one gets the extents that begin before address `at`, and the right one gets
+ * all others. */
 static void split_extents(struct verify_extent *e, uint64_t at, struct verify_extent **ret_left,
                           struct verify_extent **ret_right)
 {
@@ -33,7 +34,7 @@ static void split_extents(struct verify_extent *e, uint64_t at, struct verify_ex
     }
 }
 
-/* Joins two treaps. All extents of `a` must be below those of `b`. */
+/* Joins two treaps into one. All extents of `a` must have lower addresses than those of `b`. */
 static struct verify_extent *merge_extents(struct verify_extent *a, struct verify_extent *b)
 {
     if (a == NULL || b == NULL)
@@ -55,7 +56,8 @@ static void destroy_extents(struct verify_extent *e)
     xfree(e);
 }
 
-/* Splits the extent that contains `at` into two extents. Does nothing if no extent crosses `at`. */
+/* Splits the extent that contains address `at` into two extents. Does nothing if no extent has `at` strictly
+ * inside. */
 static void cut_extent(struct verify_space *s, uint64_t at)
 {
     struct verify_extent *e = s->root;
@@ -73,7 +75,8 @@ static void cut_extent(struct verify_space *s, uint64_t at)
     s->root = merge_extents(merge_extents(left, upper), right);
 }
 
-/* Splits the map into three treaps: below `lo`, between `lo` and `hi`, and from `hi` on. */
+/* Splits the map into three treaps: the extents below address `lo`, those between `lo` and `hi`, and those
+ * from `hi` on. */
 static void take_apart(struct verify_space *s, uint64_t lo, uint64_t hi, struct verify_extent *parts[3])
 {
     struct verify_extent *rest;

@@ -19,8 +19,8 @@ static void tasks_none(struct verify *v, enum program_kind k)
                    name_instr(v, k, i).s, program_kind_names[k]);
 }
 
-/* Checks that a REC writes only tensors that exist within the step. It must not write persistent or external
- * tensors. */
+/* Checks that a REC writes only tensors that live within one training step. Writing a persistent or external
+ * tensor a second time would be wrong. */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -37,7 +37,7 @@ static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 
 /* ---- shares of RED and UPD ---- */
 
-/* An instruction that does only one byte range of its task. */
+/* An instruction that does only a part of its task: one byte range, called a share. */
 struct share {
     uint32_t step, task, instr;
     uint64_t begin, end;
@@ -61,7 +61,8 @@ static int compare_shares(const void *a, const void *b)
     return compare_numbers(xs, ys, 4);
 }
 
-/* Finds the share of a task that an instruction does. Returns false if it does the whole task. */
+/* Finds out which share of its task an instruction does. Returns false if the instruction does the whole
+ * task. */
 static bool tasks_share(const struct verify *v, enum program_kind k, uint32_t i, struct share *ret)
 {
     const struct plan_operand *o = share_operand(v, k, i);
@@ -84,8 +85,8 @@ static void tasks_report_bytes(struct verify *v, enum program_kind k, const stru
                name_task(t).s, (unsigned long long)begin, (unsigned long long)end, done, s->step);
 }
 
-/* Checks that the `n` shares of one task cover every byte exactly once. The shares must be sorted by
- * range. */
+/* Checks that the `n` shares of one task together cover every byte exactly once. The shares must be sorted by
+ * byte range. */
 static void tasks_whole(struct verify *v, enum program_kind k, const struct share *s, size_t n)
 {
     const struct plan_operand *o = share_operand(v, k, s->instr);
@@ -102,8 +103,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* Checks the shares of all tasks. `seen`, indexed by [step][task], marks the tasks that one instruction does
- * as a whole. Tasks done in shares are then marked too. */
+/* Checks the shares of all tasks. `seen`, indexed by [step][task], already marks the tasks that one
+ * instruction does as a whole. Also marks the tasks that are done in shares. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     uint32_t n_tasks = verify_graph(v, k)->n_tasks;
@@ -129,7 +130,8 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
 {
     const struct plan_program *prog = &v->plan->programs[k];
     const struct graph *g = verify_graph(v, k);
-    /* The program has too few instructions for all tasks. This also limits the size of the table below. */
+    /* Refuse a program with too few instructions for its tasks. This also keeps the table `seen` below from
+     * becoming huge. */
     if ((uint64_t)g->n_tasks * steps > (uint64_t)prog->n_instrs + g->n_tasks) {
         refuse(v, INVARIANT_TASKS, k, PLAN_NONE,
                "%s has %u instructions, too few for %u tasks in each of %u steps", program_kind_names[k],
@@ -166,7 +168,7 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
 
 /* ---- the order of writes ---- */
 
-/* A write to a byte range of a tensor by a task. */
+/* A task's write to a byte range of a tensor, and the version it makes. */
 struct tensor_write {
     uint32_t step;
     tensor_id tensor;
@@ -194,7 +196,8 @@ static void tasks_report_order(struct verify *v, enum program_kind k, const stru
 
 typedef void write_fn(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx);
 
-/* Calls `fn` for every write of every task, in issue order. Skips recomputations. */
+/* Calls `fn` for every write of every task, in issue order. Leaves out recomputations, because they repeat an
+ * earlier write. */
 static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn, void *ctx)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -217,13 +220,13 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
     }
 }
 
-/* The writes of a program. Writes of whole tensors are checked at once. If a tensor is written in parts, its
- * writes are collected and checked byte by byte. */
+/* The writes of a program. A write of a whole tensor is checked as soon as it is seen. If a tensor is written
+ * in parts, all its writes are collected first and then checked byte by byte. */
 struct writers {
     uint32_t n_tensors;
-    /* Per tensor: whether any write covers only a part of the tensor. */
+    /* Per tensor: whether some task writes only a part of the tensor. */
     bool *in_parts;
-    /* All writes of tensors that are written in parts. */
+    /* All writes to tensors that are written in parts. */
     write_vec writes;
     uint32_t *last; /* [step][tensor]: version of the last write */
 };
@@ -248,8 +251,8 @@ static void check_write(struct verify *v, enum program_kind k, struct tensor_wri
     *last = w.version;
 }
 
-/* Checks the order of the `n` writes to one tensor in one step, byte by byte. A temporary copy has the
- * version of each byte. */
+/* Checks the order of the `n` writes to one tensor in one training step, byte by byte. For this, a temporary
+ * copy records the version of each byte. */
 static void check_bytes(struct verify *v, enum program_kind k, const struct tensor_write *w, size_t n)
 {
     struct verify_copy bytes = {.loc = PLAN_HOST};
