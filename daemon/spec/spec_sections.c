@@ -1,6 +1,7 @@
 /* Reads the sections train, optimizer, schedule, eval, checkpoint, resources, memory and queue of a spec.
  * Each function reads one section. spec.c sets the defaults before it calls them, and makes the checks that
- * involve several sections. */
+ * involve several sections.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

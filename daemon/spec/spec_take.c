@@ -1,5 +1,6 @@
 /* Implements the spec_take_* functions of spec_private.h. They add limits and messages to json_take_*. Every
- * message says what was found and what to write instead. */
+ * message says what was found and what to write instead.
+ */
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>

@@ -1,5 +1,6 @@
 /* The program tutti-worker. It runs one verb, such as --run JOB.json, in the foreground: it parses the
- * command line, stores the options and calls the verb. verbs.h describes the tables of verbs and options. */
+ * command line, stores the options and calls the verb. verbs.h describes the tables of verbs and options.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 /* Checks, creates and locks the output directory of a job. output_check changes nothing. It is called before
  * planning, to find problems early. output_open creates and locks the directory. The directory may change
- * between the two calls, so only output_open gives certainty. */
+ * between the two calls, so only output_open gives certainty.
+ */
 #ifndef WORKER_OUTPUT_H
 #define WORKER_OUTPUT_H
 
