@@ -37,8 +37,9 @@ struct job_options {
     /* The path of a topology file, or its text. NULL means that the worker looks for devices on this
      * machine. */
     const char *machine;
-    uint32_t devices;      /* number of devices; 0 means the spec's */
-    uint64_t device_bytes; /* bytes to use on each device; 0 means the number in the spec */
+    uint32_t devices; /* number of devices; 0 means the spec's */
+    /* Bytes that the job may use on each device. 0 means the number in the spec. */
+    uint64_t device_bytes;
     /* Bytes of host memory that the job may use. 0 means the number in the spec. */
     uint64_t host_bytes;
     int policy; /* enum policy_id; -1 means the spec's */
