@@ -20,7 +20,8 @@
 #include "base/utf8.h"
 #include "daemon/spec/spec.h"
 
-/* The activations and their names in a config. hf_config_write uses the first name of an activation. */
+/* The activation functions and their names in a config.json. An activation may have several names.
+ * hf_config_write writes the first of them. */
 static const struct {
     const char *name;
     enum act act;
@@ -43,7 +44,7 @@ static const char *const architectures[ARCH_COUNT][2] = {
     [ARCH_LLAMA] = {"LlamaForCausalLM", "LlamaModel"},
 };
 
-/* The state while one config is read. It lives on the stack of hf_config_read. */
+/* The state while hf_config_read reads one config.json. It lives on the stack of hf_config_read. */
 struct config_reader {
     const struct json *node; /* the config */
     const char *path;        /* its JSON path, for messages */
@@ -58,10 +59,12 @@ static void key_path(const struct config_reader *c, const char *key, char *buf, 
     json_path_key(buf, size, c->path, key);
 }
 
-/* Writes a value to `buf` as JSON, cut to fit. For messages such as "found 3; ...". */
+/* Writes `node` to `buf` as JSON text, for messages such as "found 3; ...". Text that does not fit into
+ * `size` bytes is cut off. */
 static void value_text(const struct json *node, char *buf, size_t size)
 {
-    /* The value may be huge, so a failed allocation must not abort the process. */
+    /* The value comes from the user's file and may be huge. With STRBUF_FAILS, a failed allocation does not
+     * abort the process. */
     struct strbuf b = {.mode = STRBUF_FAILS};
 
     json_add(&b, node);
@@ -79,13 +82,15 @@ static void refuse(struct config_reader *c, const char *key, const struct json *
     c->r = err_set_at(c->err, code, path, "found %s; %s", value, why);
 }
 
-/* Returns the value of `key`. Returns NULL if it is absent or null, or if an earlier read failed. */
+/* Returns the value of `key` in the config. Returns NULL if the key is absent, if its value is null, or if an
+ * earlier read has failed. */
 static const struct json *find(const struct config_reader *c, const char *key)
 {
     return c->r < 0 ? NULL : get_node(c->node, key);
 }
 
-/* Reads a whole number from 1 to `most` into *ret. An absent key leaves *ret unchanged. */
+/* Reads the whole number at `key`, which must be from 1 to `most`, into *ret. If the key is absent, *ret
+ * stays unchanged. */
 static void take_count(struct config_reader *c, const char *key, uint64_t most, uint32_t *ret)
 {
     const struct json *node = find(c, key);
@@ -105,7 +110,8 @@ static void take_count(struct config_reader *c, const char *key, uint64_t most, 
         *ret = (uint32_t)v;
 }
 
-/* Reads a size that has two names in GPT-2 configs. If both are given, they must be equal. */
+/* Reads a size that has two names in GPT-2 configs, `key` and `other`. If a config has both keys, their
+ * values must be equal. */
 static void take_count_or(struct config_reader *c, const char *key, const char *other, uint64_t most,
                           uint32_t *ret)
 {
@@ -122,8 +128,8 @@ static void take_count_or(struct config_reader *c, const char *key, const char *
         *ret = a > 0 ? a : b;
 }
 
-/* Reads a number that is at least `lo` and less than `hi`. It must be in this range even after rounding to
- * float32. An absent key leaves *ret unchanged. */
+/* Reads the number at `key` into *ret. The number must be at least `lo` and less than `hi`, even after it is
+ * rounded to float32. If the key is absent, *ret stays unchanged. */
 static void take_float(struct config_reader *c, const char *key, double lo, double hi, float *ret)
 {
     const struct json *node = find(c, key);
@@ -169,8 +175,8 @@ static const char *take_text(struct config_reader *c, const char *key)
 
 /* ------------------------------------------------------------------------------------------ refusals */
 
-/* Refuses the config if the value of `key` is not `want`. An absent key is fine. `why` is the end of the
- * message. */
+/* Refuses the config if the value of `key` is not `want`. A config without this key is accepted. `why` is the
+ * end of the error message. */
 static void need_bool(struct config_reader *c, const char *key, bool want, const char *why)
 {
     bool v = want;
@@ -189,7 +195,7 @@ static void need_size(struct config_reader *c, const char *key, uint32_t want, c
         refuse(c, key, json_get(c->node, key), -EOPNOTSUPP, why);
 }
 
-/* Refuses the config unless `key` is absent, null or empty. `why` is the end of the message. */
+/* Refuses the config unless `key` is absent, null or empty. `why` is the end of the error message. */
 static void need_nothing(struct config_reader *c, const char *key, const char *why)
 {
     const struct json *node = find(c, key);
@@ -268,8 +274,8 @@ static void read_gpt2(struct config_reader *c, struct transformer *t)
 
 /* ------------------------------------------------------------------------------------------ llama */
 
-/* Returns true if the rotary angles are the plain ones. The key "rope_type" is then "default", or absent
- * without a "factor". Old configs call this key "type". */
+/* Returns true if the rotary angles are not rescaled, for example for longer texts. In that case "rope_type"
+ * is "default", or it is absent and there is no "factor". Old configs name the key "type". */
 static bool rope_is_plain(const struct json *rope)
 {
     const char *key = get_node(rope, "rope_type") ? "rope_type" : "type";
@@ -279,7 +285,8 @@ static bool rope_is_plain(const struct json *rope)
     return strcmp(get_text(rope, key), "default") == 0;
 }
 
-/* Returns true if the rotation applies to every element of a head. */
+/* Returns true if the rotary positions apply to every element of an attention head, and not only to a part of
+ * each head. */
 static bool rope_is_whole(const struct json *rope)
 {
     double share = 0;
@@ -302,8 +309,8 @@ static void check_rope(struct config_reader *c, const char *key)
         refuse(c, key, rope, -EOPNOTSUPP, "rotary positions for only a part of each head are not supported");
 }
 
-/* Reads rope_theta. Older configs have it at the top level, and newer configs have it inside
- * rope_parameters. */
+/* Reads rope_theta, the base of the rotary angles. Older configs have this key at the top level. Newer
+ * configs have it inside rope_parameters. */
 static void take_rope(struct config_reader *c, float *ret)
 {
     static const char *const inside[] = {"rope_parameters", "rope_scaling"};
@@ -380,8 +387,8 @@ static bool find_arch(const char *name, bool by_class, int *ret)
     return false;
 }
 
-/* Finds the architecture from model_type. In configs without model_type, the first entry of `architectures`
- * decides. */
+/* Finds out whether the config describes GPT-2 or Llama. The key model_type decides. In a config without
+ * model_type, the first entry of `architectures` decides. */
 static int take_arch(struct config_reader *c, int *ret)
 {
     static const char why[] = "the supported models are GPT-2 (\"gpt2\") and Llama (\"llama\")";
@@ -450,8 +457,8 @@ int hf_config_parse(const char *text, size_t bytes, const char *file, struct tra
 
 /* ------------------------------------------------------------------------------------------ writing */
 
-/* Adds a float with as few digits as read back exactly. Whole numbers get ".0", because the transformers
- * package tells integers from floats. */
+/* Appends a float with the fewest digits that read back as the same float. Whole numbers get ".0", because
+ * the transformers package distinguishes 1 from 1.0. */
 static void add_float(struct strbuf *b, const char *key, float v)
 {
     char text[40];
@@ -460,7 +467,7 @@ static void add_float(struct strbuf *b, const char *key, float v)
     do
         snprintf(text, sizeof text, "%.*g", digits, (double)v);
     while (strtof(text, NULL) != v && ++digits <= 9);
-    /* "%.1f" prints whole floats of this size exactly. */
+    /* "%.1f" prints whole floats below 1e9 exactly, for example 10000 as "10000.0". */
     if (v == floorf(v) && fabsf(v) < 1e9f)
         snprintf(text, sizeof text, "%.1f", (double)v);
     strbuf_addf(b, ",\n  \"%s\": %s", key, text);
@@ -497,7 +504,8 @@ static void write_gpt2(const struct transformer *t, struct strbuf *b)
     add_float(b, "attn_pdrop", t->attn_dropout);
     add_float(b, "resid_pdrop", t->resid_dropout);
     add_text(b, "scale_attn_weights", "true");
-    /* 50256 is the end-of-text token of GPT-2's own tokenizer, which has 50257 tokens. */
+    /* Token 50256 is the end-of-text token of GPT-2's own tokenizer, which has 50257 tokens. A smaller
+     * vocabulary has no such token. */
     add_text(b, "bos_token_id", t->vocab > 50256 ? "50256" : "null");
     add_text(b, "eos_token_id", t->vocab > 50256 ? "50256" : "null");
 }
@@ -517,7 +525,8 @@ static void write_llama(const struct transformer *t, struct strbuf *b)
     add_float(b, "attention_dropout", t->attn_dropout);
     add_text(b, "attention_bias", "false");
     add_text(b, "mlp_bias", "false");
-    /* The ids are null, because the default ids are only right for Llama's own tokenizer. */
+    /* The ids are null because the transformers package would otherwise use its defaults, which are right
+     * only for Llama's own tokenizer. */
     add_text(b, "bos_token_id", "null");
     add_text(b, "eos_token_id", "null");
 }

@@ -66,7 +66,8 @@ static int refuse_prune(const struct spec_reader *r, const struct json *node)
     return err_set_at(r->err, -EOPNOTSUPP, "prune", "pruning is not supported yet; remove \"prune\"");
 }
 
-/* The sections of a spec and the functions that read them. The sections are read in this order. */
+/* The sections of a job spec and the functions that read them. The reader goes through this table from top to
+ * bottom, because some sections need values of earlier ones. */
 static const struct section {
     const char *key;
     enum json_need need;
@@ -102,8 +103,8 @@ static void set_defaults(struct spec *s)
     s->resources.devices_min = 1;
 }
 
-/* Returns true if `name` is allowed as a job's name. The name becomes part of a path and of tables. So
- * spaces, slashes and a leading dot are refused. */
+/* Returns true if `name` is allowed as a job's name. The name becomes part of a path and of printed tables,
+ * so spaces, slashes and a leading dot are refused. */
 static bool name_is_good(const char *name)
 {
     size_t n = strlen(name);
@@ -139,8 +140,8 @@ static void default_output(const struct spec_reader *r)
     r->s->output = path;
 }
 
-/* Reads the whole document. All keys of the top level come first. So a misspelt section name is reported
- * before a mistake inside a section. */
+/* Reads the whole spec. It takes all top-level keys before it reads any section, so that a misspelt section
+ * name is reported before a mistake inside a section. */
 static int read_top(const struct spec_reader *r, const struct json *doc)
 {
     static const char *const schemas[] = {"job/v1", NULL};
@@ -203,14 +204,15 @@ static int check_eval(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Checks that the inputs of all layers take at most 2^50 bytes per step. This keeps all later sums below
- * SPEC_MAX_BYTES. */
+/* Checks that the inputs of all layers together take at most 2^50 bytes per training step. This limit keeps
+ * all later sums of bytes below SPEC_MAX_BYTES. */
 static int check_activations(const struct spec *s, struct err *err)
 {
     uint64_t width = 0, bytes;
 
     for (uint32_t i = 0; i < s->model.n_layers; i++)
-        /* The sum cannot overflow, because there are at most 10,000 layers of 2^30 elements. */
+        /* The sum cannot overflow, because there are at most 10,000 layers, and each has at most 2^30
+         * elements per row. */
         width += s->model.layers[i].in;
     if (!checked_mul(width, s->train.global_batch, &bytes) || !checked_mul(bytes, sizeof(float), &bytes) ||
         bytes > SPEC_MAX_BYTES / 8)
@@ -222,13 +224,13 @@ static int check_activations(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Applies settings of one section to another. The loss layer gets the label smoothing. Transformers get
- * their default of optimizer.no_decay. */
+/* Applies settings of one section to another section. The loss layer gets train.label_smoothing, and
+ * transformers get their default of optimizer.no_decay. */
 static int apply_across_sections(struct spec *s, struct err *err)
 {
     uint64_t targets;
 
-    /* If there are no layers, the model is in a folder that was not opened. */
+    /* A spec without layers is one whose model is in a Hugging Face folder that was not opened. */
     if (s->model.n_layers == 0)
         return 0;
     struct layer *loss = &s->model.layers[s->model.n_layers - 1];
@@ -248,7 +250,8 @@ static int apply_across_sections(struct spec *s, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ entry points */
 
-/* Reads and checks a whole spec in the memory of `arena`. On failure the caller destroys the arena. */
+/* Reads and checks a whole spec. All its memory comes from `arena`. If this function fails, the caller
+ * destroys the arena. */
 static int read_spec(struct spec_reader *reader, struct arena *arena, const struct json *doc)
 {
     int r;
@@ -308,7 +311,8 @@ static int read_bounded(void *arg)
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err)
 {
     struct bounded_reading b = {.reader = {.options = options, .err = err}, .doc = doc};
-    /* The scope has no limit. It is used only to turn a failed allocation into an error. */
+    /* The scope has no limit on memory or time. It only turns a failed allocation into an error code instead
+     * of an abort. */
     struct bounded scope = {0};
     int r = bounded_run(&scope, read_bounded, &b);
 
@@ -319,7 +323,7 @@ int spec_read(const struct json *doc, const struct spec_options *options, struct
     return r;
 }
 
-/* Reads a file or a pipe until it ends or `buf` is full. *ret is the number of bytes read. */
+/* Reads a file or a pipe until it ends or until `buf` is full. Stores the number of bytes read in *ret. */
 static int read_all(int fd, char *buf, size_t size, size_t *ret)
 {
     size_t n = 0;
@@ -412,7 +416,8 @@ static int count_steps(const struct spec *s, uint64_t samples, uint64_t *ret, st
                               s->train.epochs);
         steps = total / batch + (total % batch != 0);
     }
-    /* These limits keep sample positions exact in JSON and the epoch number within 32 bits. */
+    /* These limits keep sample positions below 2^53, so that JSON numbers are exact, and keep the epoch
+     * number within 32 bits. */
     if (steps > SPEC_MAX_STEPS || steps * batch > SPEC_MAX_BYTES || steps * batch / samples >= UINT32_MAX)
         return err_set_at(err, -EINVAL, path,
                           "%" PRIu64 " steps of %" PRIu64
@@ -463,7 +468,8 @@ int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples
         sizes.replicas = s->train.replicas ? s->train.replicas : 1;
     if (sizes.micro_batch == 0)
         sizes.micro_batch = s->train.micro_batch ? s->train.micro_batch : batch / sizes.replicas;
-    /* A micro-batch of 0 means that there are more replicas than samples. The check below refuses this. */
+    /* A micro-batch of 0 samples means that there are more replicas than samples in a batch.
+     * check_resolved_sizes below refuses that. */
     if (sizes.micro_batch == 0)
         sizes.micro_batch = 1;
     r = check_resolved_sizes(s, sizes, err);
@@ -487,7 +493,7 @@ double spec_lr(const struct spec *s, uint64_t step)
 
     assert(total > 0);
     if (step < warmup)
-        /* The result never exceeds lr, because the quotient is at most 1. */
+        /* The learning rate during the warm-up never exceeds s->lr, because the quotient is at most 1. */
         return s->lr * ((double)(step + 1) / (double)warmup);
     if (s->schedule.type == SCHEDULE_CONSTANT)
         return s->lr;

@@ -36,60 +36,67 @@ enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDU
 enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
 enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
 
-/* The names of these enums in a spec. The enum is the index, and the last entry is NULL. */
+/* The names that a spec uses for the values of the enums above. The enum value is the index into the array,
+ * and the last entry is NULL. */
 extern const char *const data_format_names[DATA_FORMAT_COUNT + 1];
 extern const char *const spec_schedule_names[SCHEDULE_COUNT + 1];
 extern const char *const spec_best_names[BEST_COUNT + 1]; /* "none", "val/accuracy", "val/loss" */
 
-/* How often something happens during training. {.epochs = 2} means after every second epoch, and {.steps =
- * 100} after every 100th step. At most one field is set. If both are 0, it never happens. */
+/* How often evaluations or checkpoints happen. {.epochs = 2} means after every second epoch, and {.steps =
+ * 100} means after every 100th training step. At most one of the two fields is set. If both are 0, the event
+ * never happens. */
 struct spec_every {
     uint64_t epochs, steps;
 };
 
-/* The two IDX files of a data split. Both paths are NULL if the spec does not have the split. */
+/* The two IDX files of a data split (training or validation). Both paths are NULL if the spec does not have
+ * the split. */
 struct spec_files {
-    /* The paths of the files. Relative paths were resolved against base_dir. */
+    /* The paths of the image file and the label file. A relative path in the spec was already resolved
+     * against base_dir. */
     const char *images, *labels;
 };
 
-/* The data files of a split in the format tokens or bytes. */
+/* The files of a data split (training or validation) whose format is "tokens" or "bytes". */
 struct spec_paths {
-    /* The paths of the files. Relative paths were resolved against base_dir. */
+    /* The paths of the `n` data files. Relative paths in the spec were already resolved against base_dir. */
     const char *const *at;
     uint32_t n; /* number of files; 0: no such split */
 };
 
-/* A job spec after reading. spec_resolve completes it, and spec_destroy frees it with everything it points
- * to. The daemon keeps it only while it admits a job. A worker keeps it for the whole run. */
+/* A job spec after reading. spec_resolve completes the spec, and spec_destroy frees it with everything it
+ * points to. The daemon keeps a spec only while it admits a job. A worker keeps it for the whole run. */
 struct spec {
     struct arena *arena; /* owns this struct and its data */
     const char *name;    /* "job" when the spec gives no name */
-    /* The path of the output directory. The default is "runs/<name>" below base_dir. */
+    /* The path of the job's output directory. The default is "runs/<name>" below base_dir. */
     const char *output;
 
     /* model, init */
     struct model model; /* the last layer is the loss */
     uint32_t features;  /* elements in an input row */
-    /* The number of classes, which is the number of outputs per row, or per token if rows are sequences. */
+    /* The number of classes. It is the number of outputs of the model per row, or per token if rows are
+     * sequences of tokens. */
     uint32_t classes;
-    /* True if the loss is mse, with float targets [rows][classes]. False if the loss is cross-entropy, with
-     * int32 targets [rows]. */
+    /* True if the loss is the mean squared error, with float targets [rows][classes]. False if the loss is
+     * cross-entropy, with int32 targets [rows]. */
     bool mse;
-    /* The gpt2 or llama model. NULL for the model types "mlp" and "chain". */
+    /* The description of a gpt2 or llama model. NULL for the model types "mlp" and "chain". */
     const struct transformer *transformer;
-    /* The Hugging Face folder with the initial weights. NULL if the weights are drawn at random. */
+    /* The path of the Hugging Face folder with the initial weights. NULL if the initial weights are drawn at
+     * random. */
     const char *from;
     uint32_t from_crc; /* checksum of the weights in that folder */
-    /* True if samples are sequences of token ids. The input is then int32 [seq], and so are the targets. */
+    /* True if samples are sequences of token ids. The input and the targets of a sample are then both int32
+     * [seq]. */
     bool tokens;
-    /* The number of tokens in a sample. 0 or 1 if samples are not sequences. */
+    /* The number of tokens in a sample. It is 0 or 1 if samples are not sequences. */
     uint32_t seq;
-    /* The number of different token ids. 0 if the rows are not tokens. */
+    /* The number of different token ids. It is 0 if samples are not sequences of tokens. */
     uint32_t vocab;
     uint64_t seed; /* seeds initial weights, dropout and shuffling */
-    /* The standard deviations of initial weights from the section `init`. 0 if the spec does not give a
-     * value. */
+    /* The standard deviations with which initial weights are drawn, from the section `init`. A value that the
+     * spec does not give is 0. */
     struct {
         float std, proj_std, embedding_std;
     } init;
@@ -99,15 +106,17 @@ struct spec {
         bool shuffle;
         /* idx */
         struct spec_files train, val;
-        /* The numbers that the bytes 0 and 255 are mapped to. */
+        /* In images, the byte 0 becomes the number scale_lo, and the byte 255 becomes scale_hi. Bytes between
+         * them are interpolated. */
         double scale_lo, scale_hi;
         bool transpose;
         /* tokens, bytes */
         struct spec_paths train_files, val_files;
-        /* Bytes per token, 2 or 4. 0 means the size in the file's header, or 2 without a header. */
+        /* Size of one token in a data file, 2 or 4 bytes. 0 means the size that the file's header gives, or 2
+         * bytes if the file has no header. */
         uint32_t token_bytes;
         bool has_ignore;
-        /* Targets with this token id are left out of the loss. */
+        /* If has_ignore is true, targets with this token id are left out of the loss. */
         uint32_t ignore;
         /* synthetic */
         uint64_t samples, val_samples, seed;
@@ -124,14 +133,16 @@ struct spec {
     } train;
 
     struct optimizer optimizer; /* its field `clip` holds train.grad_clip */
-    /* True if the spec has optimizer.no_decay. Otherwise the kind of model decides the default. */
+    /* True if the spec has the key optimizer.no_decay. If it is false, the kind of model decides which
+     * parameters have no weight decay. */
     bool no_decay_given;
     double lr; /* learning rate after the warm-up */
     struct {
         enum spec_schedule type;
         uint64_t warmup_steps;
         double min_lr_ratio;
-        /* With SCHEDULE_STEP, the learning rate is multiplied by `gamma` after every `every_steps` steps. */
+        /* With SCHEDULE_STEP, the learning rate is multiplied by `gamma` after every `every_steps` training
+         * steps. */
         uint64_t every_steps;
         double gamma;
     } schedule;
@@ -143,7 +154,8 @@ struct spec {
         enum spec_best best;
     } checkpoint;
 
-    /* The numbers of this section as the user wrote them. Use spec_demand to interpret them. */
+    /* The section `resources`, with the numbers that the user wrote. Call spec_demand to get them with
+     * defaults filled in. */
     struct {
         uint32_t devices_min;              /* at least 1 */
         uint32_t devices_max;              /* at least devices_min; 0: not given */
@@ -169,42 +181,44 @@ struct spec {
 
 struct json;
 
-/* Reads the architecture of the Hugging Face folder `dir` into *ret. *ret_crc is a checksum of the
- * sizes of its files and of samples of their content. Returns 0, or a negative errno with a message. */
+/* A function that reads the architecture of the Hugging Face folder `dir` into *ret. *ret_crc is a checksum
+ * of the sizes of its files and of samples of their content. Returns 0, or a negative errno with a
+ * message. */
 typedef int spec_folder_fn(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* Options for reading a spec. They must be valid only during the call. A zeroed struct means a strict
- * reading that opens no file. */
+/* Options for reading a spec. The caller may free them when the reading function returns. A struct of zeros
+ * means that unknown keys are refused and no other file is opened. */
 struct spec_options {
-    /* Relative paths in the spec start at this directory. If it is NULL, they stay relative. */
+    /* The directory in which relative paths of the spec start. If base_dir is NULL, such paths stay
+     * relative. */
     const char *base_dir;
     bool comments; /* accept // comments */
-    /* True if a daemon has accepted this spec before. Keys that earlier versions ignored are then ignored
-     * again instead of refused. */
+    /* True if a daemon has accepted this spec before. Keys that earlier versions of Tutti ignored are then
+     * ignored again, instead of refused. */
     bool accepted;
-    /* Called for {"model": {"from": DIR}}. If NULL, the folder is not opened and the spec has no layers.
-     * The daemon passes NULL, because the folder belongs to a user. */
+    /* The function that reads the folder of {"model": {"from": DIR}}. If it is NULL, the folder is not
+     * opened, and the spec has no layers. The daemon passes NULL, because the folder belongs to a user. */
     spec_folder_fn *read_folder;
 };
 
-/* Reads the job file at `path`, or standard input if `path` is "-". The caller owns *ret. Returns -EINVAL
- * for a mistake, -EOPNOTSUPP for a value reserved for later versions, and -EFBIG above 16 MiB. Other
+/* Reads the job file at `path`, or standard input if `path` is "-". The caller owns *ret. Returns -EINVAL for
+ * a mistake, -EOPNOTSUPP for a value reserved for later versions, and -EFBIG for a file above 16 MiB. Other
  * errors are those of open(2) and read(2). */
 int spec_load(const char *path, const struct spec_options *options, struct spec **ret, struct err *err);
 
-/* Reads a spec from the `bytes` bytes at `text`. Messages call the document `name`. Returns the same
+/* Reads a spec from the `bytes` bytes at `text`. Error messages call the document `name`. Returns the same
  * errors as spec_load, except those about files. */
 int spec_parse(const char *text, size_t bytes, const char *name, const struct spec_options *options,
                struct spec **ret, struct err *err);
 
-/* Reads a spec from a parsed JSON document. Returns -ENOMEM when memory runs out, while spec_parse aborts.
- * So the daemon uses this function. */
+/* Reads a spec from a parsed JSON document. When memory runs out, this function returns -ENOMEM, while
+ * spec_parse aborts the process. The daemon must survive, so it uses this function. */
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err);
 
-/* Frees the spec and everything it points to. `s` may be NULL. */
+/* Frees the spec `s` and everything that `s` points to. `s` may be NULL. */
 void spec_destroy(struct spec *s);
 
-/* Returns true if the spec has a validation split. */
+/* Returns true if the spec has a validation split in its section `data`. */
 bool spec_has_val(const struct spec *s);
 
 /* What a job asks of a machine: the section `resources` with its defaults filled in. The daemon uses it to
@@ -213,18 +227,20 @@ bool spec_has_val(const struct spec *s);
  * 1. */
 struct spec_demand {
     uint32_t devices_min; /* least number of devices, 1 or more */
-    /* The greatest number of devices that the job can use. Not less than devices_min. */
+    /* The greatest number of devices that the job can use. It is never less than devices_min. */
     uint32_t devices_max;
-    /* The number of bytes wanted on each device. 0 means all free bytes. */
+    /* The number of bytes that the job wants on each device. 0 means all free bytes of the device. */
     uint64_t device_bytes;
-    /* The number of bytes of host memory wanted. 0 means as many as the machine offers. */
+    /* The number of bytes of host memory that the job wants. 0 means as many bytes as the machine offers. */
     uint64_t host_bytes;
 };
 
-/* Returns what the job asks of a machine. Always use this function instead of reading s->resources. */
+/* Returns how many devices and how much memory the job asks for. Always call this function instead of reading
+ * s->resources, because it fills in the defaults. */
 struct spec_demand spec_demand(const struct spec *s);
 
-/* The two sizes that may be "auto" in a spec, although they affect the bits of the result. */
+/* The two sizes that may be "auto" in a spec although they affect the bits of the result. A job must keep
+ * them once they are chosen. */
 struct spec_sizes {
     uint32_t micro_batch, replicas; /* 0: not decided yet */
 };
@@ -238,31 +254,31 @@ struct spec_sizes {
 int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
                  struct err *err);
 
-/* Finds the divisors of `batch` that are nearest to `want`. *ret_below is at most `want`, and *ret_above
- * is at least `want`. Each is 0 if there is no such divisor. */
+/* Finds the divisors of `batch` that are nearest to `want`. *ret_below is at most `want`, and *ret_above is
+ * at least `want`. Either is 0 if there is no such divisor. Example: for 96 and 40 they are 32 and 48. */
 void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above);
 
-/* Returns the learning rate of `step`, which counts from 0. A linear warm-up comes before the schedule.
- * Call spec_resolve first. */
+/* Returns the learning rate of training step `step`, which counts from 0. The schedule begins after a linear
+ * warm-up. Call spec_resolve first. */
 double spec_lr(const struct spec *s, uint64_t step);
 
-/* Returns true if `every` is due after `steps_done` steps. An epoch ends with the step that reaches its
- * last sample. Nothing is due after 0 steps. Call spec_resolve first. */
+/* Returns true if `every` says that something is due after `steps_done` training steps. An epoch ends with
+ * the step that reaches its last sample. Nothing is due after 0 steps. Call spec_resolve first. */
 bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done);
 
-/* Adds everything that determines the bits of a run to `b`. This is one line of canonical JSON without
- * paths. The number of steps is included only if the schedule depends on it, so that other runs may be
+/* Appends everything that determines the bits of a job's result to `b`, as one line of canonical JSON without
+ * paths. The number of steps is included only if the schedule depends on it, so that other jobs can be
  * prolonged. Call spec_resolve first. */
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
 
-/* Adds one layer to `b` as a JSON object, in the form that spec_resolved_json uses. */
+/* Appends the layer `l` to `b` as a JSON object, in the form that spec_resolved_json uses. */
 void spec_layer_json(const struct layer *l, struct strbuf *b);
 
-/* Returns a 64-bit hash of the text of spec_resolved_json. */
+/* Returns a 64-bit hash of the text that spec_resolved_json makes for `s`. */
 uint64_t spec_hash(const struct spec *s);
 
-/* Reads the micro-batch and the number of replicas from a text of spec_resolved_json. These are the sizes
- * that "auto" chose when the job was first planned. */
+/* Reads the micro-batch size and the number of replicas from a text made by spec_resolved_json. If they were
+ * "auto" in the spec, these are the values that were chosen when the job was first planned. */
 int spec_resolved_sizes(const char *resolved_json, size_t bytes, struct spec_sizes *ret, struct err *err);
 
 #endif

@@ -80,7 +80,8 @@ static bool any_layer(const struct layer *layers, uint32_t n, bool (*is)(const s
     return false;
 }
 
-/* Returns the first key of `init` that the spec gives, except the seed. Returns NULL if there is none. */
+/* Returns the name of the first key that the spec gives in its section `init`, not counting the seed. Returns
+ * NULL if there is no such key. */
 static const char *given_key(const struct spec *s)
 {
     return s->init.std > 0             ? "init.std"
@@ -97,7 +98,7 @@ int spec_check_init(const struct spec *s, struct err *err)
         return err_set_at(
             err, -EINVAL, given_key(s),
             "the initial weights come from the folder \"%s\", so none are drawn; remove this key", s->from);
-    /* If there are no layers, the model is in a folder that was not opened. */
+    /* A spec without layers is one whose model is in a Hugging Face folder that was not opened. */
     if (m->n_layers == 0)
         return 0;
     if (s->init.proj_std > 0 && !any_layer(m->layers, m->n_layers, has_projection))

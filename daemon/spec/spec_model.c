@@ -20,17 +20,19 @@
 #include "daemon/spec/spec_private.h"
 #include "daemon/spec/transformer.h"
 
-/* The limit for the bytes of all weights. It keeps W, dW and two moments together below SPEC_MAX_BYTES. */
+/* The most bytes that all weights of a model may take. With this limit, W, dW and two optimizer moments
+ * together stay below SPEC_MAX_BYTES. */
 #define MAX_WEIGHT_BYTES (SPEC_MAX_BYTES / 8)
 
-/* A chain of layers while it is read. Each residual or block has its own chain_builder for its inner
- * layers. */
+/* A chain of layers while it is being read. Each residual or block has its own chain_builder for the layers
+ * inside it. */
 struct chain_builder {
     const struct spec_reader *r;
     VEC(struct layer) layers;
     uint32_t width; /* elements per row after the last layer */
     uint32_t seq;   /* tokens per row; 1 without sequences */
-    /* The vocabulary size while rows are token ids. 0 once a layer has turned them into numbers. */
+    /* The number of token ids while the rows are still token ids. It becomes 0 after the layer that turns
+     * token ids into numbers, such as an embedding. */
     uint32_t vocab;
     uint64_t weight_bytes; /* weights of all layers so far */
     bool inside;           /* the layers are inside another layer */
@@ -67,8 +69,8 @@ static int check_place(const struct chain_builder *b, const char *path, const st
     return 0;
 }
 
-/* Stores the number of elements in a row, with `per_token` elements per token. Returns -EINVAL if there
- * are too many. */
+/* Stores the number of elements of a row in *ret, if each token has `per_token` elements. Returns -EINVAL if
+ * a row would have too many elements. */
 static int row_elements(const struct chain_builder *b, const char *path, uint32_t per_token, uint32_t *ret)
 {
     uint64_t n = (uint64_t)per_token * b->seq;
@@ -82,8 +84,9 @@ static int row_elements(const struct chain_builder *b, const char *path, uint32_
     return 0;
 }
 
-/* Adds a layer to the chain and sets its position and widths. `path` is its place in the spec, for
- * messages. For a dense layer or an embedding, the caller sets l.out to the elements per token. */
+/* Adds the layer `l` to the chain and sets its position and widths. `path` is the layer's place in the spec,
+ * for messages. For a dense layer or an embedding, the caller sets l.out to the number of elements per
+ * token. */
 static int add_layer(struct chain_builder *b, const char *path, struct layer l)
 {
     struct layer_sizes size;
@@ -170,8 +173,8 @@ static int read_input(struct chain_builder *b, const struct json *node)
 
 static const char *const loss_names[] = {"mse", "softmax_xent", NULL};
 
-/* Adds the loss as the last layer, unless there is one. The width of the last layer is the number of
- * classes. `width_path` is the place in the spec that gives this width. */
+/* Adds a loss as the last layer, unless the chain already ends with one. The width of the layer before it is
+ * the number of classes. `width_path` is the place in the spec that gives this width, for messages. */
 static int add_loss(struct chain_builder *b, int loss, const char *width_path)
 {
     struct spec *s = b->r->s;
@@ -380,7 +383,8 @@ static void read_positions(const struct chain_builder *b, struct json_obj *o, st
     take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
 }
 
-/* Reads an lm_head. If it is tied, it uses the weights of the embedding, which must be the first layer. */
+/* Reads an lm_head layer. A tied lm_head uses the weights of the embedding, which must be the first layer of
+ * the chain. */
 static void read_lm_head(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
     const struct layer *first = b->layers.n > 0 ? &b->layers.at[0] : NULL;
@@ -390,7 +394,7 @@ static void read_lm_head(const struct chain_builder *b, struct json_obj *o, stru
     l->vocab = b->r->s->vocab;
     b->r->s->classes = l->vocab;
     json_take_bool(o, "tied", JSON_OPTIONAL, &l->tied);
-    /* A tied lm_head has no weights of its own to initialize. */
+    /* A tied lm_head has no weights of its own, so there is nothing to initialize. */
     if (!l->tied)
         spec_take_layer_init(b->r, o, l);
     else if (json_take(o, "init", JSON_OPTIONAL, &init))
@@ -504,8 +508,8 @@ static uint32_t count_inner(const struct layer *l)
     return n;
 }
 
-/* Names the inner layers "0", "1" and so on. Parameter names begin with these names, so that they differ
- * in a checkpoint. */
+/* Names the inner layers of a residual or block "0", "1" and so on. Parameter names begin with these names,
+ * so that two parameters of a checkpoint never have the same name. */
 static void name_inner(struct arena *arena, struct layer *layers, size_t n)
 {
     char name[24];
@@ -516,7 +520,8 @@ static void name_inner(struct arena *arena, struct layer *layers, size_t n)
     }
 }
 
-/* Reads {"residual": [...]} or {"block": [...]}. The layers inside become a single layer of the chain. */
+/* Reads {"residual": [...]} or {"block": [...]}. The layers inside become the inner layers of one single
+ * layer of the chain. */
 static int read_composite(struct chain_builder *b, const struct json *node, const char *path, const char *key)
 {
     struct layer l = {.kind = strcmp(key, "residual") == 0 ? LAYER_residual : LAYER_block};
@@ -564,7 +569,8 @@ static int read_link(struct chain_builder *b, const struct json *node, const cha
     return read_op(b, node, path);
 }
 
-/* Reads an array of layers. The recursion ends because the depth of a JSON document is limited. */
+/* Reads an array of layers. An array may contain further arrays of layers, but not endlessly, because the
+ * depth of a JSON document is limited. */
 static int read_layers(struct chain_builder *b, const struct json *node, const char *path)
 {
     char at[256];

@@ -1,7 +1,7 @@
 /* Declarations that the source files of the spec reader share. Only spec*.c includes this header.
  *
- * spec.c reads the top level and calls one spec_read_* function per section. They use the spec_take_*
- * functions below, which add limits and messages to json_take_*.
+ * spec.c reads the top level and calls one spec_read_* function per section. The spec_read_* functions use
+ * the spec_take_* functions below, which add limits and messages to json_take_*.
  */
 #ifndef DAEMON_SPEC_SPEC_PRIVATE_H
 #define DAEMON_SPEC_SPEC_PRIVATE_H
@@ -10,7 +10,8 @@
 #include "daemon/spec/spec.h"
 #include "daemon/spec/transformer.h"
 
-/* The state while one spec is read. It lives on the stack. Every section function gets a pointer to it. */
+/* The state while one spec is read. It lives on the stack of the reading function, and every spec_read_*
+ * function gets a pointer to it. */
 struct spec_reader {
     struct spec *s; /* the spec that is being filled in */
     const struct spec_options *options;
@@ -19,52 +20,55 @@ struct spec_reader {
 
 /* ---- taking values out of an object ---- */
 
-/* The functions below take the value of `key` out of `o`. They store it in *ret and return true. If an
- * optional key is absent or the value is wrong, they return false and leave *ret alone. json_obj_end
- * returns the first mistake. */
+/* Each spec_take_* function below takes the value of `key` out of `o`, stores it in *ret and returns true. If
+ * an optional key is absent or the value is wrong, the function returns false and leaves *ret unchanged.
+ * json_obj_end returns the first mistake. */
 
-/* Takes a whole number from `min` to `max`. */
+/* Takes the value of `key`, which must be a whole number from `min` to `max`. */
 bool spec_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t min, uint64_t max,
                    uint64_t *ret);
 bool spec_take_u32(struct json_obj *o, const char *key, enum json_need need, uint32_t min, uint32_t max,
                    uint32_t *ret);
 
-/* Takes a whole number from `min` to `max`. If the value is the string "auto", returns false and leaves *ret
- * alone. */
+/* Takes a whole number from `min` to `max`. If the value is the string "auto", the function returns false and
+ * leaves *ret unchanged. */
 bool spec_take_auto_u32(struct json_obj *o, const char *key, uint32_t min, uint32_t max, uint32_t *ret);
 
-/* Takes a number of bytes, such as 4096 or "64MiB". If the value is the string "auto", returns false and
- * leaves *ret alone. */
+/* Takes a number of bytes, such as 4096 or "64MiB". If the value is the string "auto", the function returns
+ * false and leaves *ret unchanged. */
 bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret);
 
-/* The ranges of numbers that a key may allow. The limits also apply after rounding to float32. */
+/* The ranges that a key may allow for its number. The number must be in the range both as written and after
+ * rounding to float32. */
 enum spec_range {
     SPEC_POSITIVE, /* above 0 */
-    /* Above 0. The message also suggests null. The caller must handle null itself. */
+    /* A number above 0. The error message also suggests null, but spec_take_float does not accept a null: the
+     * caller must handle null itself. */
     SPEC_POSITIVE_OR_NULL,
     SPEC_NOT_NEGATIVE, /* 0 or above */
     SPEC_FRACTION,     /* 0 <= v < 1 */
     SPEC_RATIO,        /* 0 <= v <= 1 */
 };
 
-/* Checks that `v` is in `range`, before and after rounding to float32. Returns -EINVAL with a message at
- * `path` if it is not. */
+/* Checks that `v` is in `range`, both before and after it is rounded to float32. Returns -EINVAL with a
+ * message at `path` if it is not. */
 int spec_check_float(double v, enum spec_range range, const char *path, struct err *err);
 
 /* Takes a number in `range`. */
 bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, enum spec_range range,
                      double *ret);
 
-/* Takes a string that must be one of `names` and stores its index. Strings in `later` are refused as not
- * supported yet. Both arrays end with NULL. */
+/* Takes a string that must be one of `names`, and stores its index in that array. A string in `later` is
+ * refused with the message that it is not supported yet. Both arrays end with NULL. */
 bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
                       const char *const *later, int *ret);
 
-/* Refuses `key`, which is reserved for a later version. `words` is the end of the message and says what
- * this version does instead. */
+/* Refuses the key `key`, which is reserved for a later version of Tutti. `words` is the end of the message
+ * and says what this version does instead. */
 void spec_refuse_key(struct json_obj *o, const char *key, const char *words);
 
-/* Takes the path of a file. A relative path starts at base_dir. The result is in the spec's arena. */
+/* Takes the path of a file. If the path is relative, it is resolved against base_dir. The result is in the
+ * spec's arena. */
 bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                     const char **ret);
 
@@ -74,31 +78,33 @@ bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char
 
 /* ---- initial values: spec_init.c ---- */
 
-/* Sets the initial standard deviations of a layer in a chain. Values come from the layer's own key "init",
- * or else from the section `init`. */
+/* Sets the standard deviations with which the weights of layer `l` are drawn. Values come from the layer's
+ * own key "init". Values that it does not give come from the spec's section `init`. */
 void spec_take_layer_init(const struct spec_reader *r, struct json_obj *o, struct layer *l);
 
-/* Sets the initial standard deviations of a layer from the section `init` alone. */
+/* Sets the standard deviations with which the weights of layer `l` are drawn, using only the spec's section
+ * `init`. */
 void spec_set_layer_init(const struct spec *s, struct layer *l);
 
-/* Returns -EINVAL if the section `init` has a key that has no effect on this model. */
+/* Returns -EINVAL if the section `init` has a key that has no effect on this model, such as embedding_std for
+ * a model without an embedding. */
 int spec_check_init(const struct spec *s, struct err *err);
 
 /* ---- sections ---- */
 
-/* Each function below reads the section `node` into r->s. It returns 0, or a negative errno with a message
- * in r->err. */
+/* Each spec_read_* function below reads the section `node` into r->s. It returns 0, or a negative errno with
+ * a message in r->err. */
 
 /* spec_init.c */
 int spec_read_init(const struct spec_reader *r, const struct json *node);
 
-/* In spec_model.c. The section `init` must be read first. */
+/* Reads the section `model`. The section `init` must be read first. Defined in spec_model.c. */
 int spec_read_model(const struct spec_reader *r, const struct json *node);
 
-/* In spec_transformer.c. Reads a model {"type": "gpt2", ...} or {"type": "llama", ...}. */
+/* Reads a model {"type": "gpt2", ...} or {"type": "llama", ...}. Defined in spec_transformer.c. */
 int spec_read_transformer(const struct spec_reader *r, const struct json *node, enum transformer_arch arch);
 
-/* Reads a model {"from": DIR} or {"config": {...}}. DIR is a Hugging Face folder. The config is the
+/* Reads a model {"from": DIR}, where DIR is a Hugging Face folder, or {"config": {...}}, which has the
  * content of a config.json. Defined in spec_transformer.c. */
 int spec_read_hf(const struct spec_reader *r, const struct json *node);
 

@@ -26,16 +26,16 @@ static const char *const layer_names[LAYER_COUNT] = {
 
 static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n);
 
-/* Returns true if a layer's init_std is the default, 0.02 for learned positions. The text then leaves it
- * out. Earlier versions left out their default of 1, and their runs can still resume. Resumed values come
- * from the checkpoint. */
+/* Returns true if init_std of a positions layer is the default of 0.02, which the text leaves out. Earlier
+ * versions had another default, 1, and left that out too. So the texts are equal, and old jobs can resume
+ * with the weights of their checkpoints. */
 static bool is_implied_std(const struct layer *l)
 {
     return l->kind == LAYER_positions && l->init_std == LAYER_EMBEDDING_STD && l->proj_std <= 0;
 }
 
-/* Keys that a layer always had are written every time, in their old order. Newer keys are written only if
- * they are not the default. */
+/* Keys that the text has always had are written every time, in their old order. Newer keys are written only
+ * if their value is not the default, so that the hashes of older jobs stay the same. */
 void spec_layer_json(const struct layer *l, struct strbuf *b)
 {
     bool dense = l->kind == LAYER_dense;
@@ -151,7 +151,8 @@ void spec_resolved_json(const struct spec *s, struct strbuf *b)
     strbuf_add(b, ",\"precision\":\"fp32\",\"method\":\"backprop\"}");
 }
 
-/* The hash is FNV-1a. It detects mistakes, but it does not protect against an attacker. */
+/* The hash is FNV-1a. It detects that two specs differ by mistake, but it does not protect against an
+ * attacker. */
 uint64_t spec_hash(const struct spec *s)
 {
     uint64_t h = 0xcbf29ce484222325ull;

@@ -1,5 +1,5 @@
-/* The spec_take_* functions. They add limits and messages to json_take_*. Every message says what was
- * found and what to write instead.
+/* Implements the spec_take_* functions of spec_private.h. They add limits and messages to json_take_*. Every
+ * message says what was found and what to write instead.
  */
 #include <errno.h>
 #include <float.h>
@@ -43,7 +43,7 @@ static bool is_string(const struct json *node, const char *text)
     return json_type(node) == JSON_STRING && json_string(node, "", &s, NULL) == 0 && strcmp(s, text) == 0;
 }
 
-/* Returns true if the object has `key` and its value is not "auto". */
+/* Returns true if the object `o` has the key `key` with a value other than "auto". */
 static bool is_not_auto(struct json_obj *o, const char *key)
 {
     const struct json *node;
@@ -80,7 +80,8 @@ bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret)
     return true;
 }
 
-/* The limits of each enum spec_range: as words for messages, and as the smallest and largest float32. */
+/* The limits of each enum spec_range: as words for messages, and as the smallest and the largest float32 that
+ * is allowed. */
 static const struct range {
     const char *words;
     double low, high;
@@ -92,7 +93,7 @@ static const struct range {
     [SPEC_RATIO] = {"from 0 to 1", 0, 1},
 };
 
-/* Returns true if `v` is in `range` before it is rounded to float32. */
+/* Returns true if `v` is in `range` as the user wrote it, before it is rounded to float32. */
 static bool is_in_words(double v, enum spec_range range)
 {
     switch (range) {
@@ -145,7 +146,7 @@ bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, e
     return true;
 }
 
-/* Writes the names to `buf` as `"a", "b" or "c"`, cut to fit. */
+/* Writes all names to `buf` in the form `"a", "b" or "c"`. Text that does not fit is cut off. */
 static void list_names(char *buf, size_t size, const char *const *names)
 {
     size_t at = 0;
@@ -183,8 +184,8 @@ void spec_refuse_key(struct json_obj *o, const char *key, const char *words)
         json_fail(o, key, -EOPNOTSUPP, "not supported yet; %s", words);
 }
 
-/* Resolves `path` against base_dir. The result is in the spec's arena. If the path is empty or too long,
- * reports the mistake at `key` and returns NULL. */
+/* Resolves `path` against base_dir and returns the result, which is in the spec's arena. If the path is empty
+ * or too long, reports the mistake at `key` and returns NULL. */
 static const char *resolve_path(const struct spec_reader *r, struct json_obj *o, const char *key,
                                 const char *path)
 {

@@ -12,7 +12,7 @@
 #include "daemon/spec/hf_config.h"
 #include "daemon/spec/spec_private.h"
 
-/* The shapes for the names of the key "size". If kv_heads is 0, it equals heads. If hidden is 0,
+/* The shapes that the key "size" of a model can name. If kv_heads is 0, it equals heads. If hidden is 0,
  * usual_hidden computes it. */
 static const struct named_size {
     const char *name;
@@ -34,8 +34,8 @@ static const struct named_size {
 
 #define NAMES_MAX 8
 
-/* Takes the key "size" and sets the shape with that name. An absent key leaves `t` unchanged. Returns
- * false and reports the mistake if the name is unknown. */
+/* Takes the key "size", such as "124M", and copies the shape of that name to `t`. If the key is absent, `t`
+ * stays unchanged. If the name is unknown, reports the mistake and returns false. */
 static bool take_named_size(struct json_obj *o, const struct named_size *sizes, struct transformer *t)
 {
     static const char *const nothing_later[] = {NULL};
@@ -55,8 +55,8 @@ static bool take_named_size(struct json_obj *o, const struct named_size *sizes, 
     return true;
 }
 
-/* Returns the usual hidden width of the mlp. For GPT-2 it is 4 times the width. For Llama it is two thirds
- * of that, rounded up to a multiple of 256, because its mlp has three matrices. */
+/* Returns the usual hidden width of the mlp. For GPT-2 it is 4 times the width. For Llama it is two thirds of
+ * that, because its mlp has three matrices instead of two, rounded up to a multiple of 256. */
 static uint32_t usual_hidden(const struct transformer *t)
 {
     if (t->arch == ARCH_GPT2)
@@ -82,7 +82,8 @@ static void take_shape(struct json_obj *o, struct transformer *t)
     t->hidden = t->hidden ? t->hidden : usual_hidden(t);
 }
 
-/* Takes the keys of a model that are not sizes. `init_std` is init.std of the spec, or 0. */
+/* Takes the keys of a model that do not change the sizes of its layers, such as dropout. `init_std` is
+ * init.std of the spec, or 0 if the spec does not give it. */
 static void take_numbers(struct json_obj *o, float init_std, struct transformer *t)
 {
     double dropout = 0, eps = (double)t->eps, theta = (double)t->rope_theta, std = (double)t->init_std;
@@ -107,7 +108,7 @@ static void take_numbers(struct json_obj *o, float init_std, struct transformer 
         t->act = (enum act)act;
 }
 
-/* Copies the standard deviations of the section `init` into the transformer. */
+/* Copies the standard deviations that the section `init` gives into the transformer `t`. */
 static void apply_init(const struct spec *s, struct transformer *t)
 {
     if (s->init.std > 0)
@@ -116,8 +117,8 @@ static void apply_init(const struct spec *s, struct transformer *t)
     t->embedding_std = s->init.embedding_std;
 }
 
-/* Checks the transformer and builds its chain for `context` tokens. If `context` is 0, the number of
- * positions is used. */
+/* Checks the transformer `t` and builds its chain of layers for samples of `context` tokens. If `context` is
+ * 0, samples have as many tokens as the model has positions. */
 static int build_chain(const struct spec_reader *r, struct transformer *t, const char *path, uint32_t context)
 {
     struct spec *s = r->s;
@@ -196,7 +197,8 @@ int spec_read_hf(const struct spec_reader *r, const struct json *node)
         return o.status;
     r->s->tokens = true;
     if (r->s->from && !r->options->read_folder) {
-        /* The vocabulary is unknown, so every token id is accepted. */
+        /* The folder was not opened, so the size of the vocabulary is unknown, and every token id is
+         * accepted. */
         r->s->vocab = UINT32_MAX;
         return 0;
     }

@@ -1,5 +1,5 @@
-/* Implements transformer.h. It checks the sizes of a transformer and builds its chain of layers, block by
- * block. */
+/* Implements transformer.h: checks the sizes of a transformer and builds its chain of layers, one block after
+ * another. */
 #include "daemon/spec/transformer.h"
 
 #include <assert.h>
@@ -38,8 +38,8 @@ int transformer_check(const struct transformer *t, const char *path, struct err 
     return 0;
 }
 
-/* The arguments of transformer_build after defaults were filled in. The functions that make layers use
- * them. */
+/* The arguments of transformer_build, with defaults filled in. Every function that makes a layer gets a
+ * pointer to this struct. */
 struct transformer_builder {
     const struct transformer *t;
     struct arena *arena;
@@ -47,7 +47,8 @@ struct transformer_builder {
     float proj_std, embedding_std;
 };
 
-/* Returns a layer of `kind`. It sets the fields that are common to all layers with rows of [seq][width]. */
+/* Returns a layer of `kind`, with the fields set that are the same for all layers whose rows are
+ * [seq][width]. */
 static struct layer layer_over(const struct transformer_builder *b, enum layer_kind kind)
 {
     uint32_t n = b->seq * b->t->width;
@@ -87,7 +88,8 @@ static struct layer make_mlp(const struct transformer_builder *b)
     return l;
 }
 
-/* Returns a residual layer that computes x + part(norm(x)). */
+/* Returns a residual layer. It computes x + part(norm(x)), where x is its input and `part` is an attention or
+ * an mlp. */
 static struct layer make_residual(const struct transformer_builder *b, const char *norm_name,
                                   const char *name, struct layer part)
 {
@@ -140,8 +142,8 @@ static struct layer make_head(const struct transformer_builder *b, float smoothi
     return l;
 }
 
-/* Returns the standard deviation of the initial projection weights. GPT-2's default is init_std divided by
- * the square root of the number of residual layers, two per block. */
+/* Returns the standard deviation for the initial weights of attn.proj and mlp.proj. GPT-2's default is
+ * init_std divided by the square root of the number of residual layers, of which each block has two. */
 static float proj_std(const struct transformer *t)
 {
     if (t->proj_std > 0)

@@ -32,8 +32,8 @@ static void raise_locked_memory(void)
     setrlimit(RLIMIT_MEMLOCK, &r);
 }
 
-/* Drops the bounding set of capabilities. Does nothing without CAP_SETPCAP. That is harmless, because
- * PR_SET_NO_NEW_PRIVS is set. */
+/* Drops the bounding set of capabilities. Without CAP_SETPCAP the process cannot drop the set. This is
+ * harmless, because PR_SET_NO_NEW_PRIVS already keeps new programs from gaining capabilities. */
 static void drop_bounding_set(void)
 {
     for (unsigned long c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
@@ -57,8 +57,9 @@ int confine(struct err *err)
     int r = clear_capabilities();
     if (r < 0)
         return err_set(err, r, "cannot give up capabilities: %s", strerror(-r));
-    /* Close the descriptors that the daemon itself inherited. Its own close at exec. Kernels before 5.9
-     * lack this call, which does no harm. */
+    /* Close the descriptors that the daemon inherited and passed on. Descriptors that the daemon opened
+     * itself close at exec. Kernels before 5.9 lack close_range, and then the inherited descriptors stay
+     * open, which does no harm. */
     close_range(STDERR_FILENO + 1, ~0u, 0);
     return 0;
 }

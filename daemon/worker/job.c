@@ -55,8 +55,8 @@ static int fail_damaged(const struct outdir *out, const char *why, struct err *e
         why);
 }
 
-/* Reads the text of resolved.json and the sizes in it. The caller frees *ret. Without such a file, *ret is
- * NULL and the sizes are 0. */
+/* Reads the text of resolved.json, and the micro-batch size and number of replicas in it. The caller frees
+ * *ret. If there is no such file, *ret is NULL and both numbers are 0. */
 static int read_resolved(const struct outdir *out, char **ret, struct spec_sizes *ret_sizes, struct err *err)
 {
     struct err why = {0};
@@ -78,8 +78,8 @@ static int read_resolved(const struct outdir *out, char **ret, struct spec_sizes
     return r;
 }
 
-/* Reports that resolved.json differs from this spec. If the newest checkpoint has this spec, the file is
- * damaged. Otherwise the output belongs to another job. */
+/* Reports that resolved.json differs from this spec. If the newest checkpoint has the same spec as the job,
+ * resolved.json is damaged. Otherwise the output directory belongs to another job. */
 static int fail_other_spec(const struct outdir *out, const struct spec *s, struct err *err)
 {
     char *text = NULL;
@@ -113,15 +113,16 @@ int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *r
     return r;
 }
 
-/* Opens the output directory if it exists. Never creates it, because --check and --plan write nothing. */
+/* Opens the output directory if it exists. Never creates the directory, because --check and --plan must not
+ * write anything. */
 static int open_existing(const struct prepared_job *j, struct outdir *ret)
 {
     *ret = (struct outdir){open(j->output, O_RDONLY | O_DIRECTORY | O_CLOEXEC), j->output};
     return ret->fd;
 }
 
-/* Finds the sizes that "auto" chose in the job's first run. They are in resolved.json, or else in the
- * newest checkpoint. The sizes are 0 if the job never ran. */
+/* Finds the micro-batch size and the number of replicas that "auto" chose in the job's first run. They are in
+ * resolved.json, or else in the newest checkpoint. Both are 0 if the job never ran. */
 static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;
@@ -138,8 +139,8 @@ static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, s
     return r;
 }
 
-/* Stores the sizes of the spec in *ret. For "auto", uses the size of an earlier run, or 0 if there was
- * none. */
+/* Stores the micro-batch size and the number of replicas of the spec in *ret. If one is "auto", takes the
+ * number from an earlier run of the job, or 0 if there was none. */
 static int known_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct spec_sizes earlier = {0};

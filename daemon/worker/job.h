@@ -22,79 +22,91 @@
 
 struct job_planning;
 
-/* Which job to prepare and where it may run. The command line or the daemon's lease sets these values.
- * They override the spec, but never change the results. */
+/* Which job to prepare and where the job may run. The command line or the daemon's lease sets these options.
+ * They override the spec, but never change the results of training. */
 struct job_options {
     const char *spec_path; /* the job file, or "-" for stdin */
-    /* An accepted spec that is used in place of spec_path. NULL to read spec_path. */
+    /* The JSON text of a spec that the daemon has accepted. If it is not NULL, it is used instead of the file
+     * spec_path. */
     const char *spec_text;
-    /* Directory in which relative paths of the spec start. NULL means the current directory. */
+    /* The directory in which relative paths of the spec start. NULL means the current directory. */
     const char *dir;
-    /* The output directory. NULL means the output that the spec names. */
+    /* The path of the output directory. NULL means the output directory that the spec names. */
     const char *output;
     enum backend_choice backend;
-    /* The path or the text of a topology file. NULL to examine this machine. */
+    /* The path of a topology file, or its text. NULL means that the worker looks for devices on this
+     * machine. */
     const char *machine;
-    uint32_t devices;      /* number of devices; 0 means the spec's */
-    uint64_t device_bytes; /* bytes of each device; 0 means the spec's */
-    /* Bytes of host memory that the job may use. 0 means the value of the spec. */
+    uint32_t devices; /* number of devices; 0 means the spec's */
+    /* Bytes that the job may use on each device. 0 means the number in the spec. */
+    uint64_t device_bytes;
+    /* Bytes of host memory that the job may use. 0 means the number in the spec. */
     uint64_t host_bytes;
     int policy; /* enum policy_id; -1 means the spec's */
     int update; /* enum update_place; -1 means the spec's */
     enum plan_objective objective;
-    /* A profile, or "none". NULL means $TUTTI_PROFILE, or the cache of measured times without that
-     * variable. */
+    /* The path of a profile with task durations, or "none" for computed durations. NULL means the value of
+     * $TUTTI_PROFILE. Without that variable, it means the cache of measured times. */
     const char *profile;
-    /* Number of threads that share one operation. 0 means one thread per core. */
+    /* Number of threads that share the work of one operation. 0 means one thread per processor core. */
     uint32_t threads;
-    /* Rate of copies between the host and virtual devices. 0 means as fast as possible. */
+    /* Speed limit in bytes per second for copies between the host and virtual devices. 0 means as fast as
+     * possible. */
     uint64_t link_bytes_per_s;
-    /* Rate of copies between virtual devices. 0 means as fast as possible. */
+    /* Speed limit in bytes per second for copies between two virtual devices. 0 means as fast as possible. */
     uint64_t peer_bytes_per_s;
-    /* Seed of the random delays on every stream. 0 means that there are no delays. */
+    /* Seed of the random delays that tests add to every stream. 0 means that there are no delays. */
     uint64_t delay_seed;
-    /* The daemon has leased the devices to this job, so device_bytes is an upper limit. */
+    /* True if the daemon has leased devices to this job. device_bytes is then the most that the job may use
+     * on each of them. */
     bool leased;
-    /* The backend's numbers of the leased devices. NULL if the job may use any devices. */
+    /* The numbers that the backend gives to the leased devices, such as {0, 2}. NULL if the job may use any
+     * devices. */
     const uint32_t *device_index;
-    /* Bytes that planning may use. 0 means the host memory that the data sets do not need. */
+    /* Most bytes of memory that planning may use. 0 means all host memory that the data sets do not need. */
     uint64_t planning_bytes;
 
-    /* `stop` is called regularly during planning. If it returns true, planning ends with -ECANCELED.
-     * `planning` is called once before planning begins. The planning thread makes these calls. Both may be
-     * NULL. */
+    /* The planning thread calls `stop` regularly. If `stop` returns true, planning ends with -ECANCELED. The
+     * planning thread calls `planning` once, before planning begins. Both functions may be NULL. */
     bool (*stop)(void *ctx);
     void (*planning)(void *ctx, const struct job_planning *p);
     void *ctx;
 };
 
-/* The size of the planning work that is about to start. */
+/* How large the planning work is that is about to start. The daemon shows it to users, because planning may
+ * take long. */
 struct job_planning {
-    /* The micro-batch size. For "auto", the size that is tried first. */
+    /* The number of samples in a micro-batch. If the spec says "auto", this is the number that is tried
+     * first. */
     uint32_t micro_batch;
     uint64_t tasks; /* number of tasks in a step */
-    /* Estimate of the most memory that planning takes. */
+    /* Estimate of the most bytes of memory that planning takes at any time. */
     uint64_t bytes;
 };
 
-/* Two figures that the report compares with the bytes that a step moves. job_compare fills them in. */
+/* Two numbers of bytes that the final report compares with the bytes that a training step really moves.
+ * job_compare fills them in. */
 struct job_comparison {
-    /* The least bytes of state and stash that any plan must move between host and devices. */
+    /* The least number of bytes of state and stash that any plan must move between host and devices in a
+     * training step. */
     uint64_t bound_bytes;
-    /* Whether `lru` is valid. If not, lru_err says why. */
+    /* True if `lru` is valid. If it is false, lru_err says why. */
     bool has_lru;
-    /* The bytes that demand paging (policy `lru`) would move for the same job on the same machine. */
+    /* The bytes that a training step would move with demand paging (policy `lru`), for the same job on the
+     * same machine. */
     struct plan_bytes lru;
     struct err lru_err;
 };
 
-/* The devices that made a job fail, by the backend's numbers. The daemon gives them to no other job. */
+/* The devices that made a job fail. They have the numbers that the backend gives them. The daemon does not
+ * give these devices to other jobs. */
 struct job_blame {
     uint32_t n, index[DEVICE_MAX];
     char why[96]; /* the reason in the backend's words */
 };
 
-/* Where the task durations come from. They help to choose a plan, but never change the results. */
+/* Where the task durations for planning come from. The durations help to choose a plan, but never change the
+ * results of training. */
 enum job_profile {
     JOB_ANALYTIC, /* computed by formulas */
     JOB_FILE,     /* read from the profile that was given */
@@ -103,47 +115,52 @@ enum job_profile {
 };
 extern const char *const job_profile_names[JOB_PROFILE_COUNT]; /* "analytic", "file", "measured" */
 
-/* A job with everything that planning and training need. job_load_spec and job_prepare fill it in.
+/* A job with everything that planning and training need. job_load_spec and job_prepare fill it in, and
  * job_finish frees it. */
 struct prepared_job {
     struct spec *spec;
-    /* The output directory. Points into the spec or the options. */
+    /* The path of the output directory. The string belongs to the spec or to the options. */
     const char *output;
-    /* `val` is NULL if the spec has no validation data. */
+    /* The training data and the validation data. `val` is NULL if the spec has no validation data. */
     struct dataset *train, *val;
     struct graph *graph, *eval_graph; /* one training step; one evaluation batch */
-    /* The devices and the host memory that the plan may use. */
+    /* The devices and the bytes of host memory that the plan may use. */
     struct machine machine;
     const char *backend;      /* "cpu" or "cuda" */
     char backend_reason[832]; /* why this backend was chosen, for messages */
-    /* A topology file describes the machine, so it may be another computer. */
+    /* True if a topology file describes the machine. The plan is then possibly for another computer, and this
+     * computer may not have the devices. */
     bool elsewhere;
-    /* False if the devices are virtual. Virtual devices have no index. */
+    /* True if the devices are real, false if they are virtual. Virtual devices have no entry in
+     * device_index. */
     bool real_devices;
     uint32_t device_index[DEVICE_MAX]; /* real devices: the backend's number of each */
-    /* Measured times of these devices are cached under this name. Empty if the name is not known. */
+    /* The name under which measured times of these devices are stored in the cache. Empty if the name is not
+     * known. */
     char device_kind[96];
-    /* Measured times of the layers. NULL means that times are computed by formulas. */
+    /* Measured durations of the model's layers. NULL means that durations are computed by formulas. */
     struct table *table;
     enum job_profile profile;
-    /* Why this profile was chosen, as a sentence without a full stop. */
+    /* Why this source of task durations was chosen, as a sentence without a full stop. */
     char profile_reason[832];
     struct plan *plan;   /* verified */
     double plan_s;       /* seconds that planning and verifying took */
     uint64_t data_bytes; /* host memory of the data sets */
     uint64_t held_bytes; /* memory of the graphs and the plan */
     uint32_t threads;    /* number of threads per operation */
-    /* This run is the first one that resolves micro_batch "auto". */
+    /* True if no earlier run of this job has chosen a micro-batch size for "auto", so that this run chooses
+     * one. */
     bool resolved_now;
     struct job_comparison comparison; /* set by job_compare */
-    /* The devices at fault after a failure. n is 0 if no device is known to be at fault. */
+    /* After a failure, the devices that caused it. blame.n is 0 if no device is known to be the cause. */
     struct job_blame blame;
-    /* Set if job_prepare returns -ENOSPC: the number of bytes per device that would be enough. */
+    /* If job_prepare returns -ENOSPC, the number of bytes of memory on each device that would be enough.
+     * Otherwise 0. */
     uint64_t least_bytes;
 };
 
-/* Reads and checks the spec, and clears all other members of *ret. Returns -EINVAL if the spec is wrong,
- * or another errno if it cannot be read. Call job_finish even after a failure. */
+/* Reads and checks the job's spec, and clears all other members of *ret. Returns -EINVAL if the spec is
+ * wrong, or another negative errno if it cannot be read. Call job_finish even after a failure. */
 int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct err *err);
 
 /* Opens the data, chooses the machine and the profile, and makes a verified plan. Writes no file. Planning
@@ -157,59 +174,63 @@ int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct 
  * o->stop ended planning. Call job_finish even after a failure. */
 int job_prepare(const struct job_options *o, struct prepared_job *j, struct err *err);
 
-/* Frees everything in *j. Also accepts a struct of zeros. */
+/* Frees everything in *j. A struct of zeros is also allowed. */
 void job_finish(struct prepared_job *j);
 
 #define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
 
-/* Stores the sizes that micro_batch "auto" tries, first to last, and returns their number.
- * s->resolved.replicas must be set. Each size has at most GRAPH_MAX_TASKS tasks. All but the last have at
- * most AUTO_MOST_TASKS together. The last is the smallest and usually needs the least memory. */
+/* Stores the micro-batch sizes that "auto" tries, in this order, and returns their number.
+ * s->resolved.replicas must be set. Each size has at most GRAPH_MAX_TASKS tasks per training step, and all
+ * but the last have at most AUTO_MOST_TASKS together. The last size is the smallest and usually needs the
+ * least memory. */
 uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[JOB_MAX_DIVISORS]);
 
-/* Computes the least memory per device with which the job can be planned. If "auto" may still choose the
- * micro-batch, this is the minimum over all its sizes. */
+/* Computes the fewest bytes per device with which the job can be planned. If "auto" may still choose the
+ * micro-batch size, this is the minimum over all sizes that it may choose. */
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err);
 
 /* ---- parts of job_prepare ---- */
 
-/* Opens the data sets and chooses backend, devices and machine. --time calls this instead of job_prepare. */
+/* Opens the data sets and chooses the backend, the devices and the machine. The verb --time calls this
+ * function instead of job_prepare, because it needs no plan. */
 int job_open(const struct job_options *o, struct prepared_job *j, struct err *err);
 
-/* Chooses the backend, the devices and the machine (job_machine.c). The data sets must be open. */
+/* Chooses the backend, the devices and the machine. The data sets must be open before this call. Defined in
+ * job_machine.c. */
 int job_choose_machine(const struct job_options *o, struct prepared_job *j, struct err *err);
 
-/* Returns the number of processor cores that this process may use. The result is at least 1. */
+/* Returns the number of processor cores that this process is allowed to use, at least 1. */
 uint32_t job_allowed_cores(void);
 
-/* Adds the devices in `blame` to j->blame and to the message in `err`. `blame` numbers devices by their
- * positions in the job's machine. */
+/* Adds the devices in `blame` to j->blame and to the message in `err`. `blame` has positions of devices in
+ * the job's machine, while j->blame has the backend's numbers. */
 void job_blame_devices(struct prepared_job *j, const struct device_blame *blame, struct err *err);
 
-/* Checks that this computer has the job's backend. Returns -ENODEV if not, which can happen with a
- * topology file. */
+/* Checks that this computer has the job's backend. Returns -ENODEV if it does not. This happens if a topology
+ * file describes another computer. */
 int job_check_backend(const struct prepared_job *j, struct err *err);
 
-/* Sets the micro-batch size and the number of replicas in the spec. A 0 in `sizes` stays unresolved.
- * Defined in job_plan.c. */
+/* Sets the micro-batch size and the number of replicas in j->spec. A 0 in `sizes` means that this number is
+ * not resolved yet. Defined in job_plan.c. */
 int job_resolve(struct prepared_job *j, struct spec_sizes sizes, struct err *err);
 
-/* Builds graph, eval_graph and plan (job_plan.c). If `micro_batch` is 0, also chooses the micro-batch
- * size. */
+/* Builds j->graph, j->eval_graph and j->plan. If `micro_batch` is 0, also chooses the micro-batch size.
+ * Defined in job_plan.c. */
 int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch, struct err *err);
 
 /* Destroys graph and eval_graph. */
 void job_drop_graphs(struct prepared_job *j);
 
-/* Chooses the profile after the machine is chosen. Sets the table, and the rates of links that no option
- * has set. Defined in job_profile.c. */
+/* Chooses where task durations come from, after the machine was chosen. Sets j->table, and the link rates
+ * that no option has set. Defined in job_profile.c. */
 int job_choose_profile(const struct job_options *o, struct prepared_job *j, struct err *err);
 
-/* Returns the task durations that were used to choose the plan. The caller destroys the returned profile. */
+/* Returns the durations of all tasks with which the plan was chosen. The caller destroys the returned
+ * profile. */
 struct profile *job_times(const struct prepared_job *j);
 
-/* Reads a profile table (profile/v1) from a file. The caller destroys the table. */
+/* Reads a profile table (schema profile/v1) from the file at `path`. The caller destroys *ret. */
 int job_read_profile(const char *path, struct table **ret, struct err *err);
 
 /* Calls work(arg), which plans, simulates or verifies, in a scope of bounded work (base/bounded.h). The scope
@@ -221,23 +242,23 @@ int job_read_profile(const char *path, struct table **ret, struct err *err);
 int job_bounded(const struct job_options *o, const struct prepared_job *j, int (*work)(void *arg), void *arg,
                 uint64_t *ret_held, struct err *err);
 
-/* Returns the request that job_prepare passes to the planner. */
+/* Returns the arguments for the planner (struct plan_request) that job_prepare uses for this job. */
 struct plan_request job_request(const struct job_options *o, const struct prepared_job *j);
 
-/* Builds the training graph without a decision. Gradients are not clipped, and non-finite steps are not
- * skipped. */
+/* Builds the training graph without the task DECIDE, to find out what that task costs. Gradients are then not
+ * clipped, and updates with non-finite gradients are not skipped. */
 int job_plain_graph(const struct prepared_job *j, struct graph **ret, struct err *err);
 
 /* ---- after training ---- */
 
-/* Fills in j->comparison. Takes at most about a second, because large jobs are not planned again. The
- * update runs where the spec says. "auto" means the device, or the host if the device is too small. */
+/* Fills in j->comparison. This takes at most about a second, because large jobs are left out. The optimizer
+ * update runs where the spec says. "auto" means on the device, or on the host if the device is too small. */
 void job_compare(const struct job_options *o, struct prepared_job *j);
 
 #define JOB_RESOLVED "resolved.json"
 
-/* Sets *ret_there to true if the output has a resolved.json. Returns -EEXIST if it belongs to another
- * spec, and -EBADMSG if it is damaged. */
+/* Sets *ret_there to true if the output directory has a resolved.json. Returns -EEXIST if that file belongs
+ * to another spec, and -EBADMSG if it is damaged. */
 int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *ret_there, struct err *err);
 
 #endif

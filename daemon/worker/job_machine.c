@@ -24,12 +24,13 @@
 #include "daemon/worker/job.h"
 #include "daemon/worker/probe/time_cache.h"
 
-/* The devices and memory that the job asks for. They come from the spec and the options. */
+/* The devices and the memory that the job asks for. The spec gives these numbers, and options override
+ * them. */
 struct wish {
     uint32_t least, most; /* number of devices */
-    /* Bytes of each device. 0 means all memory that can be used. */
+    /* Bytes that the job wants on each device. 0 means all memory that can be used. */
     uint64_t device_bytes;
-    /* The lease allows at most this many bytes of each device. 0 means no limit. */
+    /* The most bytes of each device that the daemon's lease allows. 0 means no limit. */
     uint64_t limit_bytes;
     uint64_t host_bytes; /* 0 means all that can be used */
 };
@@ -69,7 +70,7 @@ static int choose_virtual(const struct wish *w, const struct topology *t, struct
 
 /* ---- real devices ---- */
 
-/* Some devices of the topology. Each is given by its position in the topology. */
+/* A selection of the devices of a topology. at[i] is the position of a selected device in the topology. */
 struct picks {
     uint32_t n, at[DEVICE_MAX];
 };
@@ -96,8 +97,8 @@ void job_blame_devices(struct prepared_job *j, const struct device_blame *blame,
     strbuf_finish(&b);
 }
 
-/* Collects the devices of the lease, or all devices if there is no lease. Returns -ENODEV and fills in
- * *blame if a leased device is missing. */
+/* Collects the devices of the daemon's lease, or all devices of the topology if there is no lease. If a
+ * leased device is missing, stores it in *blame and returns -ENODEV. */
 static int find_candidates(const struct job_options *o, const struct topology *t, struct picks *ret,
                            struct job_blame *blame, struct err *err)
 {
@@ -121,8 +122,8 @@ static int find_candidates(const struct job_options *o, const struct topology *t
                : err_set(err, -ENODEV, "device %u, which the job was given, is not there", blame->index[0]);
 }
 
-/* Moves the `n` devices with the most free memory to the front. They keep the order of the topology. With
- * equal memory, the first devices are taken. */
+/* Moves the `n` devices with the most free memory to the front of `p`. These `n` devices stay in the order of
+ * the topology. If two have equal memory, the earlier one wins. */
 static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -145,7 +146,8 @@ static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
             }
 }
 
-/* Appends "device 0 (NVIDIA A100) has 3.20 GiB of 40.00 GiB free, ..." for every picked device. */
+/* Appends a text such as "device 0 (NVIDIA A100) has 3.20 GiB of 40.00 GiB free, ..." for every selected
+ * device. */
 static void say_free(const struct topology *t, const struct picks *p, struct strbuf *b)
 {
     for (uint32_t i = 0; i < p->n; i++) {
@@ -159,8 +161,8 @@ static void say_free(const struct topology *t, const struct picks *p, struct str
     }
 }
 
-/* Reports that a device has too little free memory. For a leased device this is -EBUSY. The daemon then
- * probes the device again, and the job waits. */
+/* Reports that a device has too little free memory. For a leased device the error is -EBUSY, which makes the
+ * daemon probe the device again while the job waits. */
 static int refuse_memory(const struct wish *w, const struct topology *t, const struct picks *p, uint32_t n,
                          bool leased, struct err *err)
 {
@@ -202,7 +204,8 @@ static int choose_real(const struct job_options *o, const struct wish *w, const 
         return refuse_number(w, t, &p, o, err);
     m->n_devices = w->most < p.n ? w->most : p.n;
     prefer_free(t, &p, m->n_devices);
-    /* The name of the first device is used for all devices. */
+    /* device_kind has space for one name only, so the name of the first device stands for all devices of the
+     * job. */
     snprintf(j->device_kind, sizeof j->device_kind, "%s", t->devices[p.at[0]].name);
     for (uint32_t i = 0; i < m->n_devices; i++) {
         const struct device_info *d = &t->devices[p.at[i]];
@@ -249,8 +252,8 @@ static int choose_devices(const struct job_options *o, const struct discovery *d
     return r;
 }
 
-/* Returns the devices to probe as a bit set. Only leased devices are probed, because others may belong to
- * other jobs. */
+/* Returns the devices to probe as a bit set, in which bit i stands for device i. Only leased devices are
+ * probed, because other devices may belong to other jobs. */
 static uint64_t leased_devices(const struct job_options *o)
 {
     uint64_t asked = 0;
@@ -267,7 +270,8 @@ uint32_t job_allowed_cores(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
         return (uint32_t)CPU_COUNT(&set);
-    /* sched_getaffinity fails if the computer has more cores than fit into a cpu_set_t. */
+    /* sched_getaffinity fails if the computer has more cores than fit into a cpu_set_t. Then the number of
+     * all online cores is used instead. */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return cores > 0 ? (uint32_t)cores : 1;
 }

@@ -24,26 +24,31 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/verify/verify.h"
 
-/* More rows than this do not make a GEMM on a cpu device faster. */
+/* Number of rows above which a GEMM on a cpu device does not become faster. */
 #define AUTO_ROWS       128
 #define AUTO_LEAST_ROWS 16 /* a GEMM with fewer rows is slow */
-/* Most tasks per step for sizes below AUTO_LEAST_ROWS. */
+/* Micro-batch sizes below AUTO_LEAST_ROWS are tried only if a training step then has at most this many
+ * tasks. */
 #define AUTO_TASKS (1u << 16)
 #define AUTO_TRIES 4 /* number of sizes that are compared */
-/* A smaller size must be faster by at least 1/50 to be chosen. */
+/* A smaller micro-batch size is chosen only if it makes a training step faster by at least 1/50, which is 2
+ * percent. */
 #define AUTO_WORTH 50
-/* A size counts as equally fast if it is slower by at most 1/200. */
+/* Two micro-batch sizes count as equally fast if one is slower by at most 1/200, which is half a percent. */
 #define AUTO_AS_FAST 200
-/* Below this number of tokens, GEMMs are so slow that moving fewer bytes does not pay off. */
+/* With fewer tokens than this in a micro-batch, GEMMs are so slow that moving fewer bytes does not pay
+ * off. */
 #define AUTO_FEW_TOKENS 512
 #define MAX_DIVISORS    JOB_MAX_DIVISORS
-/* job_compare skips jobs with more tasks per step, because planning them takes longer than a second. */
+/* Most tasks per training step in a job that job_compare plans again. Planning a larger job would take longer
+ * than a second. */
 #define COMPARE_TASKS  (1u << 14)
 #define COMPARE_LAYERS (1u << 10) /* most layers that job_compare plans */
 
 /* ---- graphs ---- */
 
-/* Returns the configuration for building a graph. The number of replicas must be resolved. */
+/* Returns the configuration for building a graph with this micro-batch size. The number of replicas must be
+ * resolved. */
 static struct graph_config config_of(const struct spec *s, uint32_t micro_batch, bool training)
 {
     return (struct graph_config){
@@ -110,7 +115,7 @@ static int compare_u32(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Stores the divisors of `of` in ascending order and returns their number. */
+/* Stores the divisors of the number `of` in ascending order and returns how many there are. */
 static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t n = 0;
@@ -125,8 +130,8 @@ static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
     return n;
 }
 
-/* Returns the bytes of host memory that planning may use. This is what the data leave free, but at least
- * PLANNING_FREE_BYTES. */
+/* Returns the bytes of host memory that planning may use: the memory that the data sets do not need, but at
+ * least PLANNING_FREE_BYTES. */
 static uint64_t left_for_planning(const struct prepared_job *j)
 {
     uint64_t has = j->machine.host_bytes, left = has > j->data_bytes ? has - j->data_bytes : 0;
@@ -145,14 +150,16 @@ static int measure_planning(const struct job_options *o, const struct prepared_j
     return r;
 }
 
-/* Returns whether planning with micro-batches of `rows` rows stays within the memory limit. */
+/* Returns whether planning with micro-batches of `rows` samples stays within the limit on memory for
+ * planning. */
 static bool may_plan(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     struct job_planning p;
     return measure_planning(o, j, rows, &p, NULL) == 0 && p.bytes <= left_for_planning(j);
 }
 
-/* Returns the smallest micro-batch size above `rows` that may be planned, or 0 if there is none. */
+/* Returns the smallest micro-batch size above `rows` with which planning stays within its memory limit, or 0
+ * if there is none. */
 static uint32_t larger_rows(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
 {
     uint32_t divisors[MAX_DIVISORS];
@@ -189,8 +196,8 @@ static int refuse_planning(const struct job_options *o, const struct prepared_jo
         advice, (unsigned long long)(p->bytes + j->data_bytes));
 }
 
-/* Returns -ENOSPC if planning with this size would need too much host memory. Otherwise reserves memory
- * for the graphs and the plan, so that tensors cannot take it. */
+/* Returns -ENOSPC if planning with micro-batches of `rows` samples would need too much host memory. Otherwise
+ * reserves host memory for the graphs and the plan, so that the plan does not give it to tensors. */
 static int admit_planning(const struct job_options *o, struct prepared_job *j, uint32_t rows, struct err *err)
 {
     struct job_planning p = {0};
@@ -234,8 +241,8 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
 
 /* ---- planning with one size ---- */
 
-/* Plans with this micro-batch size: resolves the spec, builds the graphs and makes a plan. `most_work` and
- * `used_work` go to struct plan_request. */
+/* Plans the job with the given micro-batch size: resolves the spec, builds the graphs and makes a plan.
+ * `most_work` and `used_work` are passed on in struct plan_request. */
 static int plan_with(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch,
                      uint64_t most_work, uint64_t *used_work, struct err *err)
 {
@@ -262,9 +269,9 @@ static uint64_t tasks_of(const struct spec *s, uint32_t rows)
     return 2ull * s->model.n_layers * (s->train.global_batch / rows);
 }
 
-/* Stores the sizes that "auto" may choose, the most promising first, and returns their number. Divisors
- * from AUTO_ROWS down to AUTO_LEAST_ROWS come first, then larger ones. Smaller ones come last, because
- * they are slow, and only with at most AUTO_TASKS tasks. */
+/* Stores the micro-batch sizes that "auto" may choose, the most promising first, and returns their number.
+ * Divisors from AUTO_ROWS down to AUTO_LEAST_ROWS come first, then larger ones. Smaller ones come last,
+ * because they are slow, and only with at most AUTO_TASKS tasks. */
 static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t divisors[MAX_DIVISORS], n_ret = 0;
@@ -284,12 +291,14 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* Limits on the work of trying all sizes of "auto". They are counts and not times. The chosen size changes
- * the bits of the result, so it must not depend on the computer's speed. */
-/* Number of tasks of all sizes together. The smallest size does not count. */
+/* The two limits below bound the work of trying all micro-batch sizes for "auto". They are counts and not
+ * times, because the chosen size changes the bits of the result and must not depend on the speed of the
+ * computer. */
+/* Most tasks that all tried micro-batch sizes may have together. The smallest size is always tried and does
+ * not count. */
 #define AUTO_MOST_TASKS (1u << 18)
-/* Limit on the instructions that are built for all sizes together. When it is used up, each remaining size
- * gets only one quick attempt. */
+/* Most instructions that may be built for all tried micro-batch sizes together. When they are used up, each
+ * remaining size gets only one quick planning attempt. */
 #define AUTO_MOST_WORK (2ull * PLAN_WORK)
 
 static bool contains(const uint32_t *list, uint32_t n, uint32_t value)
@@ -322,14 +331,15 @@ uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* Returns plan_request.most_work for the next size. It is 0, the default, until earlier sizes have used
- * AUTO_MOST_WORK. Then it is 1, as little work as possible. */
+/* Returns plan_request.most_work for the next micro-batch size, if earlier sizes have used `used`. The result
+ * is 0, the default limit, until `used` exceeds AUTO_MOST_WORK. After that it is 1, as little work as
+ * possible. */
 static uint64_t work_left(uint64_t used)
 {
     return used > AUTO_MOST_WORK ? 1 : 0;
 }
 
-/* Predicts the time of one step of j->plan, in nanoseconds. */
+/* Predicts how long one training step with j->plan takes, in nanoseconds. */
 static uint64_t predict_ns(const struct job_options *o, const struct prepared_job *j)
 {
     struct plan_request request = job_request(o, j);
@@ -346,10 +356,10 @@ static uint64_t rows_of_products(const struct spec *s, uint32_t rows)
     return (uint64_t)rows * (s->seq > 0 ? s->seq : 1);
 }
 
-/* A micro-batch size that fits, and the figures of its plan. */
+/* A micro-batch size with which the job fits, and the predicted figures of its plan. */
 struct choice {
     uint32_t rows;
-    /* Time of one step, and the number of bytes that the step moves to and from the host. */
+    /* Time of one training step, and the number of bytes that the step moves to and from the host. */
     uint64_t ns, bytes;
 };
 
@@ -360,8 +370,8 @@ static struct choice choice_of(const struct job_options *o, const struct prepare
     return (struct choice){rows, predict_ns(o, j), b.in + b.out};
 }
 
-/* Returns whether the smaller size `a` is better than `than`. It must be clearly faster, or as fast with a
- * third fewer bytes moved. */
+/* Returns whether the smaller micro-batch size `a` is better than `than`. It must be clearly faster, or as
+ * fast while moving a third fewer bytes. */
 static bool is_better(const struct spec *s, const struct choice *a, const struct choice *than)
 {
     if (a->ns < than->ns - than->ns / AUTO_WORTH)
@@ -370,9 +380,9 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
            a->bytes < than->bytes / 3 * 2;
 }
 
-/* Chooses the micro-batch size: the first that fits, or a better one after it. Later sizes with fewer than
- * AUTO_ROWS rows per GEMM are too slow and not tried. If no size fits, returns -ENOSPC and the size that
- * needs the least memory. */
+/* Chooses the micro-batch size. The first size that fits wins, unless a later size is better. After the first
+ * fit, sizes below AUTO_ROWS rows per GEMM are not tried, because they are slow. If no size fits, returns
+ * -ENOSPC and stores the size that needs the least memory. */
 static int choose_rows(const struct job_options *o, struct prepared_job *j, uint32_t *ret, uint64_t *ret_work,
                        struct err *err)
 {
@@ -385,7 +395,8 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, uint
     for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
         if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
             break;
-        /* plan_with leaves this at 0 if only the host memory is too small. */
+        /* If only the host memory is too small, plan_with does not set least_bytes. The 0 then says that more
+         * device memory does not help. */
         j->least_bytes = 0;
         int r = plan_with(o, j, rows[i], work_left(*ret_work), ret_work, err);
         if (r == 0) {
@@ -410,8 +421,8 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, uint
     return fit > 0 ? 0 : -ENOSPC;
 }
 
-/* Chooses the micro-batch size and plans with it. The choice ignores measured times, because it changes
- * the bits of the result. */
+/* Chooses the micro-batch size and plans with it. The choice ignores measured times, because they differ
+ * between computers, and the micro-batch size changes the bits of the result. */
 static int plan_auto(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     struct table *measured = j->table;
@@ -420,7 +431,7 @@ static int plan_auto(const struct job_options *o, struct prepared_job *j, struct
     j->table = NULL;
     int r = choose_rows(o, j, &rows, &work, err);
     j->table = measured;
-    /* Plan once more to get the error message of the best size. */
+    /* No size fits. Plan once more with the size that comes closest, to get its error message. */
     if (r == -ENOSPC)
         return plan_with(o, j, rows, work_left(work), NULL, err);
     return r == 0 ? plan_with(o, j, rows, 0, NULL, err) : r;
@@ -428,7 +439,8 @@ static int plan_auto(const struct job_options *o, struct prepared_job *j, struct
 
 /* ---- planning and verifying ---- */
 
-/* Arguments of a function that runs in a scope of bounded work. */
+/* Arguments of plan_and_verify and similar functions, which run in a scope of bounded work and take one
+ * pointer. */
 struct planning {
     const struct job_options *o;
     struct prepared_job *j;
@@ -461,7 +473,8 @@ static void announce(const struct job_options *o, const struct prepared_job *j, 
 int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch, struct err *err)
 {
     struct planning p = {.o = o, .j = j, .micro_batch = micro_batch, .err = err};
-    /* plan_auto sets j->table to NULL for a while. */
+    /* Keep the table here, because plan_auto sets j->table to NULL for a while and may be stopped before it
+     * restores the table. */
     struct table *table = j->table;
     announce(o, j, micro_batch);
     int r = job_bounded(o, j, plan_and_verify, &p, &j->held_bytes, err);
@@ -497,8 +510,8 @@ static int find_least_capacity(void *arg)
     uint64_t least = UINT64_MAX;
     if (!j->resolved_now)
         rows[0] = j->spec->resolved.micro_batch;
-    /* Try every size, because fewer rows do not always need less memory. A whole batch at once needs no
-     * space for the next micro-batch. */
+    /* Try every micro-batch size, because fewer samples do not always need less memory. For example, a whole
+     * batch at once needs no space for the next micro-batch. */
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes;
         if (j->resolved_now && !may_plan(p->o, j, rows[i]))
@@ -515,7 +528,7 @@ static int find_least_capacity(void *arg)
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err)
 {
-    /* This copy exists only because struct planning needs a non-const job. */
+    /* struct planning needs a job that is not const, so find_least_capacity gets a copy of the job. */
     struct prepared_job borrowed = *j;
     struct planning p = {.o = o, .j = &borrowed, .err = err};
     int r = job_bounded(o, j, find_least_capacity, &p, NULL, err);
@@ -557,7 +570,7 @@ static int compare(void *arg)
 
 void job_compare(const struct job_options *o, struct prepared_job *j)
 {
-    /* `stop` is not used here, because even a stopped job gets a complete report. */
+    /* Planning for the comparison ignores `stop`, because even a stopped job gets a complete report. */
     struct job_options no_stop = *o;
     struct planning p = {.o = &no_stop, .j = j};
     no_stop.stop = NULL;

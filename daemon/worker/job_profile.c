@@ -34,7 +34,8 @@ int job_read_profile(const char *path, struct table **ret, struct err *err)
         return err_set_at(err, r, path, "the profile cannot be read: %s", strerror(-r));
     r = table_parse(text, bytes, path, ret, err);
     free(text);
-    /* If err->path is a place inside the file, add the file's name to the message. */
+    /* err->path may be a place inside the file, such as a JSON path. Replace it by the file's name, and put
+     * the place into the message. */
     if (r < 0 && strncmp(err->path, path, strlen(path)) != 0) {
         struct err inside = *err;
         err_set_at(err, r, path, "%s%s%s", inside.path, inside.path[0] != '\0' ? ": " : "", inside.msg);
@@ -42,7 +43,8 @@ int job_read_profile(const char *path, struct table **ret, struct err *err)
     return r;
 }
 
-/* Checks that the profile belongs to this model. The times of another model would be meaningless. */
+/* Checks that the profile table was measured for this model, because the times of another model would be
+ * meaningless. */
 static int check_file(const struct prepared_job *j, const char *path, struct err *err)
 {
     const struct model *m = &j->spec->model;
@@ -109,7 +111,7 @@ static uint64_t slower(uint64_t pace, uint64_t measured)
     return pace > 0 && pace < measured ? pace : measured;
 }
 
-/* Takes the rates of links between virtual devices from the profile. An option can only make a link
+/* Takes the rates of links between virtual devices from the profile table. An option can only make a link
  * slower. Real devices and topology files have their own rates. */
 static void use_links(const struct job_options *o, struct prepared_job *j)
 {
@@ -124,8 +126,9 @@ static void use_links(const struct job_options *o, struct prepared_job *j)
         j->machine.peer_bytes_per_s = slower(o->peer_bytes_per_s, t->peer_bytes_per_s);
 }
 
-/* Tells the simulator the number of cores. Virtual devices, host updates and copies share them, but each
- * task was measured alone. Analytic times use no cores, so that plans are the same on every computer. */
+/* Tells the simulator the number of processor cores. Virtual devices, host updates and copies share them, but
+ * each task was measured alone. Computed durations do not depend on cores, so that they give the same plan on
+ * every computer. */
 static void use_cores(struct prepared_job *j)
 {
     if (j->elsewhere || j->real_devices)

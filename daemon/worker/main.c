@@ -1,5 +1,5 @@
-/* tutti-worker: runs one verb, such as --run JOB.json, in the foreground. It parses the command line,
- * stores the options and calls the verb. verbs.h describes the tables of verbs and options.
+/* The program tutti-worker. It runs one verb, such as --run JOB.json, in the foreground: it parses the
+ * command line, stores the options and calls the verb. verbs.h describes the tables of verbs and options.
  */
 #include <assert.h>
 #include <errno.h>
@@ -18,7 +18,8 @@
 
 /* ---- the options of all verbs ---- */
 
-/* All options of all verbs, in the form of base/opts.h. Each name occurs only once. */
+/* The options of all verbs in one list, in the form that base/opts.h needs. An option that several verbs take
+ * is listed only once. */
 struct known_options {
     struct opt list[OPTS_MAX + 1];
     int n;
@@ -53,7 +54,7 @@ static void collect_known(struct known_options *k)
     add_known(k, "version", NULL);
 }
 
-/* Splits the command line into options and their values. */
+/* Splits the command line into options and their values, without interpreting the values. */
 static int split(const struct known_options *k, int argc, char **argv, struct args *ret, struct err *err)
 {
     int r = opts_parse(k->list, NULL, argc, argv, false, ret, err);
@@ -81,7 +82,8 @@ static int refuse_two_verbs(const struct worker_verb *a, const struct worker_ver
     return -EINVAL;
 }
 
-/* Finds the verb on the command line. *ret is NULL if there is none. Returns -EINVAL if there are several. */
+/* Finds the verb on the command line, such as --run. *ret is NULL if there is no verb. Returns -EINVAL if
+ * there are several verbs. */
 static int find_verb(const struct args *a, const struct worker_verb **ret, struct err *err)
 {
     *ret = NULL;
@@ -109,7 +111,8 @@ static int store_options(const struct args *a, const struct worker_verb *v, stru
             continue;
         r = row != NULL ? options_store(row, a->given[i], o, err) : verb_refuse_option(v, name, err);
     }
-    /* A topology file names its own backend. Without a topology file, $TUTTI_BACKEND sets the default. */
+    /* A topology file says itself which backend to use. Without a topology file and without --backend,
+     * $TUTTI_BACKEND sets the backend. */
     if (r == 0 && !opts_has(a, "backend") && o->job.machine == NULL)
         r = discover_default(&o->job.backend, err);
     return r == 0 ? verb_check_options(v, o, is_given, a, err) : r;
@@ -117,8 +120,8 @@ static int store_options(const struct args *a, const struct worker_verb *v, stru
 
 /* ---- the program ---- */
 
-/* Opens the descriptors 0, 1 and 2 if they are closed. Otherwise a file of the job could get such a
- * number, and messages would go into it. */
+/* Opens the file descriptors 0, 1 and 2 if they are closed. Otherwise a file of the job could get one of
+ * these numbers, and messages would be written into that file. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -129,7 +132,7 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* Looks for --json before the command line is parsed, so that parse errors can be printed as JSON too. */
+/* Looks for --json before the command line is parsed, so that even a parse error can be printed as JSON. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -152,7 +155,8 @@ static int print_help(void)
     return print_buffer(&b);
 }
 
-/* Reports that no verb was given. People get the whole help, programs a short JSON message. */
+/* Reports that the command line has no verb. People get the whole help text. With --json, programs get a
+ * short message. */
 static int report_no_verb(const struct verb_options *o)
 {
     struct err err = {0};
@@ -181,7 +185,8 @@ int main(int argc, char **argv)
     log_init(LOG_INFO, getenv("JOURNAL_STREAM") != NULL);
     collect_known(&known);
     int r = split(&known, argc > 0 ? argc - 1 : 0, argv + 1, &args, &err);
-    /* --help is handled first, even if a mistake follows it on the command line. */
+    /* --help is handled before the other options, so that it works even if the command line has a mistake
+     * after it. */
     if (opts_has(&args, "help"))
         return print_help();
     if (opts_has(&args, "version"))

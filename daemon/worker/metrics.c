@@ -34,7 +34,8 @@ struct metrics {
 
 /* ------------------------------------------------------------------------------------------ cutting back */
 
-/* Returns whether a line must be kept. It must be complete JSON and not newer than the checkpoint. */
+/* Returns whether a line of metrics.jsonl must be kept. It must be complete JSON, and its step must not be
+ * after the checkpoint from which the job resumes. */
 static bool line_stays(const char *line, size_t n, uint64_t resume_step)
 {
     struct json *doc;
@@ -48,8 +49,8 @@ static bool line_stays(const char *line, size_t n, uint64_t resume_step)
     return r == 0 && step <= resume_step;
 }
 
-/* Copies the lines to keep from `from` to `to`. *ret_dropped is the number of other lines. If `to` is
- * NULL, only counts. */
+/* Copies the lines to keep from `from` to `to`. *ret_dropped is the number of lines that were not copied. If
+ * `to` is NULL, the function only counts those lines. */
 static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_dropped)
 {
     uint64_t dropped = 0;
@@ -72,7 +73,7 @@ static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_drop
     return r;
 }
 
-/* Writes the lines to keep to a new temporary file and syncs the file. */
+/* Writes those lines of metrics.jsonl that must be kept to a new temporary file, and syncs that file. */
 static int write_rest(int dirfd, FILE *from, uint64_t resume_step)
 {
     uint64_t dropped;
@@ -172,7 +173,8 @@ int metrics_sync(struct metrics *m, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ lines */
 
-/* Appends the whole line or nothing. If only a part was written, removes that part again. */
+/* Appends the whole line or nothing. If write(2) writes only a part of the line, the function removes that
+ * part again. */
 static int append(struct metrics *m, const struct strbuf *b, struct err *err)
 {
     struct stat st;

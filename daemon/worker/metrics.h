@@ -22,30 +22,31 @@ struct metrics;
 struct metrics_step {
     uint64_t step; /* number of steps done, including this */
     double loss, lr;
-    /* Norm of the gradient. If it is NaN, the line has no such key. */
+    /* Norm of the gradient. If it is NaN, the line gets no key "grad_norm". */
     double grad_norm;
     double samples_per_s;
     uint64_t in_bytes, out_bytes, peer_bytes; /* number of bytes that the step moved */
-    /* Average number of seconds that a device waited. NaN if this is not known. */
+    /* Average number of seconds that a device waited in this training step. NaN if the time is not known. */
     double stall_s;
-    /* The update was skipped because a gradient was not finite. */
+    /* True if the update of this training step was skipped because a gradient was not finite. */
     bool skipped;
 };
 
-/* Opens metrics.jsonl for appending. `resume_step` is 0 for a fresh run. Lines after that step and an
- * incomplete last line are removed first. */
+/* Opens metrics.jsonl for appending. `resume_step` is the step of the checkpoint, or 0 for a fresh run. Lines
+ * of later steps and an incomplete last line are removed first. */
 int metrics_open(const struct outdir *out, uint64_t resume_step, struct metrics **ret, struct err *err);
 /* Closes the file. `m` may be NULL. */
 void metrics_close(struct metrics *m);
 
-/* Appends the line of one step with a single write(2). A line that is cut short is removed again. Loss, lr
- * and grad_norm are exact, so that runs can be compared. Figures that are not finite become null. */
+/* Appends the line of one training step with a single write(2). A line that is cut short is removed again.
+ * Loss, lr and grad_norm are printed exactly, so that two runs can be compared. Figures that are not finite
+ * become null. */
 int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err);
-/* Appends the line of one evaluation. The perplexity is omitted if it is NaN. */
+/* Appends the line of one evaluation. If `perplexity` is NaN, the line has no perplexity. */
 int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity,
                  struct err *err);
 
-/* Makes the lines written so far durable with fdatasync(2). */
+/* Makes all lines written so far durable on disk, with fdatasync(2). */
 int metrics_sync(struct metrics *m, struct err *err);
 
 #endif

@@ -17,8 +17,8 @@
 
 /* ---- the tables ---- */
 
-/* Reads the name of a policy, but refuses "all". --plan and --plan-profile accept "all" with their own
- * --policy. */
+/* Reads the name of a policy for verbs that plan with one policy, so "all" is refused. --plan and
+ * --plan-profile have their own option --policy, which accepts "all". */
 static int parse_policy(const char *text, struct verb_options *o, struct err *err)
 {
     static const struct worker_option policy = {"policy", "NAME", .kind = OPTION_NAME,

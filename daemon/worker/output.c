@@ -49,7 +49,7 @@ static int fail_busy(const char *path, struct err *err)
     return err_set_at(err, -EBUSY, path, "another worker is writing to this output; wait for it or stop it");
 }
 
-/* Returns -EBUSY if the output exists and another worker has locked it. */
+/* Returns -EBUSY if the output directory exists and another worker has locked it. */
 static int check_lock(const char *path, int dir, struct err *err)
 {
     int lock = openat(dir, LOCK_FILE, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK),
@@ -86,10 +86,10 @@ static int check_directory(const char *path, struct err *err)
     return r;
 }
 
-/* ---- an output that must be created ---- */
+/* ---- an output directory that does not exist yet ---- */
 
-/* Shortens a path to its parent. "a/b" becomes "a", "/a" becomes "/", and "a" becomes ".". Returns false
- * if there is none. */
+/* Shortens a path to the path of its parent directory: "a/b" becomes "a", "/a" becomes "/", and "a" becomes
+ * ".". Returns false if the path has no parent. */
 static bool cut_to_parent(char *path)
 {
     size_t n = strlen(path);
@@ -118,7 +118,8 @@ static int fail_link(const char *path, const char *link, struct err *err)
                       strcmp(path, link) == 0 ? "" : link, strcmp(path, link) == 0 ? "" : " ", target);
 }
 
-/* Finds the nearest existing parent of `path`. Checks that new directories can be created in it. */
+/* Finds the nearest directory above `path` that exists, and checks that new directories can be created in
+ * it. */
 static int check_parents(const char *path, struct err *err)
 {
     char above[PATH_MAX];

@@ -1,4 +1,5 @@
-/* Implements plan_print.h: prints one plan as a page or JSON object, and several as a table or array. */
+/* Implements plan_print.h: prints one plan as a page of text or as a JSON object, and several plans as a
+ * table or as a JSON array. */
 #include "daemon/worker/plan_print.h"
 
 #include <errno.h>
@@ -62,7 +63,8 @@ static int write_files(const struct verb_options *o, const struct printed_plan *
 
 /* ---- one plan ---- */
 
-/* Appends the plan as a JSON object, without the closing brace, so that more members can follow. */
+/* Appends the plan as a JSON object. `members` has further JSON members for this object, each with a comma
+ * before it. */
 static void add_json(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     plan_summary_json(p->plan, p->sim, p->plan_s, b);
@@ -100,8 +102,8 @@ static bool is_auto(const struct printed_plan *p)
     return p->plan != NULL && strcmp(p->policy, p->plan->policy) != 0;
 }
 
-/* Appends one element of the JSON array. "policy" is the policy that was asked for. "chosen" is the policy
- * that `auto` selected. */
+/* Appends one plan as an element of the JSON array. "policy" is the policy that was asked for. If that was
+ * `auto`, "chosen" is the policy that `auto` selected. */
 static void add_json_entry(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
     if (p->plan == NULL) {
@@ -121,7 +123,7 @@ static void add_json_entry(struct strbuf *b, const struct printed_plan *p, const
     strbuf_finish(&one);
 }
 
-/* Appends a size with three digits, such as "1.62 GiB" or "336 MiB". */
+/* Appends a number of bytes with three digits, such as "1.62 GiB" or "336 MiB". */
 static void add_size_cell(struct strbuf *b, uint64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -146,8 +148,8 @@ static void add_time_cell(struct strbuf *b, uint64_t ns)
     strbuf_addf(b, " %9s", text);
 }
 
-/* Appends the column "bound": the bytes of state and stash that move, divided by the least possible
- * number. */
+/* Appends the column "bound": the bytes of state and stash that the plan moves, divided by the least number
+ * that any plan must move. */
 static void add_bound(struct strbuf *b, const struct plan_figures *f)
 {
     double times = f->bound_bytes > 0 ? (double)f->moved_bytes / (double)f->bound_bytes : 0;
@@ -159,7 +161,8 @@ static void add_bound(struct strbuf *b, const struct plan_figures *f)
         strbuf_addf(b, " %5.*fx", times < 99.995 ? 2 : 1, times);
 }
 
-/* Appends why there is no plan, in one short line. --json and --policy NAME print the full message. */
+/* Appends one short line that says why there is no plan. The full message is printed with --json or with
+ * --policy NAME. */
 static void add_reason(struct strbuf *b, const struct printed_plan *p)
 {
     if (p->least_bytes == 0) {
@@ -171,7 +174,8 @@ static void add_reason(struct strbuf *b, const struct printed_plan *p)
     strbuf_add(b, " of each device\n");
 }
 
-/* Appends the form and the first layer's micro-batch size. "4.." means that other layers have other sizes. */
+/* Appends the form of the plan and the micro-batch size of the first layer. "4.." means that the first layer
+ * has 4 and that other layers have other sizes. */
 static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
 {
     bool differ = false;
@@ -202,7 +206,7 @@ static void add_row(struct strbuf *b, const struct printed_plan *p)
     strbuf_addf(b, " %5.1f%%\n", 100 * (double)f.peak_bytes / (double)f.capacity_bytes);
 }
 
-/* Appends the table of all plans. The table is 80 columns wide. */
+/* Appends the table that compares all plans. The table is 80 columns wide, so that it fits a terminal. */
 static void add_table(struct strbuf *b, const struct printed_plan *list, uint32_t n)
 {
     strbuf_addf(b, "%-10s %-6s %4s %9s %6s %8s %8s %8s %6s %6s\n", "policy", "form", "rows", "iteration",

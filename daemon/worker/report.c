@@ -1,4 +1,5 @@
-/* Implements report.h: prints errors, checks, progress and the final report, as text or JSON. */
+/* Implements report.h: prints errors, the results of checks, progress and the final report, as text or as
+ * JSON. */
 #include "daemon/worker/report.h"
 
 #include <errno.h>
@@ -15,9 +16,9 @@
 #include "scheduler/predict/bound.h"
 #include "scheduler/predict/simulate.h"
 
-/* Shortest time between two lines about steps on a terminal. */
+/* Shortest time between two progress lines on a terminal, in nanoseconds. */
 #define PROGRESS_EVERY_NS 200000000ull
-/* Shortest time between two lines about steps in a file or a pipe. */
+/* Shortest time between two progress lines in a file or a pipe, in nanoseconds. */
 #define LOG_EVERY_NS 2000000000ull
 
 int print_buffer(struct strbuf *b)
@@ -102,8 +103,8 @@ static uint64_t state_bytes(const struct prepared_job *j)
     return n;
 }
 
-/* Returns the memory that training needs if nothing ever moves: the state, all inputs, and all results of
- * forward passes. */
+/* Returns the bytes of memory that training would need if nothing ever moved between host and device: the
+ * state, the inputs of all layers, and what all forward passes save or use as workspace. */
 static uint64_t everything_bytes(const struct prepared_job *j)
 {
     uint64_t n = state_bytes(j);
@@ -113,8 +114,8 @@ static uint64_t everything_bytes(const struct prepared_job *j)
     return n;
 }
 
-/* Appends the absolute path as a JSON string. A leading "./" is removed, so that "runs/x" and "./runs/x"
- * are equal. */
+/* Appends the absolute form of `path` as a JSON string. A leading "./" is removed first, so that "runs/x" and
+ * "./runs/x" give the same string. */
 static void add_absolute(struct strbuf *b, const char *path)
 {
     char full[2 * PATH_MAX] = "";
@@ -126,7 +127,7 @@ static void add_absolute(struct strbuf *b, const char *path)
     strbuf_add_json(b, full);
 }
 
-/* Appends " (2561000 tokens in 2 files)" if the data are files of tokens. */
+/* Appends a text such as " (2561000 tokens in 2 files)" if the data set consists of token files. */
 static void add_tokens(const struct dataset *d, struct strbuf *b)
 {
     if (d->n_files > 0)
@@ -393,7 +394,8 @@ static void add_bytes_row(struct strbuf *b, const char *name, const struct plan_
     strbuf_add_bytes(b, bytes->peer);
 }
 
-/* Appends the bytes that a step moves, the least possible number, and the number for demand paging. */
+/* Appends three numbers of bytes: how many a training step moves, the least number that any plan must move,
+ * and the number that demand paging would move. */
 static void add_bytes(struct strbuf *b, const char *policy, const struct plan_bytes *moved,
                       const struct job_comparison *c)
 {

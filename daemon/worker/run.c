@@ -40,8 +40,8 @@ static const int stop_signals[] = {SIGHUP, SIGINT, SIGTERM};
 
 static void on_signal(int sig);
 
-/* Installs or removes the handlers of the stop signals. Signals that were ignored at the start stay
- * ignored, as nohup needs. */
+/* Installs the handlers of the stop signals, or removes them again. A signal that was ignored when the
+ * process started stays ignored, because a job under nohup must survive SIGHUP. */
 static void handle_signals(bool on)
 {
     for (size_t i = 0; i < sizeof stop_signals / sizeof stop_signals[0]; i++) {
@@ -51,7 +51,8 @@ static void handle_signals(bool on)
     }
 }
 
-/* The first signal asks for a checkpoint. A second one, even of another kind, ends the process at once. */
+/* The first signal asks the training loop for a checkpoint. A second signal, even of another kind, ends the
+ * process at once. */
 static void on_signal(int sig)
 {
     caught = sig;
@@ -61,7 +62,7 @@ static void on_signal(int sig)
 
 /* ---- the output directory ---- */
 
-/* Writes resolved.json in a job's first run. Later runs check that the spec still resolves to the same
+/* Writes resolved.json in a job's first run. In a later run, checks that the spec still resolves to the same
  * values. */
 static int settle_resolved(const struct outdir *out, const struct spec *s, struct err *err)
 {
@@ -79,8 +80,8 @@ static int settle_resolved(const struct outdir *out, const struct spec *s, struc
 
 /* ---- result.json ---- */
 
-/* Returns the text of result.json if the job was done after `steps` steps, otherwise NULL. The caller
- * frees it. */
+/* Returns the text of result.json if it says that the job was done after `steps` training steps, otherwise
+ * NULL. The caller frees the text. */
 static char *read_done(const struct outdir *out, uint64_t steps)
 {
     char *text = NULL;
@@ -99,7 +100,8 @@ static char *read_done(const struct outdir *out, uint64_t steps)
     return NULL;
 }
 
-/* Writes result.json. If no step was left to do, keeps the result of the run that did the last step. */
+/* Writes result.json. If this run had no training step left to do, it keeps the result of the run that did
+ * the last step. */
 static int write_result(const struct outdir *out, struct run_result *res)
 {
     const struct train_report *rep = &res->report;
@@ -116,8 +118,8 @@ static int write_result(const struct outdir *out, struct run_result *res)
     return r;
 }
 
-/* Writes the failure to result.json. The result of a finished job is kept, because a later failure does
- * not undo it. Errors here are ignored, because the failure itself is reported anyway. */
+/* Writes the failure to result.json. If the job was already done, its result is kept, because a later failure
+ * does not undo it. Errors here are ignored, because the failure itself is reported anyway. */
 static void write_failure(const struct outdir *out, const struct run_result *res)
 {
     char *done = read_done(out, res->job.spec->resolved.total_steps);
@@ -134,7 +136,8 @@ static void write_failure(const struct outdir *out, const struct run_result *res
 
 /* ---- the run ---- */
 
-/* Writes trace.json. If this fails, only prints a warning, because the job itself is done. */
+/* Writes trace.json. If this fails, the function only prints a warning, because the training itself has
+ * succeeded. */
 static void write_trace(const struct run_trace *trace, const struct prepared_job *j, const struct outdir *out)
 {
     struct err err = {0};
@@ -175,7 +178,8 @@ static void explain(struct run_result *res)
                    "%s; the disk is full: make room, then the job can go on", res->err.msg);
 }
 
-/* Does the part of the run that needs the output directory. */
+/* Does the part of the run that needs the output directory: opens and locks the directory, trains, and writes
+ * the result. */
 static void run_in_output(const struct run_options *o, struct run_result *res)
 {
     struct outdir out;
@@ -205,7 +209,8 @@ static bool is_stopped(void *ctx)
     return train_stop_requested();
 }
 
-/* Ends a run that was stopped before training. The job stays at the step that it had reached before. */
+/* Ends a run that was stopped before its first training step. The job stays at the step that its earlier runs
+ * had reached. */
 static void end_untrained(struct run_result *res)
 {
     res->code = 0;

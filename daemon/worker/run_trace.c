@@ -20,9 +20,9 @@
 #include "scheduler/predict/simulate.h"
 
 #define WARM_UP 2 /* steps until the steady state */
-/* Number of steps that are tried as the start of the window. */
+/* How many training steps are tried as the first step of the window. */
 #define SEARCH 64
-/* Most instructions in a window. They need 1 MB for the times and about 20 MB of JSON. */
+/* Most instructions in a window. Their times need 1 MB of memory, and their trace.json has about 20 MB. */
 #define RUN_TRACE_INSTRS 60000u
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -30,7 +30,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Returns whether the training loop evaluates or writes a checkpoint after `steps_done` steps. */
+/* Returns whether the training loop evaluates the model or writes a checkpoint after `steps_done` steps. */
 static bool is_break(const struct prepared_job *j, uint64_t steps_done)
 {
     const struct spec *s = j->spec;
@@ -47,8 +47,8 @@ static bool is_whole(const struct prepared_job *j, uint64_t first, uint32_t step
     return true;
 }
 
-/* Chooses the longest possible window between the steps `from` and `total`. Takes the earliest of equal
- * ones. */
+/* Chooses the longest possible window of consecutive training steps between `from` and `total`. If several
+ * are equally long, chooses the earliest. */
 static void choose_window(struct run_trace *t, const struct prepared_job *j, uint64_t from, uint64_t total)
 {
     uint64_t most = least(t->max_steps, RUN_TRACE_INSTRS / j->plan->programs[PROGRAM_CYCLE].n_instrs);
@@ -74,7 +74,8 @@ void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct e
            !is_break(j, t->first_step - t->warm_up))
         t->warm_up++;
     t->spans = xcalloc((size_t)t->steps * j->plan->programs[PROGRAM_CYCLE].n_instrs, sizeof *t->spans);
-    /* exec_trace fails only if another window is open. This cannot happen here. */
+    /* exec_trace fails only if another window is already open. This cannot happen here, because this run
+     * opens one window only. */
     if (exec_trace(e, t->first_step, t->steps, t->spans) < 0)
         run_trace_finish(t);
 }
@@ -84,7 +85,7 @@ void run_trace_end(struct run_trace *t, const struct exec *e)
     t->complete = t->spans != NULL && exec_traced(e) == t->steps;
 }
 
-/* The times at which a compute stream was busy within the window. */
+/* When a compute stream did its first and its last work within the window, and how long it was busy. */
 struct stream_work {
     uint64_t first_ns, last_ns, busy_ns;
 };
@@ -141,7 +142,7 @@ int run_trace_write(const struct run_trace *t, const struct prepared_job *j, con
     int r;
 
     if (!t->complete) {
-        /* Remove a temporary file that a killed run may have left. */
+        /* Remove the temporary file of trace.json that a killed run may have left behind. */
         fs_remove_tree(out->fd, RUN_TRACE_FILE ".tmp");
         return 0;
     }

@@ -21,32 +21,37 @@
 #define RUN_TRACE_FILE  "trace.json"
 #define RUN_TRACE_STEPS 3 /* default number of steps to measure */
 
-/* The steps of a run that are measured. They form a window of consecutive steps. */
+/* The training steps of a run that are measured for trace.json. They form a window of consecutive steps. */
 struct run_trace {
-    /* Longest window, in steps. The owner sets it. 0 means no trace. */
+    /* The largest number of training steps in the window. The owner of this struct sets it. 0 means that no
+     * trace is made. */
     uint32_t max_steps;
     uint64_t first_step; /* first step of the window */
-    /* Number of steps in the window. One run of the cycle is one step. */
+    /* The number of training steps in the window. One run of the cycle program is one step. */
     uint32_t steps;
-    /* Number of steps between the last drain of the devices and the window. At most 2. */
+    /* The number of training steps between the last moment at which all streams were empty and the window. At
+     * most 2. */
     uint32_t warm_up;
-    /* Start and end of every instruction in the window. NULL if there is no window. */
+    /* Start and end time of every instruction in the window. NULL if there is no window. */
     struct plan_span *spans;
     bool complete; /* every step of the window was measured */
 };
 
-/* Chooses a window of at most max_steps steps and RUN_TRACE_INSTRS instructions. Tells the executor to
- * measure it. `step` is the number of steps done so far. If no step is left, nothing is measured. */
+/* Chooses a window of at most max_steps training steps and RUN_TRACE_INSTRS instructions, and tells the
+ * executor to measure it. `step` is the number of steps done so far. If no step is left, nothing is
+ * measured. */
 void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct exec *e, uint64_t step);
 
-/* Records whether the executor has measured the whole window. */
+/* Asks the executor whether it has measured the whole window, and stores the answer in `t`. */
 void run_trace_end(struct run_trace *t, const struct exec *e);
 
-/* Returns the share of time in which the compute streams waited between tasks. Counts from the first
- * task's start to the last task's end, for each device. Returns NaN if the window is not complete. */
+/* Returns the fraction of time in which the compute streams waited between tasks, such as 0.1. For each
+ * device, the time counts from the start of the first task to the end of the last. Returns NaN if the window
+ * is not complete. */
 double run_trace_stall(const struct run_trace *t, const struct plan *plan);
 
-/* Writes trace.json. If the window is not complete, keeps the trace of an earlier run. */
+/* Writes the measured window to trace.json. If the window is not complete, the trace of an earlier run is
+ * kept. */
 int run_trace_write(const struct run_trace *t, const struct prepared_job *j, const struct outdir *out,
                     struct err *err);
 void run_trace_finish(struct run_trace *t);

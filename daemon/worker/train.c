@@ -27,7 +27,7 @@
 #include "swap/exec.h"
 #include "swap/store.h"
 
-/* The state of one run of the training loop. train_run creates it on its stack. */
+/* The state of the training loop during one run. train_run creates it on its stack. */
 struct trainer {
     struct prepared_job *job;
     const struct spec *spec;
@@ -39,25 +39,26 @@ struct trainer {
     struct exec *exec;
     struct metrics *metrics;
     struct checkpoint_tensors tensors;
-    /* The samples of one global batch. Each is given by its position in the data set. */
+    /* The samples of one global batch, each given by its index in the data set. */
     uint64_t *indices;
-    /* For each step whose result was not read yet: the number of targets that count. */
+    /* For each training step whose result was not read yet: the number of targets that count for the loss. */
     uint64_t targets[PLAN_RING];
-    /* Number of bytes that the programs should have moved so far. */
+    /* Numbers of bytes that the devices should have moved so far according to the plan. check_counters
+     * compares them with the devices' own counters. */
     uint64_t planned_in, planned_out, planned_peer;
     uint64_t step;    /* number of steps enqueued */
     uint64_t known;   /* number of results read so far */
     uint64_t last_ns; /* time of the last read result */
-    /* Waiting time of all compute streams at the time last_ns. */
+    /* Total waiting time of all compute streams at the moment last_ns, in nanoseconds. */
     uint64_t last_wait_ns;
-    /* The last evaluation. Only valid while `step` equals `eval_step`. */
+    /* The result of the last evaluation. It is valid only while `step` equals `eval_step`. */
     struct checkpoint_eval eval;
     uint64_t eval_step;
     bool has_checkpoint;
     struct train_report *report;
 };
 
-/* Set by signal handlers and by other threads, so it must be lock-free. */
+/* True after a request to stop. Signal handlers and other threads set it, so it must be lock-free. */
 static atomic_bool stop_requested;
 
 void train_request_stop(void)
@@ -72,7 +73,7 @@ bool train_stop_requested(void)
 
 /* ---- counting ---- */
 
-/* Adds the bytes that program `k` moves to the bytes that the devices should have moved. */
+/* Adds the bytes that one run of program `k` moves to the bytes that the devices should have moved so far. */
 static void promise(struct trainer *t, enum program_kind k)
 {
     struct plan_bytes b;
@@ -96,8 +97,8 @@ static void count(const struct trainer *t, struct device_counters *sum)
     }
 }
 
-/* Returns the share of time in which the devices waited. Returns NaN if they do not count it or have not
- * computed yet. */
+/* Returns the fraction of time in which the compute streams of the devices waited. Returns NaN if the devices
+ * do not count this time or have not computed yet. */
 static double stall_share(const struct device_counters *c)
 {
     uint64_t both = c->compute_busy_ns + c->compute_wait_ns;
@@ -111,8 +112,8 @@ static double stall_s(const struct trainer *t, const struct device_counters *c)
     return (double)(c->compute_wait_ns - t->last_wait_ns) * 1e-9 / t->plan->n_devices;
 }
 
-/* Compares the counters of the devices with the plan. The streams must be drained. If they differ,
- * execution does not follow the plan, and the run must end. */
+/* Compares the bytes that the devices have moved with the bytes that the plan says. The streams must be
+ * drained. If the numbers differ, execution does not follow the plan, and the run must end. */
 static int check_counters(struct trainer *t, struct err *err)
 {
     struct device_counters c;
@@ -136,8 +137,8 @@ static int run_program(struct trainer *t, enum program_kind k, const struct step
     return check_counters(t, err);
 }
 
-/* Fills the input slots of a step with the samples in t->indices. *ret_targets is the number of targets
- * that count. */
+/* Fills the input and target slots of training step `step` with the samples in t->indices. *ret_targets is
+ * the number of targets that count for the loss. */
 static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, uint64_t step,
                       uint64_t *ret_targets, struct err *err)
 {
@@ -158,7 +159,8 @@ static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid
     return 0;
 }
 
-/* Reports that no target of a batch counts. The loss is a mean over such targets, so it is undefined. */
+/* Reports that no target of a batch counts for the loss. The loss is the mean over the targets that count, so
+ * it would be undefined. */
 static int fail_no_targets(const char *of, struct err *err)
 {
     return err_set_at(err, -EINVAL, "data.ignore",
@@ -210,7 +212,8 @@ static int fill_step(struct trainer *t, uint64_t *ret_targets, struct err *err)
     return fail_no_targets(step, err);
 }
 
-/* Asks the kernel to read the next step's samples ahead. Does nothing after the last step. */
+/* Asks the kernel to read the samples of the next training step from disk ahead of time. Does nothing after
+ * the last step. */
 static void prefetch_step(struct trainer *t)
 {
     if (t->job->train->n_files == 0 || t->step >= t->spec->resolved.total_steps)
@@ -253,15 +256,16 @@ static bool all_finite(const float *v, uint64_t n)
     return ok;
 }
 
-/* Returns the decision of a step, or NULL if the job makes no decisions. */
+/* Returns the decision of a training step (whether its update is applied), or NULL if the job makes no
+ * decisions. */
 static const struct step_decision *decision_of(const struct trainer *t, uint64_t step)
 {
     tensor_id id = store_find(t->store, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, step);
 }
 
-/* Returns the host copy of the decision group's state, or NULL if there is none. It is up to date while
- * the streams are drained. */
+/* Returns the host's copy of the decision group's state, or NULL if there is none. The copy is up to date
+ * only while the streams are drained. */
 static struct group_state *group_of(const struct trainer *t)
 {
     tensor_id id = store_find(t->store, TENSOR_GROUP, PLAN_NONE, PLAN_NONE);
@@ -273,7 +277,7 @@ static const char *what_is_kept(const struct trainer *t)
     return t->has_checkpoint ? "The last checkpoint is kept" : "No checkpoint was written";
 }
 
-/* Writes ", first in layer 3 (block)" to `buf`, or "" if the layer is not known. */
+/* Writes a text such as ", first in layer 3 (block)" to `buf`, or "" if the layer is not known. */
 static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size)
 {
     buf[0] = '\0';
@@ -281,8 +285,8 @@ static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_
         snprintf(buf, size, ", first in layer %u (%s)", layer, t->job->graph->layers[layer].type);
 }
 
-/* Finds the layer in which a step without a decision diverged. Some layers' weights are no longer finite.
- * The last of them was first, because the backward pass starts at the end. */
+/* Finds the layer in which training first diverged, for a job without decisions. Of the layers whose weights
+ * are no longer finite, the last one was first, because the backward pass starts at the end of the chain. */
 static uint32_t find_ruined(struct trainer *t)
 {
     exec_run(t->exec, PROGRAM_FLUSH, NULL);
@@ -315,7 +319,7 @@ static void tell(const struct trainer *t, const struct train_progress *p)
         t->options->progress(t->options->ctx, p);
 }
 
-/* Waits for the oldest step whose result was not read yet, and records this result. */
+/* Waits for the oldest training step whose result was not read yet, and records its result. */
 static int read_step(struct trainer *t, struct err *err)
 {
     uint64_t step = t->known;
@@ -393,7 +397,8 @@ static int eval_batch(struct trainer *t, uint64_t first, struct step_result *sum
     return r;
 }
 
-/* Restarts the clock of a step, so that an evaluation or a checkpoint does not count. */
+/* Starts to measure the time of the next training step now, so that an evaluation or a checkpoint before it
+ * does not count. */
 static void restart_clock(struct trainer *t)
 {
     struct device_counters c;
@@ -402,14 +407,15 @@ static void restart_clock(struct trainer *t)
     t->last_wait_ns = c.compute_wait_ns;
 }
 
-/* Returns e^loss for a language model. This is the number of tokens between which the model is undecided. */
+/* Returns the perplexity e^loss of a language model, or NaN for other models. A perplexity of 10 means that
+ * the model is as unsure as if it chose among 10 equally likely tokens. */
 static double perplexity(const struct trainer *t, double loss)
 {
     return t->spec->tokens ? exp(loss) : NAN;
 }
 
-/* Evaluates the model on the validation data: the exit program, all batches, the entry program. All
- * earlier results must have been read. */
+/* Evaluates the model on the validation data: runs the program exit, then the program eval for every batch,
+ * then the program entry. The results of all earlier steps must have been read. */
 static int evaluate(struct trainer *t, struct err *err)
 {
     uint64_t n = t->job->val->n_samples, targets = 0;
@@ -441,8 +447,8 @@ static int evaluate(struct trainer *t, struct err *err)
 
 /* ---- checkpoints ---- */
 
-/* Checks that weights and optimizer state are finite before a checkpoint replaces a good one. A finite
- * loss does not prove it. */
+/* Checks that all weights and the optimizer state are finite before a new checkpoint replaces a good one. A
+ * finite loss alone does not prove that they are. */
 static int check_state(struct trainer *t, struct err *err)
 {
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
@@ -477,7 +483,8 @@ static struct checkpoint_data checkpoint_of(const struct trainer *t)
     };
 }
 
-/* Writes a checkpoint. All results must have been read, so that the last loss is known to be finite. */
+/* Writes a checkpoint. The results of all training steps must have been read, so that the last loss is known
+ * to be finite. */
 static int checkpoint(struct trainer *t, struct err *err)
 {
     int r = run_program(t, PROGRAM_FLUSH, NULL, err);
@@ -501,7 +508,8 @@ static int checkpoint(struct trainer *t, struct err *err)
 
 /* ---- start and end ---- */
 
-/* Sets the weights of a new job. They are random, or they come from a Hugging Face folder. */
+/* Sets the initial weights of a new job. They are drawn at random, or they come from a Hugging Face
+ * folder. */
 static int init_weights(struct trainer *t, struct err *err)
 {
     struct hf *f;
@@ -542,7 +550,8 @@ static int check_not_beyond(const struct trainer *t, uint64_t step, struct err *
                       step, total);
 }
 
-/* Loads the newest checkpoint. If there is no checkpoint, sets fresh weights. */
+/* Loads the weights and the optimizer state from the newest checkpoint. If the job has no checkpoint, sets
+ * initial weights. */
 static int restore(struct trainer *t, struct err *err)
 {
     uint64_t step;
@@ -586,7 +595,8 @@ static int restore(struct trainer *t, struct err *err)
     return r;
 }
 
-/* Removes result.json, because the job has steps left. Only a job that has ended has a result. */
+/* Removes the result.json of an earlier run, because only a job that has ended has a result, and this job has
+ * steps left. */
 static int forget_result(const struct trainer *t, struct err *err)
 {
     int r = fs_remove_tree(t->out->fd, RUN_RESULT_FILE);
@@ -667,7 +677,8 @@ static int finish_training(struct trainer *t, struct err *err)
     t->report->weights_hash = hash_weights(t);
     if (t->report->stopped)
         return 0;
-    /* Remove old checkpoints again. An earlier run may have been killed before it removed them. */
+    /* Remove old checkpoints once more, because an earlier run may have been killed before it removed
+     * them. */
     r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
     if (r < 0)
         return r;
@@ -695,7 +706,8 @@ static int loop(struct trainer *t, struct err *err)
         r = enqueue_step(t, err);
         bool last = t->step == total, stop = atomic_load(&stop_requested);
         bool scheduled = last || spec_due(s, &s->checkpoint.every, t->step), save = scheduled || stop;
-        /* checkpoint.best compares evaluations, so every scheduled checkpoint needs an evaluation. */
+        /* checkpoint.best compares the evaluations of checkpoints, so every scheduled checkpoint needs an
+         * evaluation. */
         bool compare = scheduled && s->checkpoint.best != BEST_NONE;
         bool eval = t->job->val != NULL && (last || compare || spec_due(s, &s->eval, t->step));
         if (r == 0 && !eval && !save) {
@@ -738,7 +750,8 @@ static void fill_report(struct trainer *t, uint64_t start_ns)
     rep->counted_peer = c.peer_bytes;
 }
 
-/* Records a failure: the steps done and the devices at fault. Only an open device set knows these devices. */
+/* Records a failure of the run: how many steps are done, and which devices are at fault. This must happen
+ * before the device set is closed, because only an open device set knows the devices at fault. */
 static void fail(struct trainer *t, struct err *err)
 {
     struct device_blame blame;

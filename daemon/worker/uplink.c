@@ -45,7 +45,8 @@ static bool is_over(struct uplink *l)
     return over;
 }
 
-/* Makes uplink_wait_job and uplink_outcome return the error `failure`. The thread ends soon after. */
+/* Makes uplink_wait_job and uplink_outcome return the error `failure` to their callers. The uplink thread
+ * ends soon after that. */
 static void end_waiting(struct uplink *l, int failure, const struct err *err)
 {
     pthread_mutex_lock(&l->mutex);
@@ -66,7 +67,7 @@ static void disconnect(struct uplink *l)
     l->out.n = l->out_at = 0;
 }
 
-/* Closes the connection after a failure, and schedules the next attempt to connect. */
+/* Closes the connection to the daemon after a failure, and schedules the next attempt to connect. */
 static void lose(struct uplink *l, const char *why)
 {
     uint64_t now = clock_now_ns();
@@ -81,8 +82,8 @@ static void lose(struct uplink *l, const char *why)
     l->backoff_ns = uplink_earlier(2 * l->backoff_ns, l->config.times.last_retry_ns);
 }
 
-/* Connects to the daemon and composes hello. connect(2) does not block, because a Unix socket connects or
- * fails at once. */
+/* Connects to the daemon and composes the message hello. connect(2) does not block here, because a Unix
+ * socket connects or fails at once. */
 static void connect_now(struct uplink *l, uint64_t now)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -119,7 +120,7 @@ static void send_due(struct uplink *l, uint64_t now)
     }
 }
 
-/* ---- messages of the daemon; uplink thread ---- */
+/* ---- messages from the daemon, handled by the uplink thread ---- */
 
 static const struct json *lease_at(const struct json *lease, const char *key)
 {
@@ -135,7 +136,7 @@ static uint64_t lease_number(const struct json *lease, const char *key)
     return v;
 }
 
-/* Reads the numbers of the leased devices. Virtual devices have no numbers. */
+/* Reads the backend's numbers of the leased devices. A lease of virtual devices has no such numbers. */
 static void take_devices(const struct json *lease, struct uplink_job *ret)
 {
     const struct json *list = lease_at(lease, "indices");
@@ -152,7 +153,7 @@ static void take_devices(const struct json *lease, struct uplink_job *ret)
     ret->has_index = true;
 }
 
-/* Reads the backend and the topology of the leased devices. */
+/* Reads the backend and the topology of the leased devices from the daemon's lease. */
 static void take_machine(const struct json *lease, struct uplink_job *ret)
 {
     const struct json *node = lease_at(lease, "backend");
@@ -213,8 +214,8 @@ static int take_greeting(struct uplink *l, const struct wire_msg *m)
     return 0;
 }
 
-/* Handles an error reply. After -EAGAIN or -ESHUTDOWN, a daemon may accept this worker later. Any other
- * error means that it refuses the worker, so the job stops. */
+/* Handles an error reply of the daemon. After -EAGAIN or -ESHUTDOWN, a daemon may accept this worker later,
+ * so the uplink tries again. Any other error means that the daemon refuses the worker, so the job stops. */
 static int take_refusal(struct uplink *l, const struct wire_msg *m)
 {
     struct err err = {0};
@@ -246,7 +247,7 @@ static int take_notification(struct uplink *l, const struct wire_msg *m)
     return 0;
 }
 
-/* Handles one line from the daemon. Returns a negative errno if the connection must be closed. */
+/* Handles one line from the daemon. Returns 0, or a negative errno if the connection must be closed. */
 static int take_line(struct uplink *l, const char *line, size_t bytes)
 {
     struct wire_msg m = {0};
@@ -293,9 +294,9 @@ static void receive(struct uplink *l)
         lose(l, strerror(-r));
 }
 
-/* ---- the loop of the uplink thread ---- */
+/* ---- the loop that the uplink thread runs ---- */
 
-/* Returns the time at which the thread must wake up, even if no message comes. */
+/* Returns the time at which the uplink thread must wake up, even if no message comes. */
 static uint64_t next_ns(struct uplink *l)
 {
     pthread_mutex_lock(&l->mutex);
@@ -311,7 +312,8 @@ static uint64_t next_ns(struct uplink *l)
     return at;
 }
 
-/* Waits until a message arrives or one can be sent. Receives the messages that have arrived. */
+/* Waits until a message from the daemon arrives or bytes can be sent. Then receives the messages that have
+ * arrived. */
 static void wait_and_receive(struct uplink *l)
 {
     struct pollfd p[2] = {{.fd = l->wake_fd, .events = POLLIN},
@@ -357,7 +359,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* ---- open, wait, close; the caller's thread ---- */
+/* ---- functions that run on the caller's thread: open, wait, close ---- */
 
 static void set_default(uint64_t *ns, uint64_t ms)
 {
@@ -376,7 +378,7 @@ static void set_defaults(struct uplink_times *t)
     set_default(&t->alive_ns, 2000);
 }
 
-/* Starts the thread with all signals blocked, so that signals are delivered to the training thread. */
+/* Starts the uplink thread with all signals blocked, so that signals are delivered to the training thread. */
 static int start_thread(struct uplink *l)
 {
     sigset_t all, before;

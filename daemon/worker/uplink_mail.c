@@ -26,7 +26,7 @@ void uplink_wake(struct uplink *l)
     (void)n; /* on failure, a wake-up is already pending */
 }
 
-/* Prints a number as JSON. NaN and infinity become null, because JSON cannot express them. */
+/* Prints the number `v` as JSON. NaN and infinity become null, because JSON has no such numbers. */
 static const char *number(char buf[32], double v)
 {
     if (!isfinite(v))
@@ -47,8 +47,8 @@ static void print_progress(const struct uplink_progress *p, char *buf, size_t si
              number(stall, p->stall_share));
 }
 
-/* Appends a new event to the ring and returns it. A full ring drops its oldest event, but never `resumed`,
- * which is sent only once. The caller must hold the mutex. */
+/* Appends a new event to the ring and returns the event. A full ring drops its oldest event, but never
+ * `resumed`, which is posted only once in a run. The caller must hold the mutex. */
 static struct uplink_event *add_event(struct uplink *l, const char *method)
 {
     if (l->n_events == MAX_EVENTS) {
@@ -63,8 +63,8 @@ static struct uplink_event *add_event(struct uplink *l, const char *method)
     return e;
 }
 
-/* Turns a waiting progress message into an event, so that it is sent before the next event. The caller
- * must hold the mutex. */
+/* Turns a waiting progress message into an event of the ring, so that it is sent before the next event. The
+ * caller must hold the mutex. */
 static void settle_progress(struct uplink *l)
 {
     if (!l->progress_due)
@@ -73,8 +73,8 @@ static void settle_progress(struct uplink *l)
     l->progress_due = false;
 }
 
-/* Posts an event. `fmt` formats its params like printf. If `settle` is true, waiting progress is sent
- * first. */
+/* Posts an event. `fmt` and the arguments after it make its params, as in printf. If `settle` is true, a
+ * waiting progress message is sent before the event. */
 static void post(struct uplink *l, const char *method, bool settle, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -138,7 +138,8 @@ void uplink_resumed(struct uplink *l, uint64_t step, bool numerics_changed)
 void uplink_progress(struct uplink *l, const struct uplink_progress *p)
 {
     pthread_mutex_lock(&l->mutex);
-    /* If a progress message is already waiting, the thread does not have to be woken again. */
+    /* If a progress message is already waiting, the uplink thread knows about it and does not have to be
+     * woken again. */
     bool first = !l->progress_due;
     l->progress = *p;
     l->has_progress = l->progress_due = l->curve_due = true;
@@ -166,7 +167,7 @@ void uplink_checkpoint(struct uplink *l, uint64_t step)
     post(l, "checkpoint", true, "{\"step\":%" PRIu64 "}", step);
 }
 
-/* ---- composing messages; the caller holds the mutex ---- */
+/* ---- composing messages; the caller of each function holds the mutex ---- */
 
 static void add_evals(const struct uplink *l, struct strbuf *b)
 {
@@ -239,18 +240,20 @@ static void add_outcome(struct uplink *l)
     l->outcome_due = false;
 }
 
-/* Returns the time at which a message may be sent again. `last` is when it was last sent, or 0. Returns
- * NEVER if the message is not wanted. */
+/* Returns the earliest time at which a message may be sent. `last` is the time of the last such message, or
+ * 0, and `every` is the pause between two. Returns NEVER if the message is not wanted. */
 static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 {
     return !wanted ? NEVER : last == 0 ? 0 : last + every;
 }
 
-/* Adds the messages in the order that a reader expects: plan, curve, events, progress, outcome. */
+/* Adds the messages that are due in the order that a reader expects: plan, curve, events, progress,
+ * outcome. */
 void uplink_add_due(struct uplink *l, uint64_t now)
 {
     const struct uplink_times *t = &l->config.times;
-    /* `planning` is sent before `planned`, even if planning has already ended. */
+    /* The message `planning` is sent before `planned`, even if planning has already ended when the connection
+     * is made. */
     if (l->planning_due)
         add_notification(l, "planning", l->planning);
     if (l->planned_due)
@@ -291,7 +294,8 @@ void uplink_set_outcome(struct uplink *l, const char *members, uint64_t step)
     l->has_outcome = l->outcome_due = true;
 }
 
-/* Removes every progress message from the ring, and puts the newest progress before all other events. */
+/* Removes every progress message from the ring, and puts the newest progress before all other events. A new
+ * daemon then starts with the current progress. */
 static void renew_progress(struct uplink *l)
 {
     uint32_t n = 0;

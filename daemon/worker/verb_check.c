@@ -1,5 +1,5 @@
-/* check: checks everything that can be known before a job runs: the spec, the output, the data, and
- * whether the job fits the devices. */
+/* The verb --check. It checks everything that can be known before a job runs: the spec, the output directory,
+ * the data, and whether the job fits the devices. */
 #include <errno.h>
 
 #include "base/err.h"
@@ -8,8 +8,9 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* Checks the output directory. An output in use is only a warning. The job may run later, or it may be its
- * own output after a second submit. */
+/* Checks the output directory. A directory that another worker has locked only causes a warning, because the
+ * lock may be free when the job runs. The other worker may even run the same job, if it was submitted
+ * twice. */
 static int check_output(const struct verb_options *o, const struct prepared_job *j, struct err *err)
 {
     char text[sizeof err->path + sizeof err->msg];
@@ -36,8 +37,8 @@ static int run_check(const struct verb_options *o)
     if (r == 0)
         r = job_least_capacity(&o->job, &j, &least, &err);
     if (r == -ENOMEM && j.plan != NULL) {
-        /* The job has a plan, but memory ran out while other sizes were tried. So the least memory is
-         * unknown. */
+        /* The job has a plan, but memory ran out while job_least_capacity tried other micro-batch sizes. So
+         * the least memory is unknown, which is no error. */
         least = 0;
         r = 0;
     }

@@ -45,7 +45,8 @@ static int refuse_existing(const char *path, struct err *err)
     return err_set_at(err, -EEXIST, path, "exists already; choose another file, or give --force");
 }
 
-/* Renames the temporary file to its final name. Replaces an existing file only if --force was given. */
+/* Renames the temporary file to its final name. An existing file with that name is replaced only if --force
+ * was given. */
 static int publish_file(int dir, const char *tmp, const char *name, const char *path, bool force,
                         struct err *err)
 {

@@ -1,5 +1,5 @@
-/* plan: prints the plan that --run would execute, as a page or as JSON. --dump adds every instruction.
- * --out, --trace and --svg write files. --policy all compares all policies.
+/* The verb --plan. It prints the plan that --run would execute, as a page of text or as JSON. --dump adds
+ * every instruction. --out, --trace and --svg write files. --policy all compares all policies.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* Arguments of a function that runs in a scope of bounded work (job_bounded). */
+/* Arguments of ask_about_job, which runs in a scope of bounded work (job_bounded) and takes one pointer. */
 struct asking {
     const struct job_options *o;
     const struct prepared_job *j;
@@ -49,8 +49,8 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
     return r;
 }
 
-/* Appends backend and profile and why they were chosen. `head` gets text for the page, and `members` gets
- * JSON. */
+/* Appends the backend and the profile, and why they were chosen. `head` gets text for the page, and `members`
+ * gets JSON members. */
 static void say_where(const struct prepared_job *j, struct strbuf *head, struct strbuf *members)
 {
     strbuf_addf(head, "backend %s: %s\n", j->backend, j->backend_reason);
@@ -59,8 +59,8 @@ static void say_where(const struct prepared_job *j, struct strbuf *head, struct 
     report_profile_members(j, members);
 }
 
-/* Returns a phrase that says where the task durations come from. Returns NULL if they were computed by
- * formulas. */
+/* Returns a phrase that says where the task durations come from, such as a measurement. Returns NULL if they
+ * were computed by formulas. */
 static const char *describe_times(const struct prepared_job *j, char *buf, size_t size)
 {
     if (j->table == NULL)
@@ -70,8 +70,8 @@ static const char *describe_times(const struct prepared_job *j, char *buf, size_
     return buf;
 }
 
-/* Plans the job again with more memory, with one more device, and without its decision. This shows the
- * gain of each. */
+/* Plans the job again with more memory, with one more device, and without its decision, to find out what each
+ * of these would gain. */
 static int ask_about_job(void *arg)
 {
     const struct asking *a = arg;
@@ -93,7 +93,8 @@ static int ask_about_job(void *arg)
     if (r->decision && job_plain_graph(j, &plain, NULL) == 0) {
         request.machine = &j->machine;
         request.train = plain;
-        /* The evaluation graph shares tensors with the original training graph, so it cannot be used here. */
+        /* The evaluation graph shares tensors with the original training graph and not with the graph
+         * `plain`, so this plan has no evaluation. */
         request.eval = NULL;
         what_if_plan(&request, &r->plain);
     }
@@ -102,7 +103,8 @@ static int ask_about_job(void *arg)
     return 0;
 }
 
-/* Answers the what-if questions. If memory runs out, the plan is printed without these answers. */
+/* Answers the what-if questions, such as what more memory would gain. If memory runs out, the plan is printed
+ * without these answers. */
 static int try_what_if(const struct job_options *o, struct prepared_job *j, struct printed_plan *p)
 {
     struct asking a = {o, j, p};
@@ -136,8 +138,8 @@ static int plan_job_once(const struct verb_options *o)
     return code;
 }
 
-/* Plans the job with every policy and compares the plans. A policy that does not fit is listed with its
- * reason. Any other error is a mistake in the job and ends the verb. */
+/* Plans the job with every policy and compares the plans. A policy that does not fit the devices is listed
+ * with the reason. Any other error is a mistake in the job and ends the verb. */
 static int plan_job_with_all(const struct verb_options *o)
 {
     struct prepared_job jobs[POLICY_COUNT] = {0};

@@ -25,23 +25,23 @@
 #include "scheduler/table.h"
 #include "scheduler/verify/verify.h"
 
-/* Bytes of host memory if --host-memory is not given. */
+/* Bytes of host memory that are assumed if --host-memory is not given. This is more than any plan needs. */
 #define HOST_ENOUGH  (1ull << 50)
 #define MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
 
-/* What to plan. These values are the same for every policy. */
+/* The profile, the machine and the options to plan with. They are the same for every policy. */
 struct setting {
     const struct verb_options *o;
     struct table *table;
     struct machine machine;
 };
 
-/* A plan that was tried, with its graph and its predicted figures. */
+/* A plan that was tried for one micro-batch size, with its graph and its predicted figures. */
 struct attempt {
     uint32_t micro_batch;
     struct graph *graph;
     struct plan *plan;
-    /* Time of one step, and the number of bytes that the step moves to and from the host. */
+    /* Time of one training step, and the number of bytes that the step moves to and from the host. */
     uint64_t ns, bytes;
     bool moves_data_only; /* neither state nor stash moves */
 };
@@ -129,8 +129,8 @@ static int build_table_graph(const struct setting *s, uint32_t replicas, uint32_
     return r;
 }
 
-/* Plans with this micro-batch size and simulates the plan. On -ENOSPC, *ret_least is the device capacity
- * that is enough, or 0 if host memory is too small. */
+/* Plans with the given micro-batch size and simulates the plan. On -ENOSPC, *ret_least is the number of bytes
+ * per device that would be enough, or 0 if the host memory is too small. */
 static int try_size(const struct setting *s, int policy, uint32_t replicas, uint32_t micro_batch,
                     struct attempt *ret, uint64_t *ret_least, struct err *err)
 {
@@ -157,7 +157,7 @@ static int try_size(const struct setting *s, int policy, uint32_t replicas, uint
     return 0;
 }
 
-/* Returns whether plan `a` is better than plan `than` for the chosen objective. */
+/* Returns whether plan `a` is better than plan `than` for the objective that the user chose, such as time. */
 static bool is_better_attempt(const struct setting *s, const struct attempt *a, const struct attempt *than)
 {
     if (than->plan == NULL)
@@ -167,14 +167,15 @@ static bool is_better_attempt(const struct setting *s, const struct attempt *a, 
     return a->ns < than->ns || (a->ns == than->ns && a->bytes < than->bytes);
 }
 
-/* Returns whether no other size can move fewer bytes. If so, the search may end. */
+/* Returns whether no other micro-batch size can give a plan that moves fewer bytes than `a`. If so, the
+ * search may end. */
 static bool is_best(const struct setting *s, const struct attempt *a)
 {
     return a->plan != NULL && s->o->job.objective == OBJECTIVE_BYTES && a->moves_data_only;
 }
 
-/* Returns a lower bound on the time of a step. It assumes that everything is computed once and shared
- * evenly by the devices. */
+/* Returns a lower bound on the time of a training step, in nanoseconds. It assumes that every task is
+ * computed once and that the devices share the work evenly. */
 static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
 {
     uint64_t sum = 0;
@@ -186,7 +187,8 @@ static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
     return sum * (s->o->profile_plan.batch / micro_batch) / s->machine.n_devices;
 }
 
-/* Why there is no plan. If several sizes do not fit, this is the error of the one that comes closest. */
+/* The reason why there is no plan. If several micro-batch sizes do not fit, it is the error of the size that
+ * comes closest. */
 struct failure {
     int code;
     uint64_t least;
@@ -201,8 +203,8 @@ static void keep_failure(struct failure *f, int code, uint64_t least, const stru
         *f = (struct failure){code, least, *err};
 }
 
-/* Stores the sizes to try and returns their number. These are --micro-batch, or all divisors of the batch
- * within the measured sizes. */
+/* Stores the micro-batch sizes to try and returns their number. These are the value of --micro-batch, or else
+ * all divisors of the batch within the range of measured sizes. */
 static uint32_t find_measured_divisors(const struct setting *s, uint32_t ret[MAX_DIVISORS])
 {
     const struct table *t = s->table;
@@ -231,8 +233,9 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
     return 0;
 }
 
-/* Returns the number of replicas to try. harmony-dp gets one per device if the batch allows it. `auto`
- * gets fewer, each on several devices, because its search has tried one per device. Other policies get 1. */
+/* Returns the number of replicas to try. harmony-dp gets one per device if the batch allows it. `auto` gets
+ * fewer, with several devices each, because its own search has already tried one per device. Other policies
+ * get 1. */
 static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micro_batch)
 {
     uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;
@@ -261,8 +264,8 @@ static void try_replicas(const struct setting *s, int policy, uint32_t replicas,
     }
 }
 
-/* Runs the search of policy `auto`. *ret stays empty if it finds no plan. *ret_done is true if no other
- * size must be tried. */
+/* Runs the search of policy `auto`. *ret stays empty if the search finds no plan. *ret_done is true if no
+ * other micro-batch size has to be tried. */
 static int search(const struct setting *s, struct attempt *ret, bool *ret_done, struct err *err)
 {
     const struct job_options *j = &s->o->job;
@@ -285,7 +288,7 @@ static int search(const struct setting *s, struct attempt *ret, bool *ret_done, 
     return 0;
 }
 
-/* Finds the best plan of a policy over all sizes. If there is no plan, *ret_failed says why. */
+/* Finds the best plan of a policy over all micro-batch sizes. If there is no plan, *ret_failed says why. */
 static int find_best(const struct setting *s, int policy, struct attempt *ret, struct failure *ret_failed)
 {
     uint32_t sizes[MAX_DIVISORS], n = find_measured_divisors(s, sizes);
@@ -297,7 +300,7 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
         ret_failed->code = search(s, ret, &done, &ret_failed->err);
     if (ret_failed->code < 0 || done)
         return ret_failed->code;
-    /* Start with the largest size, because it has the fewest tasks. */
+    /* Start with the largest micro-batch size, because its plan has the fewest tasks and is found fastest. */
     for (uint32_t i = n; i-- > 0 && !is_best(s, ret);) {
         uint32_t most = most_replicas(s, policy, sizes[i]);
         if (ret->plan != NULL && s->o->job.objective == OBJECTIVE_TIME && compute_ns(s, sizes[i]) >= ret->ns)
@@ -309,7 +312,7 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
     return ret->plan != NULL ? 0 : ret_failed->code;
 }
 
-/* Finds the best plan of a policy, verifies it and simulates it for printing. */
+/* Finds the best plan of a policy, verifies the plan and simulates it for printing. */
 static int plan_policy(const struct setting *s, int policy, struct attempt *ret, struct printed_plan *told)
 {
     struct failure failed;
@@ -338,7 +341,7 @@ static int plan_policy(const struct setting *s, int policy, struct attempt *ret,
     return 0;
 }
 
-/* ---- the gain from more memory or devices ---- */
+/* ---- what more memory or more devices would gain ---- */
 
 static void try_machine(const struct setting *s, int policy, uint64_t more_bytes, uint32_t more_devices,
                         struct what_if *ret)

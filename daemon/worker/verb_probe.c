@@ -1,5 +1,5 @@
-/* probe: prints the devices of this machine, and which backend jobs would use and why. --measure also
- * times copies between host and devices. */
+/* The verb --probe. It prints the devices of this machine, and which backend jobs would use and why. With
+ * --measure, it also times copies between host and devices. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -14,18 +14,19 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* Number of virtual devices to measure if --devices is not given. */
+/* Number of virtual devices between which copies are measured if --devices is not given. */
 #define VIRTUAL_DEVICES 2
 
 /* What the probe found. */
 struct probe {
     struct discovery found;
-    /* Measuring has begun, so a failure is not a mistake on the command line. */
+    /* True once measuring has begun. A failure after that is not a mistake on the command line. */
     bool measuring;
     bool measured_now;
-    /* Path of the cache file with the measured rates. Empty if there is no cache. */
+    /* Path of the cache file that has the measured rates. Empty if there is no cache. */
     char cache[PATH_MAX];
-    /* Bit set of the devices whose free memory was asked for. 0 means all devices. */
+    /* Bit set of the devices whose free memory the user asked for, in which bit i stands for device i. 0
+     * means all devices. */
     uint64_t only;
 };
 
@@ -141,8 +142,8 @@ static void add_probe_text(struct strbuf *b, const struct probe *p)
 
 /* ---- the verb ---- */
 
-/* Stores the measured rates in the cache. A failure is only a warning, because the rates are printed
- * anyway. */
+/* Stores the measured rates in the cache. If this fails, the function only prints a warning, because the
+ * rates themselves are printed anyway. */
 static void save_rates(struct probe *p)
 {
     struct err err = {0};
@@ -216,7 +217,7 @@ static int run_probe(const struct verb_options *o)
     return code;
 }
 
-/* Reads a list such as "0,2" as a bit set. Bit i stands for device i. */
+/* Reads a list of device numbers such as "0,2" as a bit set, in which bit i stands for device i. */
 static int parse_only(const char *text, struct verb_options *o, struct err *err)
 {
     uint64_t all = 0;

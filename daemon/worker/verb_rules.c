@@ -1,6 +1,6 @@
-/* rules: computes how long a schedule of Harmony takes by Harmony's own rules. The command line gives
- * packs and sizes, and a profile gives the times. Nothing is planned or run. It serves to compare the
- * simulator with published figures.
+/* The verb --rules. It computes how long a schedule of the system Harmony takes by Harmony's own rules, to
+ * compare our simulator with published figures. The command line gives packs and sizes, and a profile gives
+ * the task durations. Nothing is planned or run.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 #include "daemon/worker/verbs.h"
 #include "scheduler/predict/harmony_rules.h"
 
-/* Time that Harmony needs to free the memory of a task. */
+/* Time that Harmony needs at the end of every task to free the task's memory: 40 ms, in nanoseconds. */
 #define TASK_NS    40000000u
 #define TASK_MAX_S 1e6
 
@@ -25,7 +25,8 @@ static const char *const rules_names[] = {"harmony", NULL}; /* indexed by rules_
 
 /* ---- options ---- */
 
-/* Reads a list such as "4,9,14", the last layer of each pack. An empty text means no packs. */
+/* Reads a list such as "4,9,14", in which each number is the last layer of a pack. An empty text means that
+ * there are no packs. */
 static int parse_ends(const char *text, const char *option, layers *ret, struct err *err)
 {
     while (*text != '\0') {
@@ -42,7 +43,7 @@ static int parse_ends(const char *text, const char *option, layers *ret, struct 
     return 0;
 }
 
-/* Reads a time such as "40ms", "0.04s", "500us" or "0". */
+/* Reads a time such as "40ms", "0.04s", "500us" or "0" and stores it in nanoseconds. */
 static int parse_time(const char *text, const char *option, uint64_t *ret_ns, struct err *err)
 {
     static const struct {
@@ -61,7 +62,8 @@ static int parse_time(const char *text, const char *option, uint64_t *ret_ns, st
     return 0;
 }
 
-/* Fills in the schedule, which points into the two lists. It is valid only as long as they are. */
+/* Fills in the schedule `ret` from the options. `ret` points into the lists `fwd` and `bwd`, so it is valid
+ * only as long as these lists. */
 static int parse_schedule(const struct verb_options *o, layers *fwd, layers *bwd, struct rules_schedule *ret,
                           struct err *err)
 {
@@ -84,7 +86,8 @@ static int parse_schedule(const struct verb_options *o, layers *fwd, layers *bwd
     return code;
 }
 
-/* Names the option in an error about the schedule. For example, packs_bwd[1] becomes --packs-bwd[1]. */
+/* Replaces the name of a member in an error about the schedule by the name of the option. For example,
+ * packs_bwd[1] becomes --packs-bwd[1]. */
 static void name_option(struct err *err)
 {
     static const char *const places[] = {"batch",           "devices",   "micro_batch_bwd",

@@ -1,10 +1,11 @@
-/* --run: trains the job in the foreground. Starts at the newest checkpoint if there is one. */
+/* The verb --run. It trains the job in the foreground, from the newest checkpoint if the job has one. */
 #include "base/log.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/run.h"
 #include "daemon/worker/verbs.h"
 
-/* How long --run waits for the lock of the output, because a --check takes that lock briefly. */
+/* How long --run waits for the lock of the output directory. A --check of the same job holds that lock only
+ * for a moment. */
 #define LOCK_WAIT_NS 200000000ull
 
 static int print_result(const struct verb_options *o, const struct run_result *res)

@@ -28,28 +28,29 @@
 #include "daemon/worker/verbs.h"
 
 #define END_OF_TEXT "<|endoftext|>" /* token that ends a GPT-2 text */
-/* Size of a vocabulary in which each byte is a token. */
+/* Number of tokens in a vocabulary in which each byte is a token. */
 #define BYTES 256
 
-/* The model, the text so far, and the options for continuing the text. */
+/* The state of the verb --sample: the model, the text so far, and the options for continuing the text. */
 struct sampling {
     const struct verb_options *o;
     const struct sample_options *s;
     struct transformer t;
     struct decoder *decoder;
-    /* The source directory. fd is -1 until the directory is open. */
+    /* The directory that the model comes from. out.fd is -1 until the directory is open. */
     struct outdir out;
-    /* The Hugging Face folder. NULL if the source is a job's output. */
+    /* The Hugging Face folder that the model comes from. NULL if the model comes from a job's output
+     * directory. */
     struct hf *folder;
     struct weights weights;
     struct bpe *bpe; /* the tokenizer, or NULL */
     int64_t end;     /* token that ends a text, or -1 */
-    /* The tokens of the prompt, followed by the sampled tokens. */
+    /* The tokens of the prompt, followed by the tokens that were sampled. */
     struct bpe_ids ids;
     size_t n_prompt; /* number of tokens in the prompt */
-    /* Scratch memory of the sampler, with one entry per token of the vocabulary. */
+    /* Scratch memory of the sampler, with one entry for each token of the vocabulary. */
     uint32_t *order;
-    /* The sampled text. Without --json, only the part that was not printed yet. */
+    /* The sampled text. Without --json, it has only the part that was not printed yet. */
     struct strbuf text;
     bool terminal;  /* standard output is a terminal */
     double seconds; /* how long sampling took */
@@ -158,8 +159,8 @@ static int read_ids(struct sampling *g, const char *text, struct err *err)
     }
 }
 
-/* Returns the token to start with if there is no prompt. This is a line feed for byte tokens, end-of-text
- * for GPT-2's tokenizer, otherwise token 0. */
+/* Returns the token with which a text starts if there is no prompt: a line feed if tokens are bytes,
+ * end-of-text for GPT-2's tokenizer, otherwise token 0. */
 static int32_t first_token(const struct sampling *g)
 {
     if (g->bpe == NULL)
@@ -214,8 +215,8 @@ static int load(struct sampling *g, struct err *err)
 
 /* ---- sampling ---- */
 
-/* Feeds the new tokens to the model. If the text becomes too long, the model starts again with its last
- * tokens. */
+/* Feeds the new tokens to the model. If the text becomes longer than the model allows, the model forgets it
+ * and starts again with the last tokens of the text. */
 static int advance(struct sampling *g, struct err *err)
 {
     uint32_t length = decoder_length(g->decoder), room = decoder_capacity(g->decoder);
@@ -227,8 +228,9 @@ static int advance(struct sampling *g, struct err *err)
     return decoder_push(g->decoder, g->ids.list.at + n - more, (uint32_t)more, err);
 }
 
-/* Prints the text sampled so far. A file or pipe gets the exact bytes. A terminal gets unsafe characters
- * as escapes. A character that is cut off at the end waits for its last bytes, unless `end` is true. */
+/* Prints the sampled text that was not printed yet. A file or pipe gets the exact bytes. A terminal gets
+ * unsafe characters as escapes, and a UTF-8 character that is incomplete waits for its last bytes, unless
+ * `end` is true. */
 static int flush_text(struct sampling *g, bool end, struct err *err)
 {
     size_t n = g->terminal && !end ? utf8_whole_bytes(g->text.at, g->text.n) : g->text.n;
@@ -243,7 +245,8 @@ static int flush_text(struct sampling *g, bool end, struct err *err)
     return 0;
 }
 
-/* Prints one token. A token unknown to the tokenizer only pads the vocabulary and has no text. */
+/* Prints the text of one token. A token that the tokenizer does not know only pads the vocabulary and has no
+ * text. */
 static int put_token(struct sampling *g, int32_t id, struct err *err)
 {
     size_t n = 0;
@@ -286,8 +289,8 @@ static void add_ids(struct strbuf *b, const char *key, const int32_t *ids, size_
     strbuf_add(b, "]");
 }
 
-/* Appends the sampled text as JSON. NUL and invalid bytes become U+FFFD. The member "ids" has the exact
- * tokens. */
+/* Appends the sampled text as a JSON string. NUL and invalid bytes become U+FFFD, so the text may be inexact.
+ * The member "ids" has the exact tokens. */
 static void add_sampled_text(struct strbuf *b, const struct sampling *g)
 {
     strbuf_add(b, ",\"text\":");
@@ -324,8 +327,8 @@ static void add_sample_json(struct strbuf *b, struct sampling *g)
     strbuf_addf(b, ",\"seconds\":%.6f}\n", g->seconds);
 }
 
-/* Prints the rest of the output. The text was printed while it was sampled, but a terminal needs an end of
- * line. */
+/* Prints the rest of the output. The text itself was already printed while it was sampled, but on a terminal
+ * the last line must be ended. */
 static int print_sample(struct sampling *g)
 {
     struct strbuf b = {0};

@@ -29,28 +29,32 @@
 #include "daemon/worker/verbs.h"
 
 #define SECRET_NAME "TUTTI_SECRET"
-/* Shortest time between two lines about steps in the log. */
+/* Shortest time between two progress lines in the job's log, in nanoseconds. */
 #define LOG_EVERY_NS 10000000000ull
-/* The speed is averaged over one to two windows of this length. */
+/* Length of a time window in nanoseconds. The training speed is an average over the last one to two
+ * windows. */
 #define WINDOW_NS 1000000000ull
-/* How long to wait for an earlier attempt that has not ended yet. */
+/* How long to wait for the lock of the output directory, which an earlier attempt of the same job may still
+ * hold. In nanoseconds. */
 #define LOCK_WAIT_NS 10000000000ull
 
-/* A point in time, and the number of steps done at that time. */
+/* A point in time, and the number of training steps that were done at that time. */
 struct step_mark {
     uint64_t ns, step;
 };
 
-/* Measures steps per second over the last one to two windows. Evaluations and checkpoints do not count. */
+/* Measures training steps per second over the last one to two time windows. The time of evaluations and
+ * checkpoints does not count. */
 struct meter {
-    /* Where the averages start: one to two windows ago, or at the start of the run. */
+    /* The point at which the current average starts. It is one to two time windows ago, or at the start of
+     * the run. */
     struct step_mark old;
-    /* Start of the next average. It is at most one window old. */
+    /* The point at which the next average will start. It is at most one time window ago. */
     struct step_mark mid;
     uint64_t last_ns; /* time of the last event */
 };
 
-/* The state of --serve. Only the main thread uses it. */
+/* The state of the verb --serve. Only the main thread uses it. */
 struct serve {
     struct uplink *uplink;
     struct progress log;
@@ -58,14 +62,14 @@ struct serve {
     uint32_t batch;           /* number of samples in a step */
     struct plan_bytes cycle;  /* bytes that one step moves */
     struct meter meter;
-    /* The start of this run. ns is 0 before the first step. */
+    /* The point at which the training of this run started. first.ns is 0 before the first training step. */
     struct step_mark first;
 };
 
 /* ---- speed ---- */
 
-/* Records that `step` steps are done and returns the steps per second. `step_s` is the last step's
- * duration. */
+/* Records that `step` training steps are done at the time `now`, and returns the steps per second. `step_s`
+ * is the duration of the last step in seconds. */
 static double meter_step(struct meter *m, uint64_t now, uint64_t step, double step_s)
 {
     struct step_mark here = {now, step};
@@ -79,7 +83,8 @@ static double meter_step(struct meter *m, uint64_t now, uint64_t step, double st
     return (double)(step - m->old.step) / ((double)(now - m->old.ns + 1) * 1e-9);
 }
 
-/* Leaves out the time since the last event, which an evaluation or a checkpoint took. */
+/* Excludes the time since the last event from the average, because an evaluation or a checkpoint took that
+ * time. */
 static void meter_pause(struct meter *m, uint64_t now)
 {
     if (m->old.ns != 0) {
@@ -116,8 +121,8 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         uplink_skipped(s->uplink, e->step);
 }
 
-/* Adds the steps of a job's earlier runs to the curve, from metrics.jsonl. Unknown lines are ignored,
- * because the curve is only for display. */
+/* Adds the training steps of the job's earlier runs to the curve. They are in metrics.jsonl. Lines that
+ * cannot be read are ignored, because the curve is only for display. */
 static void tell_history(struct serve *s, uint64_t last_step)
 {
     int fd = openat(s->out->fd, "metrics.jsonl", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -190,16 +195,16 @@ static void on_stop(void *ctx, const char *reason)
 
 /* ---- the outcome ---- */
 
-/* Returns whether another attempt could succeed. Examples are a full disk, an earlier worker that has not
- * ended, and memory that others use. */
+/* Returns whether another attempt could succeed. Examples are a full disk, an earlier worker that still holds
+ * the output directory, and memory that other programs use. */
 static bool may_retry(const struct run_result *res)
 {
     switch (-res->code) {
     case EIO:
     case EBUSY:
         return true;
-    /* Before training, a missing device is worth a retry only if it was leased. The next lease may have
-     * another one. */
+    /* If a device is missing before training begins, a retry helps only if the device was leased, because the
+     * next lease may have another device. */
     case ENODEV:
         return !res->early || res->job.blame.n > 0;
     case ENOMEM:
@@ -210,7 +215,7 @@ static bool may_retry(const struct run_result *res)
     return false;
 }
 
-/* Appends the devices at fault, so that the daemon does not give them to other jobs. */
+/* Appends the devices that made the job fail, so that the daemon does not give them to other jobs. */
 static void add_blame(const struct job_blame *blame, struct strbuf *b)
 {
     if (blame->n == 0)
@@ -242,7 +247,7 @@ static void add_outcome_members(const struct run_result *res, struct strbuf *b)
         strbuf_add(b, "null");
 }
 
-/* Prints the error or the final report to the job's log. */
+/* Prints the error or the final report of the run to the job's log. */
 static void print_outcome(const struct verb_options *o, const struct run_result *res)
 {
     struct strbuf b = {0};
@@ -274,7 +279,8 @@ static int hand_over(struct uplink *uplink, const struct run_result *res)
 
 /* ---- the verb ---- */
 
-/* Copies the lease to the options. The lease overrides the command line and the environment. */
+/* Copies the daemon's lease to the options of the job. The lease overrides the command line and the
+ * environment. */
 static void take_lease(const struct uplink_job *lease, struct job_options *job)
 {
     job->devices = lease->devices;
@@ -315,8 +321,8 @@ static int serve(const struct verb_options *o, struct uplink *uplink, const stru
     return code;
 }
 
-/* Reads the secret from the environment and erases it, so that child processes and readers of /proc cannot
- * see it. */
+/* Reads the secret for the daemon from the environment and erases it there, so that child processes and
+ * readers of /proc cannot see it. */
 static int take_secret(char *buf, size_t size, struct err *err)
 {
     char *secret = getenv(SECRET_NAME);

@@ -25,12 +25,13 @@
 #include "daemon/worker/verbs.h"
 #include "scheduler/table.h"
 
-/* Number of sizes to measure if --micro-batches is not given. They are powers of two. */
+/* Number of micro-batch sizes to measure if --micro-batches is not given. These sizes are powers of two. */
 #define SOME_SIZES 6
-/* Bytes of the smallest copy to measure. Smaller copies take almost the same time. */
+/* Size in bytes of the smallest copy that is measured. Smaller copies would take almost the same time. */
 #define LEAST_COPY (1ull << 20)
 
-/* A shape of a layer or of an update that occurs in the job. Each shape is measured once. */
+/* A shape of a layer or of an optimizer update that occurs in the job. Layers of the same shape take the same
+ * time, so each shape is measured only once. */
 struct kind {
     char shape[TIME_SHAPE_MAX];
     uint32_t layer; /* the first layer with this shape */
@@ -48,12 +49,12 @@ struct timing {
     uint32_t sizes[TIME_MAX_SIZES], n_sizes;
     uint32_t todo, done; /* measurements in total and so far */
     uint32_t kept;       /* measurements that the cache already has */
-    /* Measuring has begun, so a failure is not a mistake on the command line. */
+    /* True once measuring has begun. A failure after that is not a mistake on the command line. */
     bool began;
-    /* Path of the cache file. Empty if the cache could not be written. */
+    /* Path of the cache file. Empty if the times could not be written to the cache. */
     char path[PATH_MAX];
     struct table *table; /* the times as a profile */
-    /* Time of the oldest measurement, in seconds since 1970. */
+    /* Time at which the oldest of the measurements was made, in seconds since 1970. */
     uint64_t at_s;
 };
 
@@ -96,8 +97,8 @@ static void find_kinds(struct timing *t)
     }
 }
 
-/* Returns the most bytes that any layer needs at this micro-batch size. If `updates` is true, returns the
- * most that any update needs. */
+/* Returns the most bytes of memory that measuring any layer needs with micro-batches of `rows` samples. If
+ * `updates` is true, returns the most that measuring any optimizer update needs. */
 static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
 {
     const struct spec *s = t->job.spec;
@@ -113,8 +114,8 @@ static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
     return most;
 }
 
-/* Returns how many bytes on the device measurements may use. A virtual device may exceed the job's size,
- * because that does not change the times. */
+/* Returns how many bytes of device memory the measurements may use. On a virtual device, this may be more
+ * than the job gets there, because the amount of memory does not change the times. */
 static uint64_t device_limit(const struct timing *t)
 {
     const struct machine *m = &t->job.machine;
@@ -140,7 +141,8 @@ static void add_micro_batch(struct timing *t, uint32_t rows)
     t->n_sizes++;
 }
 
-/* Chooses the micro-batch sizes to measure: the largest powers of two that fit, and the job's own size. */
+/* Chooses the micro-batch sizes to measure: the SOME_SIZES largest powers of two that fit the device, and the
+ * job's own micro-batch size. */
 static void choose_sizes(struct timing *t)
 {
     uint32_t batch = t->job.spec->train.global_batch, rows = 1, own = t->job.spec->train.micro_batch;
@@ -218,8 +220,8 @@ static int measure_kinds(struct timing *t, struct timer *timer, struct err *err)
     return r;
 }
 
-/* Returns the size of a copy to measure, in bytes. For virtual devices this is the job's largest block of
- * weights, because plans move such blocks. */
+/* Returns the size of the copies to measure, in bytes. For virtual devices it is the size of the job's
+ * largest block of weights, because plans move such blocks. */
 static uint64_t copy_bytes(const struct timing *t)
 {
     const struct model *m = &t->job.spec->model;
@@ -248,7 +250,7 @@ static int measure_links(struct timing *t, struct err *err)
     return r;
 }
 
-/* Counts the measurements that must be made, and those that the cache already has. */
+/* Counts how many measurements must be made, and how many the cache already has. */
 static void count_work(struct timing *t)
 {
     for (size_t i = 0; i < t->kinds.n; i++) {
@@ -296,7 +298,8 @@ static int measure_all(struct timing *t, struct err *err)
     return r;
 }
 
-/* Stores the times in the cache. A failure is only a warning, because the times are printed anyway. */
+/* Stores the measured times in the cache. If this fails, the function only prints a warning, because the
+ * times themselves are printed anyway. */
 static void save_times(struct timing *t)
 {
     struct err err = {0};
@@ -432,7 +435,8 @@ static int look_at_job(struct timing *t, struct err *err)
     return find_micro_batches(t, err);
 }
 
-/* Makes a profile of the sizes that were asked for. Other sizes in the cache are omitted. */
+/* Makes a profile table of the micro-batch sizes that were asked for. Other sizes in the cache are left
+ * out. */
 static void make_table(struct timing *t)
 {
     struct time_cache asked = {.place = t->cache.place,
@@ -483,7 +487,7 @@ static int run_time(const struct verb_options *o)
     return code;
 }
 
-/* Reads a list such as "1,2,4,8". The micro-batch sizes must be in ascending order. */
+/* Reads a list of micro-batch sizes such as "1,2,4,8". The sizes must be in ascending order. */
 static int parse_sizes(const char *text, struct verb_options *o, struct err *err)
 {
     struct time_options *t = &o->time;

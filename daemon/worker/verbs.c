@@ -1,4 +1,4 @@
-/* The table of verbs. Also finds the options that a verb takes and needs, and prints the help. */
+/* Has the table of verbs, finds the options that a verb takes and needs, and prints the help. */
 #include "daemon/worker/verbs.h"
 
 #include <errno.h>
@@ -6,9 +6,10 @@
 #include <string.h>
 
 #define HELP_COLUMNS 110 /* longest line of the help */
-/* Column in which the description of an option begins. */
+/* Column of the help text in which the description of an option begins. */
 #define HELP_INDENT 25
-/* Column in which the description of a verb begins, unless its arguments are longer. */
+/* Column of the help text in which the description of a verb begins, unless the verb's arguments are
+ * longer. */
 #define FORM_INDENT 40
 
 const struct worker_verb *const worker_verbs[VERB_COUNT] = {
@@ -114,8 +115,8 @@ static void add_forms(struct strbuf *b)
         }
 }
 
-/* Appends the text, wrapped between words. The first line continues a line that already has HELP_INDENT
- * columns. */
+/* Appends `text` to the help, wrapped between words. The first line continues a line of the help that already
+ * has HELP_INDENT columns. */
 static void add_wrapped(struct strbuf *b, const char *text)
 {
     int column = HELP_INDENT;
@@ -154,7 +155,8 @@ static void add_option_table(struct strbuf *b, const struct option_table *table)
             add_option(b, row);
 }
 
-/* Returns whether no earlier verb has this table. A shared table is printed only once. */
+/* Returns whether no verb before `verb` has this table of options. The help prints a table that several verbs
+ * share only once. */
 static bool is_first_with(int verb, const struct option_table *table)
 {
     for (int i = 0; i < verb; i++)

@@ -32,11 +32,12 @@ struct token {
     size_t n;
 };
 
-/* An entry in the table of merges. It says which two neighbouring tokens become one token. */
+/* An entry in the table of merges of the tokenizer. It says which token replaces two neighbouring tokens. */
 struct merge {
-    /* The id of the left token in the upper 32 bits, and of the right token in the lower 32. */
+    /* The pair of tokens: the id of the left token is in the upper 32 bits, and the id of the right token is
+     * in the lower 32 bits. */
     uint64_t pair;
-    /* Line number in merges.txt, starting at 1. 0 marks an empty slot of the table. */
+    /* The line number of the merge in merges.txt, starting at 1. 0 marks an empty slot of the hash table. */
     uint32_t rank;
     int32_t id; /* token that replaces the pair */
 };
@@ -44,12 +45,13 @@ struct merge {
 struct bpe {
     struct token *tokens; /* [vocab], one for each id */
     uint32_t vocab;
-    /* Hash table of `n_slots` token ids, found by the token's bytes. -1 marks an empty slot. */
+    /* A hash table of `n_slots` token ids that finds a token by its bytes. -1 marks an empty slot. */
     int32_t *by_bytes;
     struct merge *merges;          /* [n_merge_slots] hash table */
     size_t n_slots, n_merge_slots; /* powers of two */
     struct arena *arena;           /* holds the bytes of all tokens */
-    /* Id of the token for each single byte, or -1 if the vocabulary has no token for this byte. */
+    /* bytes[c] is the id of the token that consists of the single byte c, or -1 if the vocabulary has no such
+     * token. */
     int32_t bytes[256];
 };
 
@@ -64,8 +66,8 @@ bool bpe_is_there(const char *dir)
     return vocab && access(path, F_OK) == 0;
 }
 
-/* Reads a whole file and adds a NUL. The caller frees the memory. Follows symbolic links, which the
- * Hugging Face cache uses. */
+/* Reads a whole file and adds a NUL at the end. The caller frees the memory. Symbolic links are followed,
+ * because the Hugging Face cache consists of them. */
 static int read_file(const char *path, char **ret, size_t *ret_bytes, struct err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
@@ -99,7 +101,8 @@ static bool stands_for_itself(uint32_t c)
     return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* Returns the byte that `c` stands for in a tokenizer file, or -1 if there is none. */
+/* Returns the byte that the character `c` stands for in vocab.json and merges.txt, or -1 if it stands for no
+ * byte. */
 static int byte_of(uint32_t c)
 {
     uint32_t next = 0x100;
@@ -111,8 +114,8 @@ static int byte_of(uint32_t c)
     return -1;
 }
 
-/* Decodes a UTF-8 character of `n` bytes. Returns 0 for three or more bytes, because such characters stand
- * for no byte. */
+/* Decodes one UTF-8 character of `n` bytes. Returns 0 if it has three or more bytes, because such characters
+ * never stand for a byte in a tokenizer file. */
 static uint32_t decode_char(const char *s, size_t n)
 {
     const unsigned char *p = (const unsigned char *)s;
@@ -137,8 +140,8 @@ static ptrdiff_t to_bytes(char *text, size_t n)
 
 /* ---- tables ---- */
 
-/* Returns the number of slots of a hash table for `n` entries. It is a power of two. At least half of the
- * slots stay empty. */
+/* Returns the number of slots for a hash table with `n` entries. It is a power of two, and at least half of
+ * the slots stay empty. */
 static size_t slots_for(size_t n)
 {
     size_t slots = 16;
@@ -161,8 +164,8 @@ static uint64_t hash_pair(uint64_t pair)
     return pair ^ pair >> 29;
 }
 
-/* Returns the slot of the token with these bytes. If there is none, returns the empty slot where it
- * belongs. */
+/* Returns the slot of the token that consists of the `n` bytes at `p`. If there is no such token, returns the
+ * empty slot where it belongs. */
 static int32_t *slot_of(const struct bpe *b, const char *p, size_t n)
 {
     size_t at = hash_bytes(p, n) & (b->n_slots - 1);
@@ -196,8 +199,8 @@ const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes)
 
 /* ---- vocab.json ---- */
 
-/* Adds one member of vocab.json, {"token": id}. A token with a character that stands for no byte is
- * special. Its text is stored unchanged. */
+/* Adds one member of vocab.json, {"token": id}. If a character of the token's text stands for no byte, the
+ * token is a special one, and its text is stored unchanged. */
 static int add_token(struct bpe *b, const struct json *member, const char *path, struct err *err)
 {
     const char *key = json_key(member);
@@ -255,8 +258,8 @@ static int fail_line(const char *path, uint32_t line, struct err *err)
                       "line %" PRIu32 " is not two tokens of " VOCAB " that together make a third one", line);
 }
 
-/* Adds one line of merges.txt, "left right". Both tokens together must be a third token. `number` is the
- * line number for messages. */
+/* Adds one line of merges.txt, "left right". The two tokens joined together must also be a token. `number` is
+ * the line number for error messages. */
 static int add_merge(struct bpe *b, char *line, uint32_t rank, uint32_t number, const char *path,
                      struct err *err)
 {
@@ -284,7 +287,7 @@ static size_t count_lines(const char *text)
     return n;
 }
 
-/* Reads merges.txt. Skips the first line if it is "#version: 0.2". */
+/* Reads merges.txt. The first line is skipped if it is "#version: 0.2", because it is then no merge. */
 static int read_merges(struct bpe *b, const char *path, struct err *err)
 {
     char *text = NULL, *save = NULL;
@@ -370,8 +373,8 @@ static enum char_class class_of(char c)
     return u >= 0x80 || (u >= 'a' && u <= 'z') || (u >= 'A' && u <= 'Z') ? LETTER : OTHER;
 }
 
-/* Returns the length of a contraction such as 's or 'll at the start of the text. Returns 0 if there is
- * none. */
+/* Returns the length of the contraction at the start of the text, such as 2 for 's or 3 for 'll. Returns 0 if
+ * the text does not start with a contraction. */
 static size_t contraction(const char *s, size_t n)
 {
     static const char *const all[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
@@ -381,7 +384,7 @@ static size_t contraction(const char *s, size_t n)
     return 0;
 }
 
-/* Counts the characters of class `class` at the start of the text. */
+/* Returns how many characters at the start of the text belong to the class `class`, such as letters. */
 static size_t run_of(const char *s, size_t n, enum char_class class)
 {
     size_t i = 0;
@@ -390,8 +393,8 @@ static size_t run_of(const char *s, size_t n, enum char_class class)
     return i;
 }
 
-/* Returns the number of bytes in the first word of a text. Several spaces are a word of their own, but the
- * last one belongs to the next word. */
+/* Returns the number of bytes in the first word of a text. Several spaces are a word of their own, except
+ * that the last space belongs to the word after it. */
 static size_t word_bytes(const char *s, size_t n)
 {
     size_t length = contraction(s, n), skip = n > 1 && s[0] == ' ' && class_of(s[1]) != SPACE;
@@ -403,7 +406,8 @@ static size_t word_bytes(const char *s, size_t n)
     return length < n && length > 1 ? length - 1 : length;
 }
 
-/* Finds the merge to apply first. Returns the merge with the lowest rank, or NULL if none applies. */
+/* Returns the merge that must be applied first: among all neighbouring pairs of `ids`, the merge with the
+ * lowest rank. Returns NULL if no pair can be merged. */
 static const struct merge *find_first_merge(const struct bpe *b, const int32_t *ids, size_t n)
 {
     const struct merge *best = NULL;
@@ -415,7 +419,8 @@ static const struct merge *find_first_merge(const struct bpe *b, const int32_t *
     return best;
 }
 
-/* Applies the merge `m` to every matching pair, from left to right. Returns the number of ids that remain. */
+/* Applies the merge `m` to every matching pair of `ids`, from left to right. Returns the number of ids that
+ * remain. */
 static size_t join(const struct merge *m, int32_t *ids, size_t n)
 {
     size_t to = 0;

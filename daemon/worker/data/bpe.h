@@ -24,30 +24,31 @@
 
 struct bpe;
 
-/* A growing list of token ids. The caller frees the list with vec_free. */
+/* A growing list of token ids. The caller frees `list` with vec_free. */
 struct bpe_ids {
     VEC(int32_t) list;
 };
 
-/* Returns whether the folder has both vocab.json and merges.txt. */
+/* Returns whether the folder `dir` has both tokenizer files, vocab.json and merges.txt. */
 bool bpe_is_there(const char *dir);
 
-/* Opens the tokenizer in `dir`. All token ids must be below `vocab`. Returns -EINVAL if an id is too large
- * or the files are no GPT-2 tokenizer. */
+/* Opens the tokenizer in the folder `dir`. All its token ids must be below `vocab`. Returns -EINVAL if an id
+ * is too large or if the files are not those of a GPT-2 tokenizer. */
 int bpe_open(const char *dir, uint32_t vocab, struct bpe **ret, struct err *err);
 
 /* Frees the tokenizer. `b` may be NULL. */
 void bpe_close(struct bpe *b);
 
-/* Appends the token ids of `text` to `ret`. Returns -EINVAL if the vocabulary has no token for a byte. */
+/* Appends the token ids of `text` to `ret`. Returns -EINVAL if `text` has a byte for which the vocabulary has
+ * no token. */
 int bpe_encode(const struct bpe *b, const char *text, size_t bytes, struct bpe_ids *ret, struct err *err);
 
-/* Returns the bytes of the token `id`, or NULL if there is none. A token may be a part of a UTF-8
- * character. */
+/* Returns the bytes of the token `id`, or NULL if there is no such token. The bytes may be only a part of a
+ * UTF-8 character. */
 const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes);
 
-/* Returns the id of the token with exactly these bytes, such as "<|endoftext|>". Returns -1 if there is
- * none. */
+/* Returns the id of the token that consists of exactly these bytes, such as "<|endoftext|>". Returns -1 if
+ * there is no such token. */
 int64_t bpe_find(const struct bpe *b, const char *text, size_t bytes);
 
 #endif

@@ -23,7 +23,8 @@ const char *const data_split_names[DATA_SPLIT_COUNT] = {"train", "val"};
 
 /* ------------------------------------------------------------------------------------------ opening IDX */
 
-/* The image file and the label file of an IDX split. Used only while they are loaded and checked. */
+/* The image file and the label file of a split in the IDX format. The struct exists only while the two files
+ * are loaded and checked. */
 struct idx_pair {
     struct idx images, labels;
     const struct spec_files *files;
@@ -83,8 +84,8 @@ static int check_labels(const struct spec *s, const struct idx_pair *p, struct e
     return 0;
 }
 
-/* Transposes every image in place, from [dims[1]][dims[2]] to [dims[2]][dims[1]]. Uses a scratch copy of one
- * image. */
+/* Transposes every image in place, from [dims[1]][dims[2]] to [dims[2]][dims[1]]. The function allocates
+ * scratch memory for one image. */
 static int transpose(struct idx *x, const char *path, struct err *err)
 {
     uint32_t h = x->dims[1], w = x->dims[2];
@@ -266,7 +267,8 @@ static int fill_tokens(const struct dataset *d, const uint64_t *indices, uint32_
     if (r < 0)
         return r;
     memset(ids + (size_t)n * d->seq, 0, padding * sizeof *ids);
-    /* Bytes of 0xff make every target of the padding -1. */
+    /* The padding rows must not count for the loss, so all their targets become -1. An int32 of four bytes
+     * 0xff is -1. */
     memset(targets + (size_t)n * d->seq, 0xff, padding * sizeof *targets);
     *ret_targets = sum;
     return 0;

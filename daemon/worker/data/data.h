@@ -17,37 +17,39 @@
 enum data_split { DATA_TRAIN, DATA_VAL, DATA_SPLIT_COUNT };
 extern const char *const data_split_names[DATA_SPLIT_COUNT]; /* "train", "val" */
 
-/* The samples of one split. dataset_open creates the dataset. It does not change until dataset_close. */
+/* The samples of one split, training or validation. dataset_open creates the dataset, and it does not change
+ * until dataset_close. */
 struct dataset {
     uint64_t n_samples;
     uint32_t features, classes;
-    /* Whether the targets are float [classes], as in struct spec. */
+    /* True if the targets of a sample are float [classes], as for spec.mse. */
     bool mse;
-    /* Whether the rows consist of token ids, as in struct spec. */
+    /* True if the samples consist of token ids, as for spec.tokens. */
     bool tokens;
     uint32_t seq;   /* number of tokens in a sample */
     uint32_t vocab; /* number of tokens in the vocabulary */
-    /* Number of tokens in all files together. 0 if the data are not tokens. */
+    /* Number of tokens in all files of this split together. 0 if the data are not tokens. */
     uint64_t n_tokens;
     /* Number of files with tokens or text. 0 if the data are not tokens. */
     uint32_t n_files;
-    /* Checksum of the content, for spec_resolve. Of a large token file it covers only a part (tokens.c). */
+    /* Checksum of the data, which spec_resolve needs. For a large token file, it covers only a part of the
+     * content (see tokens.c). */
     uint32_t crc;
-    /* Bytes of host memory that the samples take. Mapped files do not count. */
+    /* Bytes of host memory that the samples take. Files that are mapped into memory do not count. */
     uint64_t bytes;
     /* Private members. */
     enum data_format format;
     enum data_split split;
     uint8_t *images; /* idx: [n_samples][features] */
     uint8_t *labels; /* idx: [n_samples] */
-    /* For IDX images: the float that each byte of an image is converted to. */
+    /* For IDX images: the byte b of an image is converted to the float value[b]. */
     float value[256];
     struct token_set *files; /* tokens, bytes: the mapped files */
     uint64_t seed;           /* for synthetic data */
     float noise;             /* for synthetic data */
 };
 
-/* Opens and checks one split of the data of `s`. Call spec_has_val before you open DATA_VAL. The error
+/* Opens and checks the data of one split of `s`. Call spec_has_val before you open DATA_VAL. The error
  * message names the file, the mistake and what to do. Returns -ENOMEM if the data do not fit into memory. */
 int dataset_open(const struct spec *s, enum data_split split, struct dataset **ret, struct err *err);
 
@@ -67,11 +69,12 @@ void dataset_close(struct dataset *d);
 int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
                  void *target, uint64_t *ret_targets, struct err *err);
 
-/* Tells the kernel that these samples will be needed soon. Does not wait until they are read. */
+/* Tells the kernel that the `n` samples in `indices` will be needed soon. The function returns before they
+ * are read. */
 void dataset_prefetch(const struct dataset *d, const uint64_t *indices, uint32_t n);
 
-/* Returns the index of the training sample at `position` of the endless stream. With shuffling, every
- * epoch has its own order. Call spec_resolve first. */
+/* Returns the index of the training sample at `position` of the endless stream of samples, which repeats
+ * epoch after epoch. With shuffling, every epoch has its own order. Call spec_resolve first. */
 uint64_t data_index(const struct spec *s, uint64_t position);
 
 #endif

@@ -29,16 +29,16 @@
 
 enum { IN_BYTES = 1 << 18, DEFLATE_RATIO = 1032, TYPE_UBYTE = 0x08 };
 
-/* An open file that is read from front to back. A gzipped file is unpacked while it is read. */
+/* An IDX file that is open and read from front to back. A gzipped file is unpacked while it is read. */
 struct source {
     const char *path, *key;
     struct err *err;
     int fd;
     uint64_t file_bytes; /* size of the file */
-    /* Number of bytes of unpacked content that were read so far. */
+    /* Number of bytes of content that were read so far, counted after unpacking. */
     uint64_t given;
     bool gzip;
-    /* A gzip member has ended, and the next member has not begun. */
+    /* True between two gzip members of the file: one member has ended, and the next has not begun. */
     bool ended;
     z_stream z;
     unsigned char in[IN_BYTES];
@@ -103,7 +103,8 @@ static void source_close(struct source *s)
         close(s->fd);
 }
 
-/* Reads more input for inflate. Returns 1 on success, 0 at the end of the file, or a negative errno. */
+/* Reads more bytes of the file, which zlib's inflate then unpacks. Returns 1 on success, 0 at the end of the
+ * file, or a negative errno. */
 static int refill(struct source *s)
 {
     ssize_t n = read_some(s->fd, s->in, sizeof s->in);
@@ -115,8 +116,8 @@ static int refill(struct source *s)
     return n > 0;
 }
 
-/* Called at the end of a gzip member. Returns 1 if another member follows, 0 at the end of the file, or a
- * negative errno. */
+/* Called at the end of a gzip member, because a gzipped file may consist of several. Returns 1 if another
+ * member follows, 0 at the end of the file, or a negative errno. */
 static int next_member(struct source *s)
 {
     int r = s->z.avail_in > 0 ? 1 : refill(s);
@@ -170,7 +171,8 @@ static int inflate_some(struct source *s, void *p, size_t bytes, size_t *ret)
     return 0;
 }
 
-/* Reads `bytes` bytes of content into `p`, or fewer at its end. *ret is the number of bytes read. */
+/* Reads up to `bytes` bytes of unpacked content into `p`. *ret is the number of bytes read, which is smaller
+ * only at the end of the file. */
 static int source_read(struct source *s, void *p, uint64_t bytes, uint64_t *ret)
 {
     uint64_t total = 0;
@@ -283,8 +285,8 @@ static int fail_short(const struct source *s, const struct idx *x, uint64_t foun
                       s->key, dims, x->bytes + 4 + 4 * (uint64_t)x->rank, more, found);
 }
 
-/* Checks that the file can have as many elements as its header says. Called before memory is allocated for
- * them. */
+/* Checks that the file is large enough for the number of elements in its header. This happens before memory
+ * for the elements is allocated, so that a wrong header cannot ask for huge memory. */
 static int check_size(const struct source *s, const struct idx *x)
 {
     uint64_t most = s->file_bytes;

@@ -9,22 +9,23 @@
 
 #define IDX_MAX_RANK 4
 
-/* The content of an IDX file. idx_load fills it in, and idx_finish frees it. */
+/* The content of an IDX file in memory. idx_load fills the struct in, and idx_finish frees it. */
 struct idx {
     uint32_t rank; /* number of dimensions */
-    /* The dimensions. The first dimension is the number of samples. */
+    /* The dimensions of the data. The first dimension is the number of samples, for example 60000, 28, 28 for
+     * images. */
     uint32_t dims[IDX_MAX_RANK];
     uint64_t bytes; /* size of data: the product of dims */
     uint32_t crc;   /* CRC-32C of `dims` and `data` */
     uint8_t *data;
 };
 
-/* Loads the file at `path` into *ret. Messages call it `key`, its key in the spec, such as
- * "data.train.images". Returns -EBADMSG if it is no IDX file or has a wrong size. Returns -EOPNOTSUPP if
- * the elements are not unsigned bytes. Other errors come from open(2), read(2) and allocation. */
+/* Loads the file at `path` into *ret. Error messages call it `key`, such as "data.train.images". Returns
+ * -EBADMSG if it is no IDX file or has a wrong size, and -EOPNOTSUPP if its elements are not unsigned bytes.
+ * Other errors come from open(2), read(2) and allocation. */
 int idx_load(const char *path, const char *key, struct idx *ret, struct err *err);
 
-/* Frees the content. Also accepts a struct of zeros. */
+/* Frees the content of the IDX file. A struct of zeros is also allowed. */
 void idx_finish(struct idx *x);
 
 #endif

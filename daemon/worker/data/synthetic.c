@@ -16,11 +16,12 @@
 
 #include "base/rng.h"
 
-/* The random streams for tokens. STREAM_TOKENS is for training, and STREAM_TOKENS + 1 for validation. */
+/* The numbers of the random streams for tokens. STREAM_TOKENS is for training data, and STREAM_TOKENS + 1 for
+ * validation data. */
 enum { STREAM_NEXT = 5, STREAM_TOKENS = 6 };
 
-/* Returns the third counter word of Philox for the labels of this split. Only labels use it, so they are
- * independent of other random numbers. */
+/* Returns the third counter word of the random generator Philox for the labels of this split. Nothing else
+ * uses this word, so the labels are independent of all other random numbers. */
 static uint32_t stream_label(const struct dataset *d)
 {
     return rng_word2(RNG_DATA, 1 + 2 * (uint32_t)d->split);
@@ -52,8 +53,9 @@ void synthetic_row(const struct dataset *d, uint64_t index, float *x)
     }
 }
 
-/* Turns random bits, a number u in [0, 1), into the token vocab * u^4. Half of all tokens are then in the
- * first sixteenth of the vocabulary. */
+/* Turns 32 random bits into a token. The bits stand for a number u in [0, 1), and the token is vocab * u^4.
+ * So half of all tokens are in the first sixteenth of the vocabulary, because small ids are common in real
+ * text too. */
 static uint32_t draw_token(const struct dataset *d, uint32_t bits)
 {
     uint64_t square = (uint64_t)bits * bits >> 32;

@@ -1,5 +1,6 @@
-/* Computes synthetic samples. A sample of numbers is the prototype of its class plus noise. In a sample of
- * tokens, each token follows from the one before. Only data.c includes this header. */
+/* Computes synthetic samples, so that a job can run without data files. A sample of numbers is the prototype
+ * of its class plus noise. In a sample of tokens, each token follows from the token before it. Only data.c
+ * includes this header. */
 #ifndef DAEMON_WORKER_DATA_SYNTHETIC_H
 #define DAEMON_WORKER_DATA_SYNTHETIC_H
 
@@ -8,11 +9,12 @@
 /* Returns the class of sample `index`. */
 uint32_t synthetic_label(const struct dataset *d, uint64_t index);
 
-/* Writes the features of sample `index` to `x`, which must have space for d->features floats. */
+/* Computes the features of the sample with the number `index` and writes them to `x`, which must have space
+ * for d->features floats. */
 void synthetic_row(const struct dataset *d, uint64_t index, float *x);
 
-/* Writes the d->seq token ids of sample `index` to `ids`. Writes the token after each of them to
- * `targets`. */
+/* Writes the d->seq token ids of the sample with the number `index` to `ids`. Writes the token that follows
+ * each of them to `targets`. */
 void synthetic_tokens(const struct dataset *d, uint64_t index, int32_t *ids, int32_t *targets);
 
 #endif

@@ -1,5 +1,5 @@
-/* Implements token_set.h: reads samples from the token files of a split. Binary search finds the file of a
- * sample, so all samples can be read equally fast.
+/* Implements token_set.h: reads samples from the token files of a split. Binary search finds the file that
+ * has a sample, so reading any sample takes about the same time.
  */
 #include "daemon/worker/data/token_set.h"
 
@@ -13,7 +13,8 @@
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* Returns the file that has sample `index`. Stores the position of the sample's first token in *ret_token. */
+/* Returns the file that has the sample number `index`. Stores the position of the sample's first token within
+ * that file in *ret_token. */
 static const struct token_file *locate(const struct token_set *t, uint64_t index, uint64_t *ret_token)
 {
     uint32_t low = 0, high = t->n_files; /* first[low] <= index < first[high] */
@@ -74,7 +75,7 @@ void token_set_advise(const struct token_set *t, uint64_t index)
 
 /* ------------------------------------------------------------------------------------------ opening */
 
-/* Opens the next file of the set. Updates the set's number of samples and checksum. */
+/* Opens the next file of the set, and updates the set's number of samples and its checksum. */
 static int add_token_file(struct token_set *t, const char *path, const char *key, uint32_t width,
                           struct err *err)
 {
@@ -97,7 +98,8 @@ static int add_token_file(struct token_set *t, const char *path, const char *key
     return 0;
 }
 
-/* Reads the first and the last sample of every file. This finds most wrong tokens before training starts. */
+/* Reads the first and the last sample of every file. This finds most files with wrong tokens before training
+ * starts. */
 static int check_ends(const struct token_set *t, struct err *err)
 {
     int32_t *row = malloc(2 * (size_t)t->seq * sizeof *row);

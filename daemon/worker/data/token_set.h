@@ -18,28 +18,30 @@ struct token_set {
     uint32_t n_files;
     /* Private members. */
     struct token_file *files;
-    /* The index of each file's first sample, followed by n_samples. The array has n_files + 1 elements. */
+    /* first[i] is the number of the first sample in file i. The array has n_files + 1 elements, and the last
+     * one is n_samples. */
     uint64_t *first;
     uint32_t seq, vocab;
-    /* Targets with this token id do not count in the loss. -1 if all targets count. */
+    /* Targets with this token id do not count for the loss. It is -1 if all targets count. */
     int64_t ignore;
 };
 
 /* Opens and checks the files of a split. `split` is "train" or "val". Every file must have at least one
- * sample. The first and last samples are read, to find tokens outside the vocabulary early. */
+ * sample. The first and last sample of each file are read, to find tokens outside the vocabulary early. */
 int token_set_open(const struct spec *s, const struct spec_paths *paths, const char *split,
                    struct token_set **ret, struct err *err);
 
 /* Closes all files of the set and frees its memory. `t` may be NULL. */
 void token_set_close(struct token_set *t);
 
-/* Reads sample `index` into `ids` and `targets`, `seq` numbers each. Targets that do not count are -1.
- * *ret_targets is the number of the others. Returns -ERANGE for an id outside the vocabulary, and -ESTALE
- * if the file became shorter. */
+/* Reads sample number `index`: `seq` numbers into `ids` and `seq` numbers into `targets`. Targets that do not
+ * count for the loss become -1. *ret_targets is the number of targets that count. Returns -ERANGE for an id
+ * outside the vocabulary, and -ESTALE if the file became shorter. */
 int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets,
                    uint64_t *ret_targets, struct err *err);
 
-/* Tells the kernel that sample `index` will be read soon. Does not wait until it is read. */
+/* Tells the kernel that sample number `index` will be read soon. The function returns before the sample is
+ * read. */
 void token_set_advise(const struct token_set *t, uint64_t index);
 
 #endif

@@ -32,13 +32,15 @@
 
 #include "base/crc32c.h"
 
-/* The known headers of llm.c files: magic number, version, and bytes per token. */
+/* The headers of the token files of llm.c that this reader knows: magic number, version, and bytes per
+ * token. */
 static const struct layout {
     uint32_t magic, version, width;
 } layouts[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 enum {
     N_LAYOUTS = sizeof layouts / sizeof layouts[0],
-    /* To detect 4-byte tokens, a file must have at least this many pairs of 2-byte numbers. */
+    /* A file must have at least this many pairs of 2-byte numbers before looks_like_uint32 judges its token
+     * size. Fewer pairs prove nothing. */
     LEAST_PAIRS = 64,
 };
 
@@ -68,8 +70,8 @@ static int open_token_file(struct token_file *f, struct err *err)
     return 0;
 }
 
-/* Reads `bytes` bytes at offset `at`. The file had these bytes when it was opened. Returns -ESTALE if it
- * became shorter, otherwise -EIO. */
+/* Reads `bytes` bytes at offset `at` of the file, which had these bytes when it was opened. Returns -ESTALE
+ * if the file became shorter since then, and -EIO if reading fails. */
 static int read_at(const struct token_file *f, void *p, size_t bytes, uint64_t at, struct err *err)
 {
     for (size_t got = 0; got < bytes;) {
@@ -119,8 +121,8 @@ static int refuse_gzip(const struct token_file *f, const uint8_t *head, size_t n
     return 0;
 }
 
-/* Refuses NumPy files and big-endian llm.c files by their first `n` bytes. The message says how to convert
- * them. */
+/* Looks at the first `n` bytes and refuses NumPy files and big-endian llm.c files. The error message says how
+ * to convert such a file. */
 static int refuse_others(const struct token_file *f, const uint8_t *head, size_t n, struct err *err)
 {
     if (n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0)
@@ -170,7 +172,8 @@ static int read_llmc_header(struct token_file *f, const struct layout *l, const 
     return 0;
 }
 
-/* Returns whether the first `n` bytes look like small 4-byte tokens. Every second 2-byte number is then 0. */
+/* Returns whether the first `n` bytes look like 4-byte tokens with small ids. In such a file, every second
+ * 2-byte number is 0. */
 static bool looks_like_uint32(const uint8_t *head, size_t n)
 {
     uint32_t low = 0, high = 0;
@@ -242,7 +245,8 @@ static int checksum(struct token_file *f, struct err *err)
     for (uint64_t i = 0; i < TOKENS_CRC_BLOCKS; i++) {
         uint64_t at = i * TOKENS_CRC_BYTES, n = sizeof block;
         if (f->bytes > all) {
-            /* Computes i * (bytes - block) / (blocks - 1), without a product that could overflow. */
+            /* Compute span * i / parts without the product span * i, which could overflow. The result is the
+             * offset of the i-th of several evenly spread blocks. */
             uint64_t span = f->bytes - sizeof block, parts = TOKENS_CRC_BLOCKS - 1;
             at = span / parts * i + span % parts * i / parts;
         } else if (at >= f->bytes) {

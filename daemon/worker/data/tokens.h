@@ -12,17 +12,21 @@
 #include "base/err.h"
 
 #define TOKENS_HEADER_BYTES 1024 /* header of an llm.c file */
-#define TOKENS_CRC_BLOCKS   64   /* Number of blocks of a large file that are checksummed. */
-#define TOKENS_CRC_BYTES    4096 /* bytes in each of these blocks */
+/* How many blocks of a large token file go into its checksum. Small files are included completely. */
+#define TOKENS_CRC_BLOCKS 64
+#define TOKENS_CRC_BYTES  4096 /* bytes in each of these blocks */
 
-/* An open file of tokens. tokens_open fills it in, and it does not change until tokens_close. */
+/* A file of tokens that is open. tokens_open fills the struct in, and it does not change until
+ * tokens_close. */
 struct token_file {
     const char *path; /* belongs to the caller of tokens_open */
-    /* Key of the spec that names this file, such as "data.train[2]". Used in error messages. */
+    /* The key of the spec that names this file, such as "data.train[2]". Error messages show this key. */
     char key[64];
     uint64_t count; /* number of tokens, at least 1 */
-    uint32_t width; /* Number of bytes per token: 1, 2 or 4. */
-    /* CRC-32C of size, count, width and content. For a large file, only a part of the content is read. */
+    /* Number of bytes that each token takes in the file: 1, 2 or 4. */
+    uint32_t width;
+    /* CRC-32C of the file's size, number of tokens, bytes per token, and content. For a large file, only a
+     * part of the content is included. */
     uint32_t crc;
     uint64_t bytes;      /* size of the file */
     const uint8_t *map;  /* the mapped file */
@@ -41,18 +45,19 @@ struct token_file {
  * converted first, -EINVAL if the file contradicts the job, or the error of open(2), read(2) or mmap(2). */
 int tokens_open(const char *path, const char *key, uint32_t width, struct token_file *ret, struct err *err);
 
-/* Unmaps and closes the file. Also accepts a struct of zeros. */
+/* Unmaps and closes the file. A struct of zeros is also allowed. */
 void tokens_close(struct token_file *f);
 
-/* Returns -ESTALE if the file became shorter since it was opened. Call this before you read tokens,
- * because reading beyond the end of a mapped file kills the process. */
+/* Returns -ESTALE if the file became shorter since it was opened. Call this function before you read tokens,
+ * because reading a mapped file beyond its end kills the process. */
 int tokens_check(const struct token_file *f, struct err *err);
 
-/* Tells the kernel that `n` tokens, starting at token `from`, will be read soon. Does not wait for the
- * read. */
+/* Tells the kernel that `n` tokens, starting at token `from`, will be read soon. The function returns before
+ * they are read. */
 void tokens_advise(const struct token_file *f, uint64_t from, uint64_t n);
 
-/* Returns token `i`, which must be below f->count. Its address may be unaligned. */
+/* Returns token number `i` of the file, which must be below f->count. The token's address need not be
+ * aligned. */
 static inline uint32_t tokens_at(const struct token_file *f, uint64_t i)
 {
     const uint8_t *p = f->data + i * f->width;

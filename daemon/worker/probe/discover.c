@@ -1,6 +1,6 @@
-/* Implements discover.h: chooses the backend and describes the machine. `auto` chooses cuda if there is a
- * usable device, otherwise cpu. An explicit choice is never replaced, because silently running on the CPU
- * costs more than an error.
+/* Implements discover.h: chooses the backend and describes the machine. The backend `auto` means cuda if
+ * there is a usable CUDA device, otherwise cpu. If the user named a backend, no other is used, because
+ * silently running on the CPU would cost more than an error.
  */
 #include "daemon/worker/probe/discover.h"
 
@@ -99,8 +99,8 @@ static void take_peers(struct topology *t)
             t->peers[i][k] = i != k && t->devices[i].peer[k] ? TOPOLOGY_PEER_DIRECT : 0;
 }
 
-/* Replaces unsafe characters in device names, which come from a driver. The daemon reads the result as a
- * topology file, where they are not allowed. */
+/* Replaces unsafe characters in device names, which come from a driver. The daemon reads the names from a
+ * topology file, and unsafe characters are not allowed there. */
 static void scrub_names(struct topology *t)
 {
     for (uint32_t i = 0; i < t->n_devices; i++) {
@@ -121,7 +121,8 @@ static int probe(enum backend_id backend, uint64_t asked, struct topology *ret, 
     return r;
 }
 
-/* Writes why cuda was chosen: the number of devices, and which one has the most free memory. */
+/* Writes a text that says why cuda was chosen: the number of devices, and which device has the most free
+ * memory. */
 static void say_devices(const struct topology *t, char *ret, size_t size)
 {
     uint32_t best = 0;

@@ -1,5 +1,5 @@
-/* The cache of measured transfer rates, $XDG_CACHE_HOME/tutti/machine-HASH.json. HASH depends on the
- * devices, so other devices never use these rates. The file is a topology file, but only its rates are
+/* The cache of measured transfer rates, $XDG_CACHE_HOME/tutti/machine-HASH.json. HASH depends on the devices,
+ * so that rates are never used for other devices. The file is a topology file, but only the rates in it are
  * used. A file that cannot be read is ignored. */
 #include <errno.h>
 #include <fcntl.h>

@@ -14,13 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The devices and the memory that one measurement uses. */
+/* The open devices and the memory that one measurement of copies uses. */
 struct bench {
     struct devset *devices;
-    /* Memory on the host. Page-locked if the backend supports this. */
+    /* The block of host memory that is copied from and to. It is page-locked if the backend supports this. */
     void *host;
     uint64_t bytes; /* size of one copy */
-    /* The copies cycle through this many areas of `bytes` bytes. */
+    /* How many areas of `bytes` bytes the copies use in turn, so that the data are not in the processor's
+     * caches. */
     uint32_t n_areas;
 };
 
@@ -30,8 +31,8 @@ static int compare_durations(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Times MEASURE_REPEATS copies and stores the median rate, in bytes per second. The rate is at least 2,
- * because 1 means TOPOLOGY_PEER_DIRECT. */
+/* Times MEASURE_REPEATS copies and stores the median rate in *ret, in bytes per second. The rate is at least
+ * 2, because the number 1 is reserved and means TOPOLOGY_PEER_DIRECT. */
 static int time_copy(const struct bench *b, uint32_t stream, void *dst, const void *src, uint64_t *ret)
 {
     uint64_t took[MEASURE_REPEATS + 1];
@@ -74,8 +75,8 @@ static int measure_link(const struct bench *b, uint32_t device, struct topology 
     return r;
 }
 
-/* Measures copies from one device to another. Without a direct connection, they go through the host. Their
- * rate still counts for the machine, but the matrix of peers keeps 0, "not direct". */
+/* Measures copies from device `from` to device `to`. Without a direct connection, the copies go through the
+ * host. Their rate still counts for t->peer_bytes_per_s, but t->peers keeps 0, which means "not direct". */
 static int measure_peer(const struct bench *b, uint32_t from, uint32_t to, struct topology *t)
 {
     uint64_t rate = 0;
@@ -129,7 +130,8 @@ static int open_bench(const struct topology *t, uint32_t n, uint64_t bytes, stru
     r = devset_host_alloc(ret->devices, area, &ret->host, err);
     if (r < 0)
         return r;
-    /* Touch every page, so that no page faults are timed. */
+    /* Write to every page of the memory before the copies are timed, because the first access to a page
+     * causes a slow page fault. */
     memset(ret->host, 1, area);
     for (uint32_t i = 0; r == 0 && i < n; i++)
         r = devset_copy(ret->devices, LANE_COUNT * i + LANE_IN, devset_address(ret->devices, i, 0), ret->host,

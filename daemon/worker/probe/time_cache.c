@@ -57,8 +57,8 @@ void time_cache_cpu(char *ret, size_t size)
              most != NULL ? most : "");
 }
 
-/* Writes a hash of all properties of a layer, or "" for simple layers. Layers with sequences or inner
- * layers need it, because their shape does not describe them completely. */
+/* Writes a hash of all properties of a layer to `ret`, or "" for a simple layer. Layers with sequences or
+ * inner layers need the hash, because their shape alone does not describe them completely. */
 static void describe_rest(const struct layer *l, char ret[16])
 {
     struct strbuf b = {0};
@@ -132,7 +132,8 @@ void time_cache_finish(struct time_cache *c)
 
 /* ---- reading ---- */
 
-/* Reads one entry, ["shape", rows, first_s, second_s, at_s], into the cache. An update has no rows. */
+/* Reads one entry of the file, ["shape", rows, first_s, second_s, at_s], into the cache. The entry of an
+ * optimizer update has no rows. */
 static int read_entry(struct time_cache *c, const struct json *row, bool layer, const char *path,
                       struct err *err)
 {
@@ -283,7 +284,8 @@ int time_cache_store(const struct time_cache *c, struct err *err)
 
 /* ---- the table of a model ---- */
 
-/* Returns the times of layer `l` for `rows` samples. Returns NULL if they were not measured. */
+/* Returns the measured times of layer `l` for micro-batches of `rows` samples. Returns NULL if they were not
+ * measured. */
 static const struct time_entry *find_layer(const struct time_cache *c, const struct model *m, uint32_t l,
                                            uint32_t first_trained, uint32_t rows)
 {
@@ -292,8 +294,8 @@ static const struct time_entry *find_layer(const struct time_cache *c, const str
     return time_cache_find(c, shape, rows);
 }
 
-/* Returns the index of the first layer with weights. Layers up to it do not compute the gradient of their
- * input. */
+/* Returns the index of the first layer with weights. This layer and the layers before it do not compute the
+ * gradient of their input, because nothing would use it. */
 static uint32_t first_trained(const struct model *m)
 {
     for (uint32_t l = 0; l < m->n_layers; l++) {
@@ -305,7 +307,7 @@ static uint32_t first_trained(const struct model *m)
     return m->n_layers;
 }
 
-/* Returns whether every layer was measured for a micro-batch of `rows` samples. */
+/* Returns whether every layer of the model was measured for micro-batches of `rows` samples. */
 static bool measured_at(const struct time_cache *c, const struct model *m, uint32_t trained, uint32_t rows)
 {
     for (uint32_t l = 0; l < m->n_layers; l++)
@@ -314,7 +316,8 @@ static bool measured_at(const struct time_cache *c, const struct model *m, uint3
     return true;
 }
 
-/* Inserts a size into the axis in ascending order. Does nothing if it is already there. */
+/* Inserts the micro-batch size `rows` into the axis, which is in ascending order. Does nothing if the axis
+ * already has it. */
 static void add_size(struct table_axis *axis, uint32_t rows)
 {
     uint32_t i = axis->n;

@@ -19,9 +19,9 @@
 
 #define TIME_SHAPE_MAX 96
 
-/* The kind of device on which the times were measured. */
+/* The kind of device on which times were measured, such as one model of processor. */
 struct time_place {
-    /* Two names, for example "cpu" and "Some CPU @ 2 GHz avx512". */
+    /* The names of the backend and of the device, for example "cpu" and "Some CPU @ 2 GHz avx512". */
     char backend[16], device[96];
     uint32_t threads;
 };
@@ -29,56 +29,59 @@ struct time_place {
 /* The measured times of one layer or of one optimizer update. */
 struct time_entry {
     char shape[TIME_SHAPE_MAX]; /* from time_shape_layer or time_shape_update */
-    /* Number of samples in the micro-batch. 0 if the entry is an update. */
+    /* Number of samples in the micro-batch of a layer. 0 if the entry is for an optimizer update. */
     uint32_t rows;
-    /* Seconds of the forward pass, or of an update on the host. */
+    /* Seconds that the forward pass of a layer takes, or that an update takes on the host. */
     double first_s;
-    /* Seconds of the backward pass, or of an update on the device. */
+    /* Seconds that the backward pass of a layer takes, or that an update takes on the device. */
     double second_s;
-    /* When the entry was measured, in seconds since 1970. */
+    /* Time at which the entry was measured, in seconds since 1970. */
     uint64_t at_s;
 };
 
-/* The content of the cache for one kind of device. time_cache_load fills it in, and time_cache_finish frees
- * it. */
+/* The content of the cache of measured times for one kind of device. time_cache_load fills the struct in, and
+ * time_cache_finish frees it. */
 struct time_cache {
     struct time_place place;
     uint64_t link_bytes_per_s, peer_bytes_per_s, host_copy_bytes_per_s; /* 0 if not measured */
     VEC(struct time_entry) entries;
 };
 
-/* Writes the name of this computer's processor to `ret`, followed by the instruction set in use. */
+/* Writes the name of this computer's processor to `ret`, followed by the instruction set in use, such as
+ * "Some CPU @ 2 GHz avx512". */
 void time_cache_cpu(char *ret, size_t size);
 
-/* Writes the shape of a layer to `ret`: its kind, sizes, activation and so on. Layers of one shape take
- * the same time. `dx` tells whether the backward pass computes the input's gradient. */
+/* Writes a text that describes a layer to `ret`: its kind, sizes, activation and so on. Layers with the same
+ * text take the same time. `dx` tells whether the backward pass computes the gradient of the input. */
 void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX]);
 
-/* Writes the shape of an optimizer update to `ret`: the optimizer's name and `w_bytes`, its bytes of
- * weights. */
+/* Writes a text that describes an optimizer update to `ret`: the optimizer's name and `w_bytes`, the number
+ * of bytes of weights. */
 void time_shape_update(const struct optimizer *o, uint64_t w_bytes, char ret[TIME_SHAPE_MAX]);
 
-/* Loads the times for `place`. Without a file the result is empty. A damaged file is ignored with a
- * warning. */
+/* Loads the measured times for `place`. If there is no cache file, *ret is empty. A damaged cache file is
+ * ignored with a warning. */
 void time_cache_load(const struct time_place *place, struct time_cache *ret);
 
-/* Writes all entries to the file for c->place. Replaces the old content of the file. */
+/* Writes all entries of `c` to the cache file for c->place. The old content of the file is replaced. */
 int time_cache_store(const struct time_cache *c, struct err *err);
 
-/* Frees the entries. Also accepts a struct of zeros. */
+/* Frees the entries of the cache. A struct of zeros is also allowed. */
 void time_cache_finish(struct time_cache *c);
 
-/* Builds the path of the cache file for `place` and stores it in `ret`. */
+/* Stores the path of the cache file for `place` in `ret`. */
 int time_cache_path(const struct time_place *place, char *ret, size_t size, struct err *err);
 
-/* Returns the entry for a shape and a number of rows, or NULL. `rows` is 0 for an update. */
+/* Returns the entry for a shape and a number of samples `rows`, or NULL if there is no such entry. `rows` is
+ * 0 for an optimizer update. */
 const struct time_entry *time_cache_find(const struct time_cache *c, const char *shape, uint32_t rows);
 
-/* Adds an entry to the cache. Replaces an old entry with the same shape and rows. */
+/* Adds the entry `e` to the cache. An old entry with the same shape and the same number of rows is
+ * replaced. */
 void time_cache_put(struct time_cache *c, const struct time_entry *e);
 
-/* Makes the profile table of a model. It has the micro-batch sizes at which every layer was measured.
- * Returns NULL if there is none. The last layer must be the loss. *ret_at is the time of the oldest
+/* Makes the profile table of a model, with the micro-batch sizes at which every layer was measured. Returns
+ * NULL if there are no such sizes. The last layer must be the loss. *ret_at is the time of the oldest
  * measurement. The caller destroys the table's arena. */
 struct table *time_cache_table(const struct time_cache *c, const struct model *m, const struct optimizer *o,
                                uint64_t *ret_at);

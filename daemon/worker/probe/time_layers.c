@@ -21,7 +21,8 @@
 
 #define BUDGET_NS 300000000ull /* time budget of one measurement */
 
-/* Untimed runs that come first and warm up the caches. On the cpu, they also try several algorithms. */
+/* Number of repetitions that come first and do not count. They warm up the caches, and on the cpu they also
+ * try several algorithms. */
 #define WARM_UP 4
 
 #define LEAST 3  /* fewest repetitions */
@@ -33,7 +34,8 @@ struct timer {
     uint64_t bytes;        /* size of `host` */
     uint64_t device_bytes; /* memory on the device */
     struct step_args step; /* arguments of every measured task */
-    /* Begin and end of each repetition. Later replaced by the durations. */
+    /* For each repetition, the time of its begin and of its end. run_repetitions replaces them by the
+     * durations. */
     uint64_t marks[2 * MOST];
 };
 
@@ -44,7 +46,8 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + DEVICE_ALIGN - 1) & ~(uint64_t)(DEVICE_ALIGN - 1);
 }
 
-/* Returns the number of scratch bytes that are enough for both the forward and the backward pass. */
+/* Returns a number of scratch bytes that is enough for both the forward pass and the backward pass of a
+ * layer. */
 static uint64_t scratch_bytes(const struct layer_sizes *s)
 {
     uint64_t fwd = s->scratch_fwd > s->room ? s->scratch_fwd : s->room;
@@ -64,27 +67,28 @@ uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
     return 2 * aligned(w_bytes) + aligned(optimizer_state_bytes(o, w_bytes));
 }
 
-/* Returns the bytes of a layer that are not in the caches during training. The repetitions cycle through
- * several copies of them. */
+/* Returns the bytes of a layer's operands that are not in the processor's caches during training. The
+ * repetitions of a measurement use several copies of them in turn, so that they are not in the caches
+ * either. */
 static uint64_t layer_cold_bytes(const struct layer_sizes *s)
 {
     return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
 }
 
-/* Returns how many copies of `bytes` bytes the repetitions cycle through. The copies must fit into
- * `available` bytes. More than TIMER_COLD_BYTES in total are not useful. */
+/* Returns how many copies of `bytes` bytes the repetitions use in turn. The copies must fit into `available`
+ * bytes. More than TIMER_COLD_BYTES in total would not make the measurement better. */
 static uint32_t count_copies(uint64_t bytes, uint64_t available)
 {
     uint64_t n = bytes > 0 ? (available < TIMER_COLD_BYTES ? available : TIMER_COLD_BYTES) / bytes : 1;
     return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;
 }
 
-/* The next free address in the memory of a measurement. */
+/* The address of the next free byte in the memory that a measurement uses. */
 struct blocks {
     char *at;
 };
 
-/* Takes an aligned block of `bytes` bytes. Returns NULL if `bytes` is 0. */
+/* Takes an aligned block of `bytes` bytes from `b` and returns its address. Returns NULL if `bytes` is 0. */
 static void *take(struct blocks *b, uint64_t bytes)
 {
     void *p = b->at;
@@ -92,8 +96,8 @@ static void *take(struct blocks *b, uint64_t bytes)
     return bytes > 0 ? p : NULL;
 }
 
-/* Fills host memory with numbers between 0.25 and 0.5. They cause no infinities and no denormals, and are
- * valid second moments. */
+/* Fills host memory with numbers between 0.25 and 0.5. Such numbers cause no infinities and no slow
+ * denormals, and they are valid as AdamW's second moments, which must not be negative. */
 static void fill(struct timer *t, uint64_t bytes)
 {
     float *v = t->host;
@@ -153,7 +157,7 @@ void timer_close(struct timer *t)
 
 /* ---- timing ---- */
 
-/* A task to measure: one pass of a layer, or an update. */
+/* A task whose duration is measured: one pass of a layer, or an optimizer update. */
 struct timed_task {
     struct timer *timer;
     uint32_t stream;
@@ -172,8 +176,8 @@ static int launch(void *ctx, const struct op_call *call)
     return devset_launch(w->timer->devices, w->stream, call);
 }
 
-/* Enqueues a forward pass just like training. Some loss layers compute their result only in the backward
- * pass. */
+/* Enqueues the forward pass of a layer, in the same way as training does. Some loss layers compute their
+ * result only in the backward pass. */
 static int run_forward(const struct timed_task *w, const struct layer_io *io, const struct op_sink *sink)
 {
     struct layer_io in = *io;
@@ -192,7 +196,8 @@ static int enqueue(struct timed_task *w)
                        : run_forward(w, &w->io[i], &sink);
 }
 
-/* Runs the task `n` times and marks the begin and end of each. Replaces the marks by `n` durations. */
+/* Runs the task `n` times and records the time at the begin and at the end of each repetition. Then replaces
+ * these times by `n` durations. */
 static int run_repetitions(struct timed_task *w, uint32_t n)
 {
     struct timer *t = w->timer;
@@ -216,7 +221,7 @@ static int compare_ns(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Measures the task several times. Stores the median time in *ret_s, in seconds. */
+/* Measures the duration of the task several times and stores the median in *ret_s, in seconds. */
 static int time_task(struct timed_task *w, double *ret_s, struct err *err)
 {
     uint64_t *took = w->timer->marks;
@@ -232,8 +237,8 @@ static int time_task(struct timed_task *w, double *ret_s, struct err *err)
     return 0;
 }
 
-/* Gives every operand of a layer an address on the device. Target and result come last. Returns the number
- * of bytes before the target, which are all floats. */
+/* Gives every operand of a layer an address on the device. Target and result come last. Returns the number of
+ * bytes before the target, all of which are floats. */
 static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool dx, uint32_t rows)
 {
     struct timer *t = w->timer;
@@ -264,8 +269,8 @@ static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool 
     return filled;
 }
 
-/* Fills the first `bytes` bytes of the device with floats. The target behind them gets zeros, because
- * class 0 is always valid. */
+/* Fills the first `bytes` bytes of the device with floats. The target after them is filled with zeros,
+ * because class 0 is valid for every loss. */
 static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
 {
     int r = 0;
@@ -280,7 +285,7 @@ static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
     return r;
 }
 
-/* Fills every copy of the input with token ids from the whole vocabulary. */
+/* Fills every copy of the layer's input with token ids that are spread over the whole vocabulary. */
 static int fill_ids(struct timed_task *w, const struct layer *l, uint64_t bytes)
 {
     int32_t *ids = w->timer->host;
@@ -341,7 +346,8 @@ int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, d
         r = r < 0 ? err_set(err, r, "a copy failed while measuring: %s", strerror(-r))
                   : time_update_at(t, o, w_bytes, LANE_COMPUTE, device, t->device_bytes, ret_device_s, err);
     }
-    /* The number of the host's stream comes after the streams of the only device. */
+    /* The first LANE_COUNT streams belong to the only device, so the host's stream has the number
+     * LANE_COUNT. */
     if (r == 0)
         r = time_update_at(t, o, w_bytes, LANE_COUNT, t->host, t->bytes, ret_host_s, err);
     fill(t, count_copies(bytes, t->bytes) * bytes);
