@@ -225,6 +225,7 @@ struct optimizer {
 };
 
 #define OPTIMIZER_PARTS 2 /* largest number of parts of K */
+#define OPTIMIZER_USES  2 /* largest number of layers that use one W */
 /* Returns the number of parts of the optimizer state K. Each part is as long as the weights W, and the parts
  * lie one after another. AdamW has the parts m and v, SGD with momentum has v, and SGD without momentum has
  * none. */

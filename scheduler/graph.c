@@ -168,27 +168,30 @@ static void add_tensors(struct builder *b, bool decision, uint64_t group_bytes)
 
 /* ---- tasks ---- */
 
-static void add_operand(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro,
-                        enum access access, uint32_t read_version, uint32_t write_version, bool optional)
+/* Adds an operand to the last task. Adds nothing if the graph has no such tensor. `which` is the micro-batch
+ * or the replica of the tensor. */
+static void add_operand(struct builder *b, enum role role, enum tensor_kind kind, uint32_t layer,
+                        uint32_t which, enum access access, uint32_t read_version, uint32_t write_version,
+                        bool optional)
 {
-    tensor_id t = graph_tensor_find(b->g, kind, layer, micro);
+    tensor_id t = graph_tensor_find(b->g, kind, layer, which);
     if (t == PLAN_NONE)
         return;
     uint64_t bytes = b->tensors.at[t].bytes;
     vec_push(&b->operands,
-             (struct graph_operand){t, access, optional, read_version, write_version, 0, bytes});
+             (struct graph_operand){t, access, role, optional, read_version, write_version, 0, bytes});
     b->tasks.at[b->tasks.n - 1].n_operands++;
 }
 
 /* Adds X or dX of layer `of` as an operand of a task of layer `user`. If the tensor has more rows than a
  * micro-batch of `user`, the task uses only one piece of the tensor. */
-static void add_input(struct builder *b, enum tensor_kind kind, uint32_t of, uint32_t user, uint32_t micro,
-                      enum access access)
+static void add_input(struct builder *b, enum role role, enum tensor_kind kind, uint32_t of, uint32_t user,
+                      uint32_t micro, enum access access)
 {
     const struct graph *g = b->g;
     uint32_t pieces = input_rows(g, of) / g->layers[user].rows;
     size_t before = b->operands.n;
-    add_operand(b, kind, of, micro / pieces, access, access == ACCESS_READ ? 1 : 0,
+    add_operand(b, role, kind, of, micro / pieces, access, access == ACCESS_READ ? 1 : 0,
                 access == ACCESS_READ ? 0 : 1, false);
     if (b->operands.n == before)
         return;
@@ -198,19 +201,20 @@ static void add_input(struct builder *b, enum tensor_kind kind, uint32_t of, uin
     o->end = o->begin + piece;
 }
 
-static void add_read(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro,
+static void add_read(struct builder *b, enum role role, enum tensor_kind kind, uint32_t layer, uint32_t which,
                      uint32_t version)
 {
-    add_operand(b, kind, layer, micro, ACCESS_READ, version, 0, false);
+    add_operand(b, role, kind, layer, which, ACCESS_READ, version, 0, false);
 }
 
 /* Adds an operand that the task writes. S and both kinds of workspace are optional, because a FWD either
  * saves S and works in TENSOR_ROOM, or saves nothing and works in TENSOR_WORK. */
-static void add_write(struct builder *b, enum tensor_kind kind, uint32_t layer, uint32_t micro)
+static void add_write(struct builder *b, enum role role, enum tensor_kind kind, uint32_t layer,
+                      uint32_t micro)
 {
     bool optional = kind == TENSOR_S || kind == TENSOR_ROOM ||
                     (kind == TENSOR_WORK && graph_tensor_find(b->g, TENSOR_S, layer, micro) != PLAN_NONE);
-    add_operand(b, kind, layer, micro, ACCESS_WRITE, 0, 1, optional);
+    add_operand(b, role, kind, layer, micro, ACCESS_WRITE, 0, 1, optional);
 }
 
 static void begin_task(struct builder *b, enum instr_kind kind, uint32_t layer, uint32_t micro,
@@ -234,41 +238,41 @@ static void add_fwd(struct builder *b, uint32_t l, uint32_t j)
 {
     begin_task(b, INSTR_FWD, l, j, graph_replica(b->g, l, j), PLACE_DEVICE);
     if (b->g->training && b->g->layers[l].loss_in_bwd) {
-        add_input(b, TENSOR_X, l, l, j, ACCESS_READ);
+        add_input(b, ROLE_X, TENSOR_X, l, l, j, ACCESS_READ);
         return;
     }
-    add_read(b, TENSOR_W, l, PLAN_NONE, 0);
-    add_read(b, TENSOR_B, l, PLAN_NONE, 0);
-    add_input(b, TENSOR_X, l, l, j, ACCESS_READ);
+    add_read(b, ROLE_W, TENSOR_W, l, PLAN_NONE, 0);
+    add_read(b, ROLE_B, TENSOR_B, l, PLAN_NONE, 0);
+    add_input(b, ROLE_X, TENSOR_X, l, l, j, ACCESS_READ);
     if (is_loss(b->g, l)) {
-        add_read(b, TENSOR_TARGET, l, j, 1);
-        add_write(b, TENSOR_RESULT, l, j);
+        add_read(b, ROLE_TARGET, TENSOR_TARGET, l, j, 1);
+        add_write(b, ROLE_RESULT, TENSOR_RESULT, l, j);
     } else {
-        add_input(b, TENSOR_X, l + 1, l, j, ACCESS_WRITE);
+        add_input(b, ROLE_Y, TENSOR_X, l + 1, l, j, ACCESS_WRITE);
     }
-    add_write(b, TENSOR_S, l, j);
-    add_write(b, TENSOR_WORK, l, j);
-    add_write(b, TENSOR_ROOM, l, j);
+    add_write(b, ROLE_S, TENSOR_S, l, j);
+    add_write(b, ROLE_SCRATCH, TENSOR_WORK, l, j);
+    add_write(b, ROLE_SAVE_WORK, TENSOR_ROOM, l, j);
 }
 
 static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
 {
     uint32_t replica = graph_replica(b->g, l, j), nth = j % replica_micros(b->g, l);
     begin_task(b, INSTR_BWD, l, j, replica, PLACE_DEVICE);
-    add_read(b, TENSOR_W, l, PLAN_NONE, 0);
-    add_read(b, TENSOR_B, l, PLAN_NONE, 0);
-    add_input(b, TENSOR_X, l, l, j, ACCESS_READ);
-    add_read(b, TENSOR_S, l, j, 1);
+    add_read(b, ROLE_W, TENSOR_W, l, PLAN_NONE, 0);
+    add_read(b, ROLE_B, TENSOR_B, l, PLAN_NONE, 0);
+    add_input(b, ROLE_X, TENSOR_X, l, l, j, ACCESS_READ);
+    add_read(b, ROLE_S, TENSOR_S, l, j, 1);
     if (is_loss(b->g, l))
-        add_read(b, TENSOR_TARGET, l, j, 1);
+        add_read(b, ROLE_TARGET, TENSOR_TARGET, l, j, 1);
     else
-        add_input(b, TENSOR_DX, l + 1, l, j, ACCESS_READ);
-    add_operand(b, TENSOR_DW, l, replica, nth == 0 ? ACCESS_WRITE : ACCESS_RW, nth, nth + 1, false);
+        add_input(b, ROLE_DY, TENSOR_DX, l + 1, l, j, ACCESS_READ);
+    add_operand(b, ROLE_DW, TENSOR_DW, l, replica, nth == 0 ? ACCESS_WRITE : ACCESS_RW, nth, nth + 1, false);
     if (has_dx(b->g, l))
-        add_input(b, TENSOR_DX, l, l, j, ACCESS_WRITE);
+        add_input(b, ROLE_DX, TENSOR_DX, l, l, j, ACCESS_WRITE);
     if (b->g->layers[l].loss_in_bwd)
-        add_write(b, TENSOR_RESULT, l, j);
-    add_write(b, TENSOR_SCRATCH, l, j);
+        add_write(b, ROLE_RESULT, TENSOR_RESULT, l, j);
+    add_write(b, ROLE_SCRATCH, TENSOR_SCRATCH, l, j);
 }
 
 /* Makes the current task read the gradient dW of every layer that uses the weights of `layer`. The layers
@@ -277,7 +281,7 @@ static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
     for (uint32_t l = layer; l != PLAN_NONE; l = b->next_use[l])
-        add_read(b, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
+        add_read(b, ROLE_DW, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
 }
 
 /* Adds the RED tasks, which add the gradients dW of all further replicas to the dW of replica 0. */
@@ -288,8 +292,8 @@ static void add_reductions(struct builder *b)
         for (uint32_t r = 1; r < g->n_replicas && g->layers[l].size.w > 0; r++) {
             uint32_t done = replica_micros(g, l);
             begin_task(b, INSTR_RED, l, PLAN_NONE, r, PLACE_ANY);
-            add_operand(b, TENSOR_DW, l, 0, ACCESS_RW, done + r - 1, done + r, false);
-            add_read(b, TENSOR_DW, l, r, done);
+            add_operand(b, ROLE_DW, TENSOR_DW, l, 0, ACCESS_RW, done + r - 1, done + r, false);
+            add_read(b, ROLE_DW_OTHER, TENSOR_DW, l, r, done);
         }
 }
 
@@ -301,7 +305,7 @@ static void add_norms(struct builder *b)
             continue;
         begin_task(b, INSTR_NORM, l, PLAN_NONE, PLAN_NONE, PLACE_ANY);
         read_gradients(b, l);
-        add_write(b, TENSOR_SUMSQ, l, PLAN_NONE);
+        add_write(b, ROLE_SUMSQ, TENSOR_SUMSQ, l, PLAN_NONE);
     }
 }
 
@@ -314,9 +318,9 @@ static void add_decide(struct builder *b)
         return;
     begin_task(b, INSTR_DECIDE, PLAN_NONE, PLAN_NONE, PLAN_NONE, PLACE_HOST);
     for (uint32_t l = 0; l < g->n_layers; l++)
-        add_read(b, TENSOR_SUMSQ, l, PLAN_NONE, 1);
-    add_write(b, TENSOR_DECISION, g->n_layers - 1, PLAN_NONE);
-    add_operand(b, TENSOR_GROUP, g->n_layers - 1, PLAN_NONE, ACCESS_RW, 0, 1, false);
+        add_read(b, ROLE_SUMSQ, TENSOR_SUMSQ, l, PLAN_NONE, 1);
+    add_write(b, ROLE_DECISION, TENSOR_DECISION, g->n_layers - 1, PLAN_NONE);
+    add_operand(b, ROLE_GROUP, TENSOR_GROUP, g->n_layers - 1, PLAN_NONE, ACCESS_RW, 0, 1, false);
 }
 
 static void add_updates(struct builder *b)
@@ -329,9 +333,9 @@ static void add_updates(struct builder *b)
             continue;
         begin_task(b, INSTR_UPD, l, PLAN_NONE, PLAN_NONE, PLACE_ANY);
         read_gradients(b, l);
-        add_read(b, TENSOR_GROUP, g->n_layers - 1, PLAN_NONE, 1);
-        add_operand(b, TENSOR_W, l, PLAN_NONE, ACCESS_RW, 0, 1, false);
-        add_operand(b, TENSOR_K, l, PLAN_NONE, ACCESS_RW, 0, 1, false);
+        add_read(b, ROLE_GROUP, TENSOR_GROUP, g->n_layers - 1, PLAN_NONE, 1);
+        add_operand(b, ROLE_W, TENSOR_W, l, PLAN_NONE, ACCESS_RW, 0, 1, false);
+        add_operand(b, ROLE_K, TENSOR_K, l, PLAN_NONE, ACCESS_RW, 0, 1, false);
     }
 }
 

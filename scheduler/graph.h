@@ -69,6 +69,7 @@ struct graph_tensor {
 struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
+    enum role role;
     /* Whether an instruction may leave this write out. A FWD writes either TENSOR_S and TENSOR_ROOM, or
      * TENSOR_WORK. A REC may leave out any of its writes. */
     bool optional;

@@ -35,6 +35,12 @@ const char *const program_kind_names[PROGRAM_COUNT] = {
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
 };
 
+const char *const role_names[ROLE_COUNT] = {
+#define ROLE(name, short_name, words) [ROLE_##name] = short_name,
+    PLAN_ROLES(ROLE)
+#undef ROLE
+};
+
 void plan_destroy(struct plan *p)
 {
     if (p)
@@ -129,7 +135,7 @@ static bool copies_equal(const struct plan_copy *a, const struct plan_copy *b)
 static bool operands_equal(const struct plan_operand *a, const struct plan_operand *b)
 {
     return a->tensor == b->tensor && a->loc == b->loc && a->begin == b->begin && a->end == b->end &&
-           a->addr == b->addr && a->access == b->access;
+           a->addr == b->addr && a->access == b->access && a->role == b->role;
 }
 
 /* Returns whether two instructions are equal, including their operands and waits. It does not matter where

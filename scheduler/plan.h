@@ -133,8 +133,43 @@ enum instr_kind {
 
 enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_RW = 3, ACCESS_DROP = 4 };
 
+/* The roles that an operand can have in its task: the enum constant, the name in plan files, and the words
+ * for messages. For example, tensor X3.1 is the output (Y) of the FWD of layer 2 and the input (X) of the
+ * FWD of layer 3. Whoever builds the graph sets the roles, and the plan copies them, so the executor finds
+ * the memory of a kernel's argument without knowing how layers are connected.
+ *
+ * A task has at most one operand of each role, with three exceptions. DECIDE has one SUMSQ for each layer.
+ * NORM and UPD have one DW for each layer that uses the weights. A share of an UPD has one K for each part
+ * of the optimizer state. */
+#define PLAN_ROLES(ROLE)                                                                                     \
+    ROLE(NONE, "-", "no role") /* operands of moves and drops */                                             \
+    ROLE(W, "w", "weights")                                                                                  \
+    ROLE(DW, "dw", "gradient sum")                                                                           \
+    ROLE(DW_OTHER, "dw_other", "other replica's gradient sum") /* RED adds it to DW */                       \
+    ROLE(K, "k", "optimizer state")                                                                          \
+    ROLE(B, "b", "buffers")                                                                                  \
+    ROLE(X, "x", "input")                                                                                    \
+    ROLE(Y, "y", "output")                                                                                   \
+    ROLE(DX, "dx", "gradient of the input")                                                                  \
+    ROLE(DY, "dy", "gradient of the output")                                                                 \
+    ROLE(S, "s", "saved values")                                                                             \
+    ROLE(SCRATCH, "scratch", "scratch")                                                                      \
+    ROLE(SAVE_WORK, "save_work", "workspace beside the saved values") /* of a FWD that saves S */            \
+    ROLE(TARGET, "target", "targets")                                                                        \
+    ROLE(RESULT, "result", "result")                                                                         \
+    ROLE(SUMSQ, "sumsq", "squared norm")                                                                     \
+    ROLE(DECISION, "decision", "decision")                                                                   \
+    ROLE(GROUP, "group", "group state")
+
+enum role {
+#define ROLE(name, short_name, words) ROLE_##name,
+    PLAN_ROLES(ROLE)
+#undef ROLE
+        ROLE_COUNT
+};
+
 /* One use of a tensor by an instruction. For example, a FWD of layer 3 has an operand {W3, device 0, bytes
- * 0..4096, address 8192, READ}. */
+ * 0..4096, address 8192, READ, role W}. */
 struct plan_operand {
     tensor_id tensor;
     uint32_t loc; /* device number, or PLAN_HOST */
@@ -146,6 +181,8 @@ struct plan_operand {
      * uses. */
     uint64_t addr;
     enum access access;
+    /* ROLE_NONE in moves and drops. */
+    enum role role;
 };
 
 /* A condition for the start of an instruction: another instruction of the same program must be done, either
@@ -252,6 +289,7 @@ struct plan {
 extern const char *const tensor_kind_names[TENSOR_KIND_COUNT]; /* "W", "dW", "K", ... */
 extern const char *const instr_kind_names[INSTR_KIND_COUNT];   /* "FWD", "BWD", ... */
 extern const char *const program_kind_names[PROGRAM_COUNT];    /* "entry", "cycle", ... */
+extern const char *const role_names[ROLE_COUNT];               /* "w", "dw", ... */
 
 /* Frees a plan and everything that it points to. Does nothing if `p` is NULL. */
 void plan_destroy(struct plan *p);

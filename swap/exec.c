@@ -77,60 +77,71 @@ static void *address(const struct exec *e, const struct bound_operand *o, uint64
     return o->ring ? (char *)store_ptr(e->config.store, o->tensor, step) + o->begin : o->at;
 }
 
-/* Sets ret[role] to the address of the operand that has this role in the instruction, or to NULL if there is
- * none. */
+/* The addresses of a task's operands in one training step. issue_work fills it in for one instruction. */
+struct task_addresses {
+    /* Per role: address of the first operand with that role, or NULL. */
+    void *at[ROLE_COUNT];
+    /* Addresses of all operands of the roles that an UPD may have several of, in the order of operands. */
+    void *dw[OPTIMIZER_USES], *k[OPTIMIZER_PARTS];
+};
+
 static void gather_addresses(const struct exec *e, const struct bound_program *p,
-                             const struct bound_instr *in, uint64_t step, void *ret[ROLE_COUNT])
+                             const struct bound_instr *in, uint64_t step, struct task_addresses *ret)
 {
-    for (uint32_t role = 0; role < ROLE_COUNT; role++)
-        ret[role] = NULL;
+    *ret = (struct task_addresses){0};
     for (uint32_t i = 0; i < in->n_operands; i++) {
         const struct bound_operand *o = &p->operands[in->operand + i];
-        ret[o->role] = address(e, o, step);
+        void *at = address(e, o, step);
+        if (o->nth == 0)
+            ret->at[o->role] = at;
+        if (o->role == ROLE_DW)
+            ret->dw[o->nth] = at;
+        else if (o->role == ROLE_K)
+            ret->k[o->nth] = at;
     }
 }
 
 static struct layer_io layer_io(const struct exec *e, const struct bound_instr *in,
-                                const struct step_args *step, void *const at[ROLE_COUNT])
+                                const struct step_args *step, const struct task_addresses *a)
 {
     return (struct layer_io){
         .step = step,
         .rows = e->config.plan->rows,
         .first_row = in->first_row,
         .accumulate = in->accumulate,
-        .w = at[ROLE_W],
-        .x = at[ROLE_X],
-        .y = at[ROLE_Y],
-        .s = at[ROLE_S],
-        .dw = at[ROLE_DW],
-        .dx = at[ROLE_DX],
-        .dy = at[ROLE_DY],
-        .scratch = at[ROLE_SCRATCH] ? at[ROLE_SCRATCH] : at[ROLE_SAVE_WORK],
-        .target = at[ROLE_TARGET],
-        .result = at[ROLE_RESULT],
+        .w = a->at[ROLE_W],
+        .x = a->at[ROLE_X],
+        .y = a->at[ROLE_Y],
+        .s = a->at[ROLE_S],
+        .dw = a->at[ROLE_DW],
+        .dx = a->at[ROLE_DX],
+        .dy = a->at[ROLE_DY],
+        .scratch = a->at[ROLE_SCRATCH] ? a->at[ROLE_SCRATCH] : a->at[ROLE_SAVE_WORK],
+        .target = a->at[ROLE_TARGET],
+        .result = a->at[ROLE_RESULT],
     };
 }
 
-static int launch_red(const struct bound_instr *in, const struct step_args *step, void *const at[ROLE_COUNT],
-                      const struct op_sink *sink)
+static int launch_red(const struct bound_instr *in, const struct step_args *step,
+                      const struct task_addresses *a, const struct op_sink *sink)
 {
     const struct op_call call = {
         .op = OP_add,
         .step = step,
-        .add = {.y = at[ROLE_DW], .x = at[ROLE_DW_OTHER], .n = in->bytes / sizeof(float)},
+        .add = {.y = a->at[ROLE_DW], .x = a->at[ROLE_DW_OTHER], .n = in->bytes / sizeof(float)},
     };
     return sink->launch(sink->ctx, &call);
 }
 
-static int launch_norm(const struct bound_instr *in, const struct step_args *step, void *const at[ROLE_COUNT],
-                       const struct op_sink *sink)
+static int launch_norm(const struct bound_instr *in, const struct step_args *step,
+                       const struct task_addresses *a, const struct op_sink *sink)
 {
     const struct op_call call = {
         .op = OP_sumsq,
         .step = step,
-        .sumsq = {.x = at[ROLE_DW],
-                  .x2 = at[ROLE_DW_TIED],
-                  .sum = at[ROLE_SUMSQ],
+        .sumsq = {.x = a->at[ROLE_DW],
+                  .x2 = a->dw[1],
+                  .sum = a->at[ROLE_SUMSQ],
                   .n = in->bytes / sizeof(float)},
     };
     return sink->launch(sink->ctx, &call);
@@ -139,7 +150,8 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
 /* Enqueues the decision whether the update of the training step is applied. The decision depends on the sum
  * of the gradients' squared norms. Without norms, the update is always applied. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
-                         const struct step_args *step, void *const at[ROLE_COUNT], const struct op_sink *sink)
+                         const struct step_args *step, const struct task_addresses *a,
+                         const struct op_sink *sink)
 {
     const struct optimizer *optimizer = e->config.optimizer;
     bool first = true;
@@ -153,7 +165,7 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
             .op = OP_norm_add,
             .step = step,
             .norm_add = {.sum = address(e, o, step->step),
-                         .decision = at[ROLE_DECISION],
+                         .decision = a->at[ROLE_DECISION],
                          .first = first,
                          .layer = e->config.plan->tensors[o->tensor].layer},
         };
@@ -165,8 +177,8 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
     const struct op_call decide = {
         .op = OP_decide,
         .step = step,
-        .decide = {.decision = at[ROLE_DECISION],
-                   .group = at[ROLE_GROUP],
+        .decide = {.decision = a->at[ROLE_DECISION],
+                   .group = a->at[ROLE_GROUP],
                    .clip = optimizer->clip,
                    .beta1 = optimizer->beta1,
                    .beta2 = optimizer->beta2},
@@ -175,21 +187,21 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
 }
 
 static int launch_update(const struct exec *e, const struct bound_instr *in, const struct step_args *step,
-                         void *const at[ROLE_COUNT], const struct op_sink *sink)
+                         const struct task_addresses *a, const struct op_sink *sink)
 {
     const struct optimizer *o = e->config.optimizer;
-    struct optimizer_io io = {.w = at[ROLE_W],
-                              .dw = at[ROLE_DW],
-                              .dw2 = at[ROLE_DW_TIED],
-                              .group = at[ROLE_GROUP],
+    struct optimizer_io io = {.w = a->at[ROLE_W],
+                              .dw = a->at[ROLE_DW],
+                              .dw2 = a->dw[1],
+                              .group = a->at[ROLE_GROUP],
                               .w_bytes = in->bytes};
     int r = 0;
 
     if (in->split)
         for (uint32_t p = 0; p < OPTIMIZER_PARTS; p++)
-            io.k[p] = at[ROLE_K + p];
+            io.k[p] = a->k[p];
     else
-        optimizer_split(o, at[ROLE_K], &io);
+        optimizer_split(o, a->at[ROLE_K], &io);
     for (uint32_t i = 0; !r && i < in->n_ranges; i++) {
         const struct optimizer_range *range = &in->ranges[i];
         struct optimizer_io part = optimizer_part(o, &io, range->begin, range->end);
@@ -206,35 +218,38 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
 {
     struct stream_ref on = {e->config.devices, in->stream};
     const struct op_sink sink = {launch_on_stream, &on};
-    void *at[ROLE_COUNT];
+    const struct bound_operand *move = &p->operands[in->operand]; /* the source, then the destination */
+    struct task_addresses a;
     struct layer_io io;
 
-    gather_addresses(e, p, in, step->step, at);
+    if (in->kind <= INSTR_UPD)
+        gather_addresses(e, p, in, step->step, &a);
     switch (in->kind) {
     case INSTR_FWD:
     case INSTR_REC:
-        io = layer_io(e, in, step, at);
+        io = layer_io(e, in, step, &a);
         return layer_type(in->layer)->fwd(in->layer, &io, &sink);
     case INSTR_BWD:
-        io = layer_io(e, in, step, at);
+        io = layer_io(e, in, step, &a);
         return layer_type(in->layer)->bwd(in->layer, &io, &sink);
     case INSTR_RED:
-        return launch_red(in, step, at, &sink);
+        return launch_red(in, step, &a, &sink);
     case INSTR_NORM:
-        return launch_norm(in, step, at, &sink);
+        return launch_norm(in, step, &a, &sink);
     case INSTR_DECIDE:
-        return launch_decide(e, p, in, step, at, &sink);
+        return launch_decide(e, p, in, step, &a, &sink);
     case INSTR_UPD:
-        return launch_update(e, in, step, at, &sink);
+        return launch_update(e, in, step, &a, &sink);
     case INSTR_FETCH:
     case INSTR_SPILL:
     case INSTR_SEND:
     case INSTR_COPY:
-        return devset_copy(e->config.devices, in->stream, at[ROLE_DST], at[ROLE_SRC], in->bytes);
+        return devset_copy(e->config.devices, in->stream, address(e, move + 1, step->step),
+                           address(e, move, step->step), in->bytes);
     /* A drop needs no work on a real device. A backend for tests overwrites the dropped bytes, so that later
      * reads of them are noticed. */
     case INSTR_DROP:
-        return devset_discard(e->config.devices, in->stream, at[ROLE_DST], in->bytes);
+        return devset_discard(e->config.devices, in->stream, address(e, move, step->step), in->bytes);
     case INSTR_KIND_COUNT:
         break;
     }

@@ -1,7 +1,7 @@
 /* Binding: turns plan instructions into bound instructions, once, when an executor is created.
  *
  * Three things are resolved here, so that the interpreter's loop has nothing left to look up:
- *   operands  each gets its role (what the layer calls it) from a table of rules, and its address;
+ *   operands  each gets its address; its role, which the plan gives, is checked;
  *   waits     waits that the stream order or the ring implies are left out (see wait_is_implied);
  *   events    an instruction that others wait for gets a ring of events, long enough that a wait of
  *             distance d in run r finds the record of run r - d.
@@ -33,27 +33,10 @@ static const char *const instr_names[INSTR_KIND_COUNT] = {
     [INSTR_NORM] = "NORM",   [INSTR_DECIDE] = "DECIDE", [INSTR_UPD] = "UPD",   [INSTR_FETCH] = "FETCH",
     [INSTR_SPILL] = "SPILL", [INSTR_SEND] = "SEND",     [INSTR_COPY] = "COPY", [INSTR_DROP] = "DROP",
 };
-static const char *const role_names[ROLE_COUNT] = {
-    [ROLE_W] = "weights",
-    [ROLE_DW] = "gradient sum",
-    [ROLE_DW_OTHER] = "other replica's gradient sum",
-    [ROLE_DW_TIED] = "gradient sum of the tied layer",
-    [ROLE_K] = "optimizer state",
-    [ROLE_K + 1] = "second part of optimizer state",
-    [ROLE_X] = "input",
-    [ROLE_Y] = "output",
-    [ROLE_DX] = "gradient of the input",
-    [ROLE_S] = "saved values",
-    [ROLE_SCRATCH] = "scratch",
-    [ROLE_SAVE_WORK] = "workspace beside the saved values",
-    [ROLE_DY] = "gradient of the output",
-    [ROLE_TARGET] = "targets",
-    [ROLE_RESULT] = "result",
-    [ROLE_SUMSQ] = "squared norm",
-    [ROLE_SRC] = "source",
-    [ROLE_DST] = "destination",
-    [ROLE_DECISION] = "decision",
-    [ROLE_GROUP] = "group state",
+static const char *const role_words[ROLE_COUNT] = {
+#define ROLE(name, short_name, words) [ROLE_##name] = words,
+    PLAN_ROLES(ROLE)
+#undef ROLE
 };
 
 /* The program being bound. */
@@ -90,80 +73,34 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 #define T(name) (1u << INSTR_##name)
 
-/* Which replica a tensor must belong to: any replica, the replica of the instruction, or replica 0. */
-enum replica_rule { REPLICA_ANY, REPLICA_OWN, REPLICA_FIRST };
-
-/* Which layer a tensor must belong to: the instruction's layer or the next one. For tied weights, also the
- * layer that owns the instruction's weights, or a layer that uses them. */
-enum layer_rule { LAYER_SAME, LAYER_NEXT, LAYER_OWNER, LAYER_USER };
-
-/* One rule of the table of roles. It says which role a kind of tensor has in some kinds of instructions. */
-static const struct rule {
-    enum tensor_kind tensor;
-    enum layer_rule of;
-    uint32_t tasks; /* bit mask of instruction kinds */
-    enum role role;
-    enum replica_rule whose;
-} rules[] = {
-    {TENSOR_W, LAYER_OWNER, T(FWD) | T(REC) | T(BWD), ROLE_W, REPLICA_ANY},
-    {TENSOR_W, LAYER_SAME, T(FWD) | T(REC) | T(BWD) | T(UPD), ROLE_W, REPLICA_ANY},
-    {TENSOR_DW, LAYER_SAME, T(BWD), ROLE_DW, REPLICA_OWN},
-    {TENSOR_DW, LAYER_SAME, T(RED) | T(NORM) | T(UPD), ROLE_DW, REPLICA_FIRST},
-    {TENSOR_DW, LAYER_SAME, T(RED), ROLE_DW_OTHER, REPLICA_OWN},
-    {TENSOR_DW, LAYER_USER, T(NORM) | T(UPD), ROLE_DW_TIED, REPLICA_FIRST},
-    {TENSOR_K, LAYER_SAME, T(UPD), ROLE_K, REPLICA_ANY},
-    {TENSOR_X, LAYER_SAME, T(FWD) | T(REC) | T(BWD), ROLE_X, REPLICA_ANY},
-    {TENSOR_X, LAYER_NEXT, T(FWD) | T(REC), ROLE_Y, REPLICA_ANY},
-    {TENSOR_DX, LAYER_SAME, T(BWD), ROLE_DX, REPLICA_ANY},
-    {TENSOR_DX, LAYER_NEXT, T(BWD), ROLE_DY, REPLICA_ANY},
-    {TENSOR_S, LAYER_SAME, T(FWD) | T(REC) | T(BWD), ROLE_S, REPLICA_ANY},
-    {TENSOR_SCRATCH, LAYER_SAME, T(BWD), ROLE_SCRATCH, REPLICA_ANY},
-    {TENSOR_WORK, LAYER_SAME, T(FWD) | T(REC), ROLE_SCRATCH, REPLICA_ANY},
-    {TENSOR_ROOM, LAYER_SAME, T(FWD) | T(REC), ROLE_SAVE_WORK, REPLICA_ANY},
-    {TENSOR_TARGET, LAYER_SAME, T(FWD) | T(REC) | T(BWD), ROLE_TARGET, REPLICA_ANY},
-    {TENSOR_RESULT, LAYER_SAME, T(FWD) | T(REC) | T(BWD), ROLE_RESULT, REPLICA_ANY},
-    {TENSOR_SUMSQ, LAYER_SAME, T(NORM) | T(DECIDE), ROLE_SUMSQ, REPLICA_ANY},
-    {TENSOR_DECISION, LAYER_SAME, T(DECIDE), ROLE_DECISION, REPLICA_ANY},
-    {TENSOR_GROUP, LAYER_SAME, T(DECIDE) | T(UPD), ROLE_GROUP, REPLICA_ANY},
+/* The tasks that can have an operand of each role, as a bit mask of instruction kinds. */
+static const uint32_t role_tasks[ROLE_COUNT] = {
+    [ROLE_W] = T(FWD) | T(REC) | T(BWD) | T(UPD),
+    [ROLE_DW] = T(BWD) | T(RED) | T(NORM) | T(UPD),
+    [ROLE_DW_OTHER] = T(RED),
+    [ROLE_K] = T(UPD),
+    [ROLE_X] = T(FWD) | T(REC) | T(BWD),
+    [ROLE_Y] = T(FWD) | T(REC),
+    [ROLE_DX] = T(BWD),
+    [ROLE_DY] = T(BWD),
+    [ROLE_S] = T(FWD) | T(REC) | T(BWD),
+    [ROLE_SCRATCH] = T(FWD) | T(REC) | T(BWD),
+    [ROLE_SAVE_WORK] = T(FWD) | T(REC),
+    [ROLE_TARGET] = T(FWD) | T(REC) | T(BWD),
+    [ROLE_RESULT] = T(FWD) | T(REC) | T(BWD),
+    [ROLE_SUMSQ] = T(NORM) | T(DECIDE),
+    [ROLE_DECISION] = T(DECIDE),
+    [ROLE_GROUP] = T(DECIDE) | T(UPD),
 };
 
-/* Returns true if layer `user` uses the weights of layer `owner` instead of its own. */
-static bool is_tied(const struct model *m, uint32_t user, uint32_t owner)
+/* Returns how many operands of one role a task may have. A DECIDE reads any number of squared norms. */
+static uint32_t most_of_role(const struct binder *b, enum instr_kind kind, enum role role)
 {
-    return user < m->n_layers && m->layers[user].tied && m->layers[user].owner == owner;
-}
-
-/* Returns true if tensor `t` belongs to the layer that rule `of` names. The rules SAME and NEXT also hold if
- * the tensor or the instruction has no layer. */
-static bool fits_layer(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t,
-                       enum layer_rule of)
-{
-    if (of == LAYER_OWNER || of == LAYER_USER)
-        return of == LAYER_OWNER ? is_tied(m, in->layer, t->layer) : is_tied(m, t->layer, in->layer);
-    return t->layer == PLAN_NONE || in->layer == PLAN_NONE || t->layer == in->layer + (of == LAYER_NEXT);
-}
-
-static bool fits_micro(const struct plan_instr *in, const struct plan_tensor *t)
-{
-    return t->micro == PLAN_NONE || t->micro == in->micro;
-}
-
-static bool fits_replica(const struct plan_instr *in, const struct plan_tensor *t, enum replica_rule whose)
-{
-    return whose == REPLICA_ANY || t->replica == (whose == REPLICA_OWN ? in->replica : 0);
-}
-
-/* Returns the role that tensor `t` has in an instruction, or ROLE_COUNT if the instruction cannot use this
- * tensor. */
-static enum role role_of(const struct model *m, const struct plan_instr *in, const struct plan_tensor *t)
-{
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        const struct rule *rule = &rules[i];
-        if (rule->tensor == t->kind && rule->tasks & (1u << in->kind) && fits_layer(m, in, t, rule->of) &&
-            fits_micro(in, t) && fits_replica(in, t, rule->whose))
-            return rule->role;
-    }
-    return ROLE_COUNT;
+    if (role == ROLE_SUMSQ && kind == INSTR_DECIDE)
+        return UINT32_MAX;
+    if (role == ROLE_DW && (kind == INSTR_NORM || kind == INSTR_UPD))
+        return OPTIMIZER_USES;
+    return role == ROLE_K ? optimizer_parts(b->config->optimizer) : 1;
 }
 
 /* Sets ret[role] to the number of bytes that the tensor with this role must have. The number is 0 if the
@@ -175,11 +112,8 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, uin
 
     if (layer)
         layer_type(layer)->sizes(layer, b->plan->rows, &size);
-    ret[ROLE_W] = ret[ROLE_DW] = ret[ROLE_DW_OTHER] = ret[ROLE_DW_TIED] = size.w;
-    for (uint32_t i = 0; i < OPTIMIZER_PARTS; i++)
-        ret[ROLE_K + i] = size.w > 0 && i < optimizer_parts(b->config->optimizer)
-                              ? optimizer_state_bytes(b->config->optimizer, size.w)
-                              : 0;
+    ret[ROLE_W] = ret[ROLE_DW] = ret[ROLE_DW_OTHER] = size.w;
+    ret[ROLE_K] = optimizer_state_bytes(b->config->optimizer, size.w);
     ret[ROLE_X] = ret[ROLE_DX] = size.x;
     ret[ROLE_Y] = ret[ROLE_DY] = size.y;
     ret[ROLE_S] = size.s;
@@ -190,22 +124,7 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, uin
     ret[ROLE_SUMSQ] = sizeof(double);
     ret[ROLE_DECISION] = sizeof(struct step_decision);
     ret[ROLE_GROUP] = sizeof(struct group_state);
-    ret[ROLE_SRC] = ret[ROLE_DST] = 0;
-}
-
-/* Returns a bit mask of the roles for all parts of the optimizer state K. */
-static uint32_t parts_mask(void)
-{
-    return ((1u << OPTIMIZER_PARTS) - 1) << ROLE_K;
-}
-
-/* Returns true if some other layer uses the weights of layer `l`. */
-static bool has_user(const struct model *m, const struct layer *l)
-{
-    for (uint32_t i = 0; i < m->n_layers; i++)
-        if (is_tied(m, i, (uint32_t)(l - m->layers)))
-            return true;
-    return false;
+    ret[ROLE_NONE] = ret[ROLE_B] = 0;
 }
 
 /* Returns a bit mask of the roles that a task must have. `have` is the mask of the roles that it has. A role
@@ -217,7 +136,6 @@ static bool has_user(const struct model *m, const struct layer *l)
 static uint32_t roles_needed(const struct binder *b, const struct bound_instr *in, uint32_t have)
 {
 #define R(name) (1u << ROLE_##name)
-    const uint32_t tied = in->layer && has_user(b->config->model, in->layer) ? R(DW_TIED) : 0;
     const bool late = in->layer && layer_type(in->layer)->loss_in_bwd;
     const bool clips = b->config->optimizer->clip > 0;
     switch (in->kind) {
@@ -233,12 +151,11 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
     case INSTR_RED:
         return R(DW) | R(DW_OTHER);
     case INSTR_NORM:
-        return R(DW) | R(SUMSQ) | tied;
+        return R(DW) | R(SUMSQ);
     case INSTR_DECIDE:
         return R(GROUP) | (have & (R(SUMSQ) | R(DECISION)) || clips ? R(SUMSQ) | R(DECISION) : 0);
     case INSTR_UPD:
-        return R(W) | R(DW) | tied | (in->split ? parts_mask() : R(K)) |
-               (optimizer_group_bytes(b->config->optimizer, clips) > 0 ? R(GROUP) : 0);
+        return R(W) | R(DW) | R(K) | (optimizer_group_bytes(b->config->optimizer, clips) > 0 ? R(GROUP) : 0);
     default:
         return 0;
     }
@@ -309,8 +226,7 @@ struct task_binding {
     /* The byte range of W and dW that the task works on. For RED and UPD, it may be one share. For all other
      * tasks, it is everything. */
     uint64_t begin, end;
-    uint32_t have; /* set of roles seen so far */
-    uint32_t n_k;  /* number of K operands seen so far */
+    uint32_t n[ROLE_COUNT]; /* number of operands of each role seen so far */
 };
 
 /* Returns true if operand `o` is the whole K. Only a task that works on the whole W may have such an
@@ -320,53 +236,36 @@ static bool is_whole_k(const struct task_binding *t, const struct plan_operand *
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
-/* Sets *ret to the role of the next K operand of a task. The operand is either the whole K or the next part
- * of K. */
-static int bind_part(const struct binder *b, struct task_binding *t, const struct plan_operand *o,
-                     enum role *ret)
+/* Sets *ret_begin and *ret_end to the byte range that operand number `nth` with this role must have. */
+static void wanted_range(const struct task_binding *t, enum role role, uint32_t nth, uint64_t *ret_begin,
+                         uint64_t *ret_end)
 {
-    const uint32_t parts = optimizer_parts(b->config->optimizer), i = t->n_k++;
-
-    *ret = ROLE_K;
-    if (i == 0 && is_whole_k(t, o))
-        return 0;
-    if (i >= parts || (i > 0 && !t->to->split))
-        return bind_fail(b, "it has more operands of optimizer state than the %" PRIu32 " parts of it",
-                         parts);
-    t->to->split = true;
-    *ret = (enum role)(ROLE_K + i);
-    return 0;
-}
-
-/* Sets *ret_begin and *ret_end to the bytes of its tensor that an operand with role `role` must cover. */
-static void wanted_range(const struct task_binding *t, enum role role, uint64_t *ret_begin, uint64_t *ret_end)
-{
-    const bool part = t->to->split && role >= ROLE_K && role <= ROLE_K_LAST;
-    const bool share =
-        role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER || role == ROLE_DW_TIED || part;
-    const uint64_t base = part ? (uint64_t)(role - ROLE_K) * t->want[ROLE_W] : 0;
+    const bool part = t->to->split && role == ROLE_K;
+    const bool share = role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER || part;
+    const uint64_t base = part ? nth * t->want[ROLE_W] : 0;
 
     *ret_begin = share ? base + t->begin : 0;
     *ret_end = share ? base + t->end : t->want[role];
 }
 
-static int check_range(const struct binder *b, const struct task_binding *t, enum role role,
+static int check_range(const struct binder *b, const struct task_binding *t, uint32_t nth,
                        const struct plan_operand *o)
 {
+    const enum role role = o->role;
     const uint64_t bytes = b->plan->tensors[o->tensor].bytes;
     uint64_t begin, end;
 
-    wanted_range(t, role, &begin, &end);
+    wanted_range(t, role, nth, &begin, &end);
     if (bytes == t->want[role] && o->begin == begin && o->end == end)
         return 0;
     if (begin == 0 && end == t->want[role])
         return bind_fail(
             b, "its %s must be one block of %" PRIu64 " bytes, the operand is %" PRIu64 "..%" PRIu64,
-            role_names[role], end, o->begin, o->end);
+            role_words[role], end, o->begin, o->end);
     return bind_fail(b,
                      "its %s must be bytes %" PRIu64 "..%" PRIu64 " of %" PRIu64 ", the operand is %" PRIu64
                      "..%" PRIu64 " of %" PRIu64,
-                     role_names[role], begin, end, t->want[role], o->begin, o->end, bytes);
+                     role_words[role], begin, end, t->want[role], o->begin, o->end, bytes);
 }
 
 static int bind_task_operand(const struct binder *b, struct task_binding *t, const struct plan_operand *o,
@@ -378,20 +277,20 @@ static int bind_task_operand(const struct binder *b, struct task_binding *t, con
     r = bind_place(b, o, ret);
     if (r < 0)
         return r;
-    ret->role = role_of(b->config->model, in, &b->plan->tensors[o->tensor]);
-    if (ret->role == ROLE_COUNT)
-        return bind_fail(b, "this task cannot use tensor %" PRIu32, o->tensor);
-    if (ret->role == ROLE_K)
-        r = bind_part(b, t, o, &ret->role);
-    if (r < 0)
-        return r;
-    if (t->have & (1u << ret->role) && !(in->kind == INSTR_DECIDE && ret->role == ROLE_SUMSQ))
-        return bind_fail(b, "it has two operands that are its %s", role_names[ret->role]);
+    if ((uint32_t)o->role >= ROLE_COUNT || !(role_tasks[o->role] & (1u << in->kind)))
+        return bind_fail(b, "tensor %" PRIu32 " cannot be its %s", o->tensor,
+                         (uint32_t)o->role < ROLE_COUNT ? role_words[o->role] : "operand of an unknown role");
+    ret->role = o->role;
+    ret->nth = t->n[o->role]++;
+    if (ret->nth >= most_of_role(b, in->kind, o->role))
+        return bind_fail(b, "it has %" PRIu32 " operands that are its %s, and can have only %" PRIu32,
+                         ret->nth + 1, role_words[o->role], most_of_role(b, in->kind, o->role));
+    if (o->role == ROLE_K && ret->nth == 0)
+        t->to->split = !is_whole_k(t, o);
     if (!task_reaches(b->plan, in->stream, o->loc))
         return bind_fail(b, "its %s is on device %" PRIu32 ", which its stream cannot reach",
-                         role_names[ret->role], o->loc);
-    t->have |= 1u << ret->role;
-    return check_range(b, t, ret->role, o);
+                         role_words[ret->role], o->loc);
+    return check_range(b, t, ret->nth, o);
 }
 
 /* ---- tasks ---- */
@@ -415,20 +314,21 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
-/* Checks that DECIDE adds the squared norms in ascending order of layers, because a sum of floating-point
- * numbers depends on their order. */
-static int check_ascending(const struct binder *b, const struct plan_instr *in)
+/* Checks that operands of one role stand in ascending order of their layers. DECIDE adds squared norms, and
+ * NORM and UPD add gradients, in the order of their operands. Another order could change the bits of a sum. */
+static int check_ascending(const struct binder *b, const struct plan_instr *in, enum role role)
 {
     uint32_t last = PLAN_NONE;
 
     for (uint32_t i = 0; i < in->n_operands; i++) {
-        const struct plan_tensor *t = &b->plan->tensors[b->from->operands[in->operand + i].tensor];
-        if (t->kind != TENSOR_SUMSQ)
+        const struct plan_operand *o = &b->from->operands[in->operand + i];
+        const uint32_t layer = b->plan->tensors[o->tensor].layer;
+        if (o->role != role)
             continue;
-        if (last != PLAN_NONE && t->layer <= last)
+        if (last != PLAN_NONE && layer <= last)
             return bind_fail(b, "layers must be added in ascending order, %" PRIu32 " comes after %" PRIu32,
-                             t->layer, last);
-        last = t->layer;
+                             layer, last);
+        last = layer;
     }
     return 0;
 }
@@ -459,7 +359,7 @@ static int bind_share(const struct binder *b, struct task_binding *t)
     for (uint32_t i = 0; (t->in->kind == INSTR_RED || t->in->kind == INSTR_UPD) && i < t->in->n_operands;
          i++) {
         const struct plan_operand *o = &b->from->operands[t->in->operand + i];
-        if (o->tensor >= b->plan->n_tensors || b->plan->tensors[o->tensor].kind != TENSOR_DW)
+        if (o->role != ROLE_DW && o->role != ROLE_DW_OTHER)
             continue;
         t->begin = o->begin;
         t->end = o->end;
@@ -491,6 +391,24 @@ static void bind_ranges(const struct binder *b, const struct task_binding *t)
     }
 }
 
+/* Checks that no operand is missing. */
+static int check_complete(const struct binder *b, const struct task_binding *t)
+{
+    const uint32_t parts = optimizer_parts(b->config->optimizer);
+    uint32_t have = 0;
+
+    for (uint32_t role = 0; role < ROLE_COUNT; role++)
+        have |= t->n[role] > 0 ? 1u << role : 0;
+    const uint32_t missing = roles_needed(b, t->to, have) & ~have;
+    for (uint32_t role = 0; role < ROLE_COUNT; role++)
+        if (missing & (1u << role) && t->want[role] > 0)
+            return bind_fail(b, "it has no %s", role_words[role]);
+    if (t->to->split && t->n[ROLE_K] < parts)
+        return bind_fail(b, "it has %" PRIu32 " of the %" PRIu32 " parts of its optimizer state",
+                         t->n[ROLE_K], parts);
+    return 0;
+}
+
 static int bind_task(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
     struct task_binding t = {.in = in, .to = ret};
@@ -515,15 +433,15 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
             ret->accumulate = o->access == ACCESS_RW;
     }
 
-    const uint32_t need = roles_needed(b, ret, t.have);
-    for (uint32_t role = 0; role < ROLE_COUNT; role++)
-        if (need & ~t.have & (1u << role) && t.want[role] > 0)
-            return bind_fail(b, "it has no %s", role_names[role]);
+    r = check_complete(b, &t);
+    if (r < 0)
+        return r;
     ret->bytes = t.end - t.begin;
     if (in->kind == INSTR_UPD)
         bind_ranges(b, &t);
     b->to->needs_args = true;
-    return in->kind == INSTR_DECIDE ? check_ascending(b, in) : 0;
+    r = check_ascending(b, in, ROLE_SUMSQ);
+    return r < 0 ? r : check_ascending(b, in, ROLE_DW);
 }
 
 /* ---- moves ---- */
@@ -564,8 +482,6 @@ static int bind_move(const struct binder *b, const struct plan_instr *in, struct
     if (in->kind == INSTR_COPY && src->addr < dst->addr + operand_bytes(dst) &&
         dst->addr < src->addr + operand_bytes(src))
         return bind_fail(b, "source and destination overlap");
-    to[0].role = ROLE_SRC;
-    to[1].role = ROLE_DST;
     ret->bytes = operand_bytes(src);
     return 0;
 }
@@ -583,7 +499,6 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
         return r;
     if (in->stream / LANE_COUNT != o->loc)
         return bind_fail(b, "stream %" PRIu32 " belongs to another device than the copy to drop", in->stream);
-    to->role = ROLE_DST;
     ret->bytes = operand_bytes(o);
     return 0;
 }

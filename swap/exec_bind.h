@@ -15,48 +15,13 @@
 #include "scheduler/plan.h"
 #include "swap/exec.h"
 
-/* What an operand is for its instruction, such as the input X or the source of a move. */
-enum role {
-    ROLE_W,
-    /* The gradient dW. A BWD writes the gradient of its own replica. All other tasks use the total, which is
-     * the dW of replica 0. */
-    ROLE_DW,
-    /* Only for RED: the gradient of another replica, which the task adds to ROLE_DW. */
-    ROLE_DW_OTHER,
-    /* Only for NORM and UPD: the gradient of another layer that uses the same weights. The task adds it to
-     * ROLE_DW. */
-    ROLE_DW_TIED,
-    /* The whole optimizer state K or, if each part of K is an operand of its own, the first part. */
-    ROLE_K,
-    ROLE_K_LAST = ROLE_K + OPTIMIZER_PARTS - 1,
-    ROLE_X,
-    ROLE_Y,
-    ROLE_DX,
-    ROLE_DY,
-    ROLE_S,
-    ROLE_SCRATCH,
-    /* Only for FWD and REC: the working memory of a task that saves values for the backward pass (S). */
-    ROLE_SAVE_WORK,
-    ROLE_TARGET,
-    ROLE_RESULT,
-    /* The squared norm of a layer's gradient. DECIDE has one such operand for each layer with weights, in
-     * ascending order of layers. */
-    ROLE_SUMSQ,
-    ROLE_DECISION, /* written by DECIDE, read by the trainer */
-    /* The group state, such as the scale of the gradients. DECIDE updates it, and every UPD reads it. */
-    ROLE_GROUP,
-    ROLE_SRC, /* source of a move */
-    /* The destination of a move or, for a DROP, the copy that is dropped. */
-    ROLE_DST,
-    ROLE_COUNT
-};
-
-/* An operand with its address. If `ring` is set, the address depends on the training step and is computed in
- * every step. */
+/* An operand with its address. If `ring` is set, the address is computed again in every step. */
 struct bound_operand {
-    enum role role;
-    /* True if the operand is a host copy with several slots. Its address in a training step is
-     * store_ptr(tensor, step) + begin. */
+    enum role role; /* ROLE_NONE in moves and drops */
+    /* Number of operands with the same role that precede this one in its instruction. For example, the
+     * second part of K has nth 1. */
+    uint32_t nth;
+    /* True for a host copy with several slots. Its address is store_ptr(tensor, step) + begin. */
     bool ring;
     /* The tensor. It is set only for operands of tasks and for operands with `ring`. */
     tensor_id tensor;
@@ -80,7 +45,7 @@ struct bound_instr {
     /* Only for FWD, REC and BWD: the first row of the micro-batch, counted from the start of the batch. */
     uint32_t first_row;
     bool accumulate; /* BWD: add to dW, do not overwrite */
-    /* Only for UPD: true if every part of K is an operand of its own, with its own role. */
+    /* Used in UPD. True if every part of K is an operand of its own. */
     bool split;
     /* Only for UPD: the byte ranges to update, one for each stretch with the same weight decay. Offsets count
      * from the first byte of the share. */

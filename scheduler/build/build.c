@@ -49,8 +49,11 @@ static void fill_operand(const struct plan *p, const struct draft *d, const stru
                          struct plan_operand *to)
 {
     const struct plan_tensor *t = &p->tensors[from->tensor];
-    *to = (struct plan_operand){
-        .tensor = from->tensor, .begin = from->of.begin, .end = from->of.end, .access = from->access};
+    *to = (struct plan_operand){.tensor = from->tensor,
+                                .begin = from->of.begin,
+                                .end = from->of.end,
+                                .access = from->access,
+                                .role = from->role};
     if (from->segment == SEGMENT_NONE) {
         to->loc = PLAN_HOST;
         to->addr = t->host_offset + to->begin;
@@ -93,8 +96,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
                             .micro = PLAN_NONE,
                             .replica = PLAN_NONE,
                             .operand = (uint32_t)d->operands.n};
-    struct draft_operand device = {s->tensor, segment, ACCESS_READ, s->of},
-                         host = {s->tensor, SEGMENT_NONE, ACCESS_WRITE, s->of};
+    struct draft_operand device = {s->tensor, segment, ACCESS_READ, ROLE_NONE, s->of},
+                         host = {s->tensor, SEGMENT_NONE, ACCESS_WRITE, ROLE_NONE, s->of};
     if (kind == INSTR_FETCH) {
         device.access = ACCESS_WRITE;
         host.access = ACCESS_READ;

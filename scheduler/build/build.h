@@ -184,6 +184,7 @@ struct draft_operand {
     tensor_id tensor;
     uint32_t segment; /* SEGMENT_NONE: the host copy */
     enum access access;
+    enum role role; /* ROLE_NONE in moves and drops */
     /* The bytes of the tensor that the instruction uses. They lie within the segment's extent. */
     struct extent of;
 };
@@ -255,7 +256,7 @@ void draft_waits(struct draft *d);
 /* The draft_put_* functions append instructions to a draft. After draft_put_task, the caller must call
  * draft_put_use once for each operand of the task. */
 void draft_put_task(struct draft *d, const struct todo *t);
-void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, struct extent of);
+void draft_put_use(struct draft *d, const struct graph_operand *op, uint32_t segment, struct extent of);
 /* The next three functions append a move of the bytes in `of`. Source and destination must both contain these
  * bytes. draft_put_send appends a COPY if both segments are on the same device. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);

@@ -43,11 +43,17 @@ static uint32_t put_instr(struct draft *d, enum instr_kind kind, uint32_t stream
     return (uint32_t)d->instrs.n - 1;
 }
 
+static void put_role(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, enum role role,
+                     struct extent of)
+{
+    vec_push(&d->operands, (struct draft_operand){tensor, segment, access, role, of});
+    d->instrs.at[d->instrs.n - 1].n_operands++;
+}
+
 static void put_operand(struct draft *d, tensor_id tensor, uint32_t segment, enum access access,
                         struct extent of)
 {
-    vec_push(&d->operands, (struct draft_operand){tensor, segment, access, of});
-    d->instrs.at[d->instrs.n - 1].n_operands++;
+    put_role(d, tensor, segment, access, ROLE_NONE, of);
 }
 
 void draft_put_task(struct draft *d, const struct todo *t)
@@ -69,10 +75,10 @@ static void created(struct draft *d, uint32_t segment)
         s->start = (uint32_t)d->instrs.n - 1;
 }
 
-void draft_put_use(struct draft *d, tensor_id tensor, uint32_t segment, enum access access, struct extent of)
+void draft_put_use(struct draft *d, const struct graph_operand *op, uint32_t segment, struct extent of)
 {
-    put_operand(d, tensor, segment, access, of);
-    if (segment != SEGMENT_NONE && access == ACCESS_WRITE)
+    put_role(d, op->tensor, segment, op->access, op->role, of);
+    if (segment != SEGMENT_NONE && op->access == ACCESS_WRITE)
         created(d, segment);
 }
 

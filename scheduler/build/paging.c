@@ -52,7 +52,8 @@ struct cache {
 
 /* An operand of the current task. */
 struct cache_use {
-    tensor_id tensor;
+    const struct graph_operand *op;
+    tensor_id tensor; /* op->tensor */
     enum access access;
     /* The operand's block. NONE if the operand is not on the device yet, or if the task runs on the host. */
     uint32_t segment;
@@ -337,7 +338,7 @@ static void collect_task_uses(struct paging *p, const struct todo *t)
     for (uint32_t i = 0; i < task->n_operands; i++) {
         const struct graph_operand *op = &p->g->operands[task->operand + i];
         if (todo_uses(t, &p->g->tensors[op->tensor], op))
-            vec_push(&p->uses, (struct cache_use){op->tensor, op->access, NONE, false});
+            vec_push(&p->uses, (struct cache_use){op, op->tensor, op->access, NONE, false});
     }
 }
 
@@ -394,8 +395,7 @@ static void run_task(struct paging *p, const struct todo *t)
         make_resident(p, t->loc);
     draft_put_task(p->d, t);
     for (size_t i = 0; i < p->uses.n; i++)
-        draft_put_use(p->d, p->uses.at[i].tensor, p->uses.at[i].segment, p->uses.at[i].access,
-                      whole_tensor(p, p->uses.at[i].tensor));
+        draft_put_use(p->d, p->uses.at[i].op, p->uses.at[i].segment, whole_tensor(p, p->uses.at[i].tensor));
     for (size_t i = 0; i < p->uses.n; i++) {
         const struct cache_use *u = &p->uses.at[i];
         if (u->segment != NONE)

@@ -122,7 +122,7 @@ static void collect_uses(struct residency *r)
                 struct extent of = todo_extent(r->o, t, op, part);
                 /* Skip an empty extent. If K is smaller than W, a share of K can have no bytes. */
                 if (of.begin < of.end)
-                    vec_push(&r->uses, (struct use){op->tensor, op->access, p, of, SEGMENT_NONE});
+                    vec_push(&r->uses, (struct use){op, op->tensor, op->access, p, of, SEGMENT_NONE});
             }
         }
     }
@@ -526,8 +526,7 @@ static void put_task(struct residency *r, uint32_t pos)
 {
     draft_put_task(r->d, &r->todos[pos]);
     for (uint32_t i = r->use_first[pos]; i < r->use_first[pos + 1]; i++)
-        draft_put_use(r->d, r->uses.at[i].tensor, r->uses.at[i].segment, r->uses.at[i].access,
-                      r->uses.at[i].of);
+        draft_put_use(r->d, r->uses.at[i].op, r->uses.at[i].segment, r->uses.at[i].of);
 }
 
 /* Returns the lane on which a copy is dropped. This is usually the lane that uses the copy last, so that the

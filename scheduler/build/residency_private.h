@@ -14,7 +14,8 @@
 
 /* The use of one operand by one task. Residency decides which segment the task uses for this operand. */
 struct use {
-    tensor_id tensor;
+    const struct graph_operand *op;
+    tensor_id tensor; /* op->tensor */
     enum access access;
     uint32_t pos; /* of its task */
     struct extent of;

@@ -11,7 +11,7 @@
  *      "tensors":[["W",0,null,0,4096,0,1], ...],
  *      "boundary":[[tensor,device,begin,end,addr], ...],
  *      "programs":{"entry":[...],
- *                  "cycle":[["FWD",0,1,0,0,0,[[3,0,"r",4096],[5,0,"w",8192,0,512]],[[9,0]]], ...], ...}}
+ *                  "cycle":[["FWD",0,1,0,0,0,[[3,0,"r","w",4096],[5,0,"w","y",8192,0,512]],[[9,0]]], ...], ...}}
  *
  * null means PLAN_NONE (does not apply), PLAN_HOST (the host) or PLAN_NO_HOST (no host copy). An operand
  * without begin and end is the whole tensor. The number of a stream is 4 * device + lane (compute, in, out,
@@ -25,7 +25,7 @@ const char plan_json_columns[] =
     "\"tensors\":[\"kind\",\"layer\",\"micro\",\"replica\",\"bytes\",\"host_offset\",\"host_slots\"],"
     "\"boundary\":[\"tensor\",\"device\",\"begin\",\"end\",\"addr\"],"
     "\"instrs\":[\"kind\",\"stream\",\"layer\",\"micro\",\"replica\",\"step\",\"operands\",\"waits\"],"
-    "\"operands\":[\"tensor\",\"device\",\"access\",\"addr\",\"begin\",\"end\"],"
+    "\"operands\":[\"tensor\",\"device\",\"access\",\"role\",\"addr\",\"begin\",\"end\"],"
     "\"waits\":[\"instr\",\"distance\"]}";
 
 const char *const plan_json_access[PLAN_JSON_ACCESS_COUNT] = {
@@ -93,6 +93,7 @@ static void write_operand(const struct plan *p, const struct plan_operand *o, st
     put_u64(out, o->tensor);
     put_id(out, o->loc);
     put_name(out, plan_json_access[o->access]);
+    put_name(out, role_names[o->role]);
     put_u64(out, o->addr);
     if (o->begin != 0 || o->end != p->tensors[o->tensor].bytes) {
         put_u64(out, o->begin);

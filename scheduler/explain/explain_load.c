@@ -229,6 +229,7 @@ static void read_operand(struct load_cursor *at, struct plan_operand *ret)
     ret->tensor = take_index(&row, p->n_tensors, "tensor");
     ret->loc = take_id(&row, p->n_devices, "device");
     ret->access = (enum access)take_name(&row, plan_json_access, PLAN_JSON_ACCESS_COUNT, "access");
+    ret->role = (enum role)take_name(&row, role_names, ROLE_COUNT, "role");
     ret->addr = take_u64(&row, MAX_BYTES, "addr");
     if (failed(at))
         return;

@@ -157,7 +157,8 @@ static const struct move_shape {
 static bool is_move_of(const struct move_shape *s, const struct plan_operand *src,
                        const struct plan_operand *dst)
 {
-    return src->access == ACCESS_READ && dst->access == ACCESS_WRITE && (src->loc == dst->loc) == s->within &&
+    return src->access == ACCESS_READ && dst->access == ACCESS_WRITE && src->role == ROLE_NONE &&
+           dst->role == ROLE_NONE && (src->loc == dst->loc) == s->within &&
            (src->loc == PLAN_HOST) == s->from_host && (dst->loc == PLAN_HOST) == s->to_host;
 }
 
@@ -182,7 +183,8 @@ static void agree_copy_move(const struct checked_instr *a)
 
 static void agree_drop(const struct checked_instr *a)
 {
-    if (a->in->n_operands != 1 || a->ops[0].access != ACCESS_DROP || a->ops[0].loc == PLAN_HOST)
+    if (a->in->n_operands != 1 || a->ops[0].access != ACCESS_DROP || a->ops[0].role != ROLE_NONE ||
+        a->ops[0].loc == PLAN_HOST)
         BAD(a, "%s: its operand does not fit a drop", name_checked(a).s);
     else if (a->in->stream / LANE_COUNT != a->ops[0].loc)
         BAD(a, "%s: must be on a stream of d%u", name_checked(a).s, a->ops[0].loc);

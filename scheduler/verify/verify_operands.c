@@ -1,5 +1,5 @@
 /* Checks invariant 10 for the operands of tasks: an instruction has the operands of its graph task, in the
- * same order and with the same byte ranges. It may leave out writes that are optional.
+ * same order, with the same roles and the same byte ranges. It may leave out writes that are optional.
  *
  * RED and UPD may be done in shares. All W and dW operands of a share have the same range [b, e), and K has
  * this range in each of its parts. K consists of parts that are as long as W. In graphs made from profile
@@ -144,6 +144,19 @@ static bool agree_ranges(const struct checked_task *a, const struct plan_operand
     return is_divided(kind) && !whole ? agree_share(a, ops) : agree_range(a, ops, go);
 }
 
+static bool agree_roles(const struct checked_task *a, const struct plan_operand *ops, uint32_t n,
+                        const struct graph_operand *go)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ops[i].role != go->role) {
+            BAD(a, "%s: its operand %s has the role %s instead of %s", name_checked_task(a).s,
+                name_tensor(a->v, ops[i].tensor).s,
+                (unsigned)ops[i].role < ROLE_COUNT ? role_names[ops[i].role] : "?", role_names[go->role]);
+            return false;
+        }
+    return true;
+}
+
 static bool agree_places(const struct checked_task *a, const struct plan_operand *ops, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -170,7 +183,8 @@ static void agree_operands(const struct checked_task *a)
         if (space && (kind == TENSOR_ROOM) != saves)
             continue;
         if (count > 0 || (kind == TENSOR_K && a->share != NULL)) {
-            if (!agree_places(a, &a->ops[n], count) || !agree_ranges(a, &a->ops[n], count, go))
+            if (!agree_places(a, &a->ops[n], count) || !agree_roles(a, &a->ops[n], count, go) ||
+                !agree_ranges(a, &a->ops[n], count, go))
                 return;
             writes += go->access != ACCESS_READ && !space;
             saves |= kind == TENSOR_S && go->access == ACCESS_WRITE;

@@ -68,6 +68,50 @@ static inline uint32_t hm_instr(struct handmade *h, enum instr_kind kind, uint32
     return (uint32_t)(p->instrs.n - 1);
 }
 
+/* Returns the role of a tensor in a task of a chain of layers: what the layer's kernels call it. Written
+ * without looking at graph.c, so that tests can compare both. */
+static inline enum role hm_role(const struct plan_instr *in, const struct plan_tensor *t)
+{
+    const bool own = t->layer == in->layer;
+
+    if (in->kind > INSTR_UPD)
+        return ROLE_NONE;
+    switch (t->kind) {
+    case TENSOR_W:
+        return ROLE_W;
+    case TENSOR_DW:
+        return in->kind == INSTR_RED && t->replica != 0 ? ROLE_DW_OTHER : ROLE_DW;
+    case TENSOR_K:
+        return ROLE_K;
+    case TENSOR_B:
+        return ROLE_B;
+    case TENSOR_X:
+        return own ? ROLE_X : ROLE_Y;
+    case TENSOR_DX:
+        return own ? ROLE_DX : ROLE_DY;
+    case TENSOR_S:
+        return ROLE_S;
+    case TENSOR_WORK:
+    case TENSOR_SCRATCH:
+        return ROLE_SCRATCH;
+    case TENSOR_ROOM:
+        return ROLE_SAVE_WORK;
+    case TENSOR_TARGET:
+        return ROLE_TARGET;
+    case TENSOR_RESULT:
+        return ROLE_RESULT;
+    case TENSOR_SUMSQ:
+        return ROLE_SUMSQ;
+    case TENSOR_DECISION:
+        return ROLE_DECISION;
+    case TENSOR_GROUP:
+        return ROLE_GROUP;
+    case TENSOR_KIND_COUNT:
+        break;
+    }
+    return ROLE_COUNT;
+}
+
 /* Adds bytes begin..end of tensor t as an operand of the last instruction. `addr` is the address of byte
  * `begin` on a device; it is ignored for the host, whose address follows from the tensor. */
 static inline void hm_operand_range(struct handmade *h, tensor_id t, uint64_t begin, uint64_t end,
@@ -81,7 +125,8 @@ static inline void hm_operand_range(struct handmade *h, tensor_id t, uint64_t be
                                    .begin = begin,
                                    .end = end,
                                    .addr = loc == PLAN_HOST ? tensor->host_offset + begin : addr,
-                                   .access = access});
+                                   .access = access,
+                                   .role = hm_role(&p->instrs.at[p->instrs.n - 1], tensor)});
     p->instrs.at[p->instrs.n - 1].n_operands++;
 }
 

@@ -196,6 +196,14 @@ static inline struct plan_operand script_operand(struct script *s, tensor_id t, 
     return script_at(s, i, begin, end, access);
 }
 
+static inline void script_add(struct script *s, struct edit_instr *in, enum role role, tensor_id t,
+                              uint32_t loc, uint64_t begin, uint64_t end, enum access access)
+{
+    struct plan_operand o = script_operand(s, t, loc, begin, end, access);
+    o.role = role;
+    vec_push(&in->ops, o);
+}
+
 /* Changes begin..end from a range of W to the matching range of K: in part p when K consists of parts as long
  * as W, otherwise in all of K. Returns false when there is no part p. */
 static inline bool script_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, uint64_t *end)
@@ -215,7 +223,7 @@ static inline void script_state_operands(struct script *s, struct edit_instr *in
     uint64_t w = s->g->layers[in->in.layer].size.w, begin, end;
     for (uint64_t p = 0; begin = from, end = to, script_state(w, script_bytes(s, t), p, &begin, &end); p++)
         if (begin < end)
-            vec_push(&in->ops, script_operand(s, t, loc, begin, end, ACCESS_RW));
+            script_add(s, in, ROLE_K, t, loc, begin, end, ACCESS_RW);
 }
 
 /* Adds a task to the program. With end > 0 the task is the share begin..end of a RED or UPD; with 0, 0 it is
@@ -240,8 +248,8 @@ static inline void script_task(struct script *s, enum instr_kind kind, uint32_t 
         if (end > 0 && tensor == TENSOR_K)
             script_state_operands(s, &i, o->tensor, loc, begin, end);
         else
-            vec_push(&i.ops, script_operand(s, o->tensor, loc, share ? begin : o->begin, share ? end : o->end,
-                                            o->access));
+            script_add(s, &i, o->role, o->tensor, loc, share ? begin : o->begin, share ? end : o->end,
+                       o->access);
     }
     vec_push(&s->e.programs[s->k].at, i);
 }

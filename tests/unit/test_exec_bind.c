@@ -107,10 +107,13 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(no_w_upd, "no weights", cut(m, FIRST(UPD), TENSOR_W))                                              \
     WRONG(no_k, "no optimizer state", cut(m, FIRST(UPD), TENSOR_K))                                          \
     WRONG(layers_swapped, "ascending", swap_operands(operands(m, FIRST(DECIDE))))                            \
-    WRONG(tensor_foreign, "cannot use tensor", OPERAND(0).tensor = m->dw[0][0])                              \
-    WRONG(micro_other, "cannot use tensor", OPERAND(1).tensor = m->x[0][1])                                  \
-    WRONG(layer_other, "cannot use tensor", operands(m, FWD(1))->tensor = m->w[0])                           \
-    WRONG(twice, "two operands", OPERAND(1) = OPERAND(0))                                                    \
+    WRONG(role_none, "cannot be its no role", OPERAND(0).role = ROLE_NONE)                                   \
+    WRONG(role_range, "unknown role", OPERAND(0).role = ROLE_COUNT)                                          \
+    WRONG(role_foreign, "cannot be its optimizer state", OPERAND(0).role = ROLE_K)                           \
+    WRONG(role_of_pass, "cannot be its output", find(m, BWD(1), TENSOR_DX)->role = ROLE_Y)                   \
+    WRONG(tensor_foreign, "one block", OPERAND(1).tensor = m->w[0])                                          \
+    WRONG(layer_other, "one block", operands(m, FWD(1))->tensor = m->w[0])                                   \
+    WRONG(twice, "2 operands that are its weights", OPERAND(1) = OPERAND(0))                                 \
     WRONG(tensor_range, "does not exist", OPERAND(0).tensor = 9999)                                          \
     WRONG(byte_range, "not inside", operands(m, FIRST(SPILL))->end += 4)                                     \
     WRONG(byte_order, "not inside", operands(m, FIRST(SPILL))->begin = 1u << 30)                             \
@@ -130,7 +133,6 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(row_range, "first row", FWD(0)->micro = 2, m->h.plan.rows = UINT32_MAX)                            \
     WRONG(replica_range, "is of replica 0", FWD(0)->replica = PLAN_NONE - 1)                                 \
     WRONG(replica_none, "is of replica 0", BWD(0)->replica = PLAN_NONE)                                      \
-    WRONG(replica_dw, "cannot use tensor", m->h.tensors.at[m->dw[0][0]].replica = 1)                         \
     WRONG(replicas_none, "3 micro-batches", m->h.plan.n_replicas = 0)                                        \
     WRONG(replicas_uneven, "for 2 replicas", m->h.plan.n_replicas = 2)                                       \
     WRONG(step_range, "not within the cycle", FWD(0)->step = 1)                                              \
@@ -165,32 +167,26 @@ static void drop_on(struct maker *m, uint32_t stream)
 #define WRONG_SHARES(WRONG)                                                                                  \
     WRONG(red_place, "RED of layer 0: ", FIRST(RED)->n_operands = 1)                                         \
     WRONG(red_no_other, "no other replica's gradient sum", FIRST(RED)->n_operands = 1)                       \
-    WRONG(red_no_sum, "no gradient sum", RED_OPERAND(0) = RED_OPERAND(1), FIRST(RED)->n_operands = 1)        \
-    WRONG(red_twice, "two operands", RED_OPERAND(1) = RED_OPERAND(0))                                        \
+    WRONG(red_no_sum, "no gradient sum", RED_OPERAND(0).role = ROLE_DW_OTHER, FIRST(RED)->n_operands = 1)    \
+    WRONG(red_twice, "2 operands that are its gradient sum", RED_OPERAND(1) = RED_OPERAND(0))                \
     WRONG(red_of_zero, "of 3 replicas", FIRST(RED)->replica = 0)                                             \
     WRONG(red_range, "of 3 replicas", FIRST(RED)->replica = 3)                                               \
     WRONG(red_of_none, "of 3 replicas", FIRST(RED)->replica = PLAN_NONE)                                     \
-    WRONG(red_other, "cannot use tensor", FIRST(RED)->replica = 2)                                           \
-    WRONG(red_layer, "cannot use tensor",                                                                    \
-          operands(m, nth(m, PROGRAM_CYCLE, INSTR_RED, 4))[1].tensor = m->dw[0][1])                          \
     WRONG(red_bytes, "must be bytes 512..1040 of 1040, the operand is 768..1040",                            \
           RED_OPERAND(1).begin += 256)                                                                       \
     WRONG(red_lane, "does not compute", FIRST(RED)->stream = plan_stream(0, LANE_PEER))                      \
-    WRONG(bwd_other, "cannot use tensor", find(m, BWD(1), TENSOR_DW)->tensor = m->dw[1][1])                  \
-    WRONG(norm_other, "cannot use tensor", find(m, FIRST(NORM), TENSOR_DW)->tensor = m->dw[0][1])            \
     WRONG(norm_share, "one block", find(m, FIRST(NORM), TENSOR_DW)->end = 512)                               \
-    WRONG(upd_other, "cannot use tensor", UPD_OPERAND(0).tensor = m->dw[0][2])                               \
     WRONG(upd_bytes, "weights must be bytes 0..512 of 1040", UPD_OPERAND(2).end = 768)                       \
     WRONG(upd_whole_w, "weights must be bytes 0..512 of 1040", UPD_OPERAND(2).end = 1040)                    \
     WRONG(share_begin, "are not a share", RED_OPERAND(0).begin += 4)                                         \
     WRONG(share_end, "are not a share", UPD_OPERAND(0).end -= 4)                                             \
     WRONG(share_empty, "are not a share", UPD_OPERAND(0).end = 0)                                            \
     WRONG(part_none, "no optimizer state", FIRST(UPD)->n_operands = 3)                                       \
-    WRONG(part_missing, "no second part of optimizer state", FIRST(UPD)->n_operands = 4)                     \
+    WRONG(part_missing, "1 of the 2 parts", FIRST(UPD)->n_operands = 4)                                      \
     WRONG(parts_swapped, "optimizer state must be bytes 0..512 of 2080", swap_operands(&UPD_OPERAND(3)))     \
     WRONG(part_twice, "must be bytes 1040..1552 of 2080", UPD_OPERAND(4) = UPD_OPERAND(3))                   \
-    WRONG(part_too_many, "more operands of optimizer state than the 2", UPD_OPERAND(1) = UPD_OPERAND(3),     \
-          UPD_OPERAND(3) = UPD_OPERAND(4))                                                                   \
+    WRONG(part_too_many, "3 operands that are its optimizer state, and can have only 2",                     \
+          UPD_OPERAND(1) = UPD_OPERAND(3), UPD_OPERAND(3) = UPD_OPERAND(4))                                  \
     WRONG(part_bytes, "must be bytes 1040..1552 of 2080", UPD_OPERAND(4).end += 256)                         \
     WRONG(part_whole, "must be bytes 0..512 of 2080", UPD_OPERAND(3).begin = 0, UPD_OPERAND(3).end = 2080)   \
     WRONG(copy_away, "cannot carry", COPY_END(1).loc = 1)                                                    \

@@ -621,6 +621,23 @@ static void test_swapped_operands_are_found(void **state)
     }
 }
 
+/* An operand with another role would hand a kernel the memory of another argument. */
+static void test_another_role_is_found(void **state)
+{
+    (void)state;
+    FOR_EACH_SPECIMEN(sp)
+    FOR_EACH_INSTR(sp->plan, k, i)
+    for (uint32_t j = 0; j < sp->plan->programs[k].instrs[i].n_operands; j++) {
+        struct edit e = edit_begin(sp->plan);
+        struct plan_operand *o = &e.programs[k].at.at[i].ops.at[j];
+        o->role = (enum role)((o->role + 1 + (i + j) % (ROLE_COUNT - 1)) % ROLE_COUNT);
+        struct plan *p = edit_pack(&e);
+        expect_found(sp, p, NUMBER(10), "another role of an operand of", k, i);
+        plan_destroy(p);
+        edit_finish(&e);
+    }
+}
+
 /* The operand of a sum that the instruction adds to; NULL when it does not. */
 static const struct plan_operand *sum_of(const struct plan *p, enum program_kind k, uint32_t i)
 {
@@ -671,6 +688,7 @@ static void test_fetch_over_an_update_is_found(void **state)
             continue;
         struct plan_operand to = *operand_of(sp->plan, k, i, in->n_operands - 1), from = to;
         uint64_t home = sp->plan->tensors[to.tensor].host_offset;
+        to.role = ROLE_NONE;
         from = (struct plan_operand){to.tensor, PLAN_HOST, to.begin, to.end, home + to.begin, ACCESS_READ};
         to.access = ACCESS_WRITE;
         struct edit_instr fetch = {.in = {.kind = INSTR_FETCH,
@@ -1071,6 +1089,7 @@ int main(void)
         cmocka_unit_test(test_partial_move_is_found),
         cmocka_unit_test(test_partial_task_operand_is_found),
         cmocka_unit_test(test_swapped_operands_are_found),
+        cmocka_unit_test(test_another_role_is_found),
         cmocka_unit_test(test_sums_in_another_order_are_found),
         cmocka_unit_test(test_fetch_over_an_update_is_found),
         cmocka_unit_test(test_weaker_distance_is_found),

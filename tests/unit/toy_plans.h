@@ -59,11 +59,35 @@ static void begin_task(struct graph *g, enum instr_kind kind, uint32_t layer, ui
         (struct graph_task){kind, layer, micro, micro == PLAN_NONE ? PLAN_NONE : 0, place, g->n_operands, 0};
 }
 
+/* Returns the role of tensor t in the last task. */
+static enum role toy_role(const struct graph *g, tensor_id t)
+{
+    const bool own = g->tensors[t].layer == g->tasks[g->n_tasks - 1].layer;
+    switch (g->tensors[t].kind) {
+    case TENSOR_W:
+        return ROLE_W;
+    case TENSOR_DW:
+        return ROLE_DW;
+    case TENSOR_K:
+        return ROLE_K;
+    case TENSOR_X:
+        return own ? ROLE_X : ROLE_Y;
+    case TENSOR_DX:
+        return own ? ROLE_DX : ROLE_DY;
+    case TENSOR_S:
+        return ROLE_S;
+    case TENSOR_TARGET:
+        return ROLE_TARGET;
+    default:
+        return ROLE_RESULT;
+    }
+}
+
 static void use(struct graph *g, tensor_id t, enum access access, uint32_t reads, uint32_t writes)
 {
     bool optional = g->tensors[t].kind == TENSOR_S && access == ACCESS_WRITE;
     g->operands[g->n_operands++] =
-        (struct graph_operand){t, access, optional, reads, writes, 0, g->tensors[t].bytes};
+        (struct graph_operand){t, access, toy_role(g, t), optional, reads, writes, 0, g->tensors[t].bytes};
     g->tasks[g->n_tasks - 1].n_operands++;
 }
 
@@ -201,6 +225,12 @@ static void drop(struct writer *w, tensor_id t, uint32_t d, enum lane lane)
     add_move(w, INSTR_DROP, plan_stream(d, lane), t, d, PLAN_NONE);
 }
 
+static struct plan_operand with_role(struct plan_operand o, enum role role)
+{
+    o.role = role;
+    return o;
+}
+
 /* A task with all its operands, less `without`, at the addresses of the device. */
 static void task(struct writer *w, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t loc,
                  tensor_id without, tensor_id without2)
@@ -218,7 +248,7 @@ static void task(struct writer *w, enum instr_kind kind, uint32_t layer, uint32_
         for (uint32_t j = 0; j < gt->n_operands; j++) {
             const struct graph_operand *o = &operands[gt->operand + j];
             if (o->tensor != without && o->tensor != without2)
-                vec_push(&i.ops, operand(w, o->tensor, loc, o->access));
+                vec_push(&i.ops, with_role(operand(w, o->tensor, loc, o->access), o->role));
         }
     }
     vec_push(&program(w)->at, i);
