@@ -26,9 +26,9 @@ static const char *const layer_names[LAYER_COUNT] = {
 
 static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n);
 
-/* Returns true if init_std of a positions layer is the default of 0.02, which the text leaves out. Earlier
- * versions had another default, 1, and left that out too. So the texts are equal, and old jobs can resume
- * with the weights of their checkpoints. */
+/* Returns true if a positions layer has the default init_std, 0.02. The resolved text leaves a default out.
+ * Earlier versions of Tutti also left out their default, which was 1. So an old job still has the same text
+ * and can resume from its checkpoint. */
 static bool is_implied_std(const struct layer *l)
 {
     return l->kind == LAYER_positions && l->init_std == LAYER_EMBEDDING_STD && l->proj_std <= 0;

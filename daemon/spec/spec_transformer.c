@@ -1,5 +1,5 @@
-/* Reads GPT-2 and Llama models and builds their chains of layers. A spec gives the name of a size, the
- * shape, a Hugging Face config, or a Hugging Face folder.
+/* Reads the description of a GPT-2 or Llama model and builds the chain of layers. A spec gives the name of a
+ * size, the shape, a Hugging Face config, or a Hugging Face folder.
  *
  * Only {"from": DIR} opens files, through spec_options.read_folder.
  */

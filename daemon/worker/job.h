@@ -251,8 +251,9 @@ int job_plain_graph(const struct prepared_job *j, struct graph **ret, struct err
 
 /* ---- after training ---- */
 
-/* Fills in j->comparison. This takes at most about a second, because large jobs are left out. The optimizer
- * update runs where the spec says. "auto" means on the device, or on the host if the device is too small. */
+/* Fills in j->comparison by planning the job with policy `lru`. This takes at most about a second, because
+ * large jobs are left out. The optimizer update runs where the spec says. "auto" means on the device, or on
+ * the host if the device is too small. */
 void job_compare(const struct job_options *o, struct prepared_job *j);
 
 #define JOB_RESOLVED "resolved.json"

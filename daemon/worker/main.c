@@ -185,8 +185,7 @@ int main(int argc, char **argv)
     log_init(LOG_INFO, getenv("JOURNAL_STREAM") != NULL);
     collect_known(&known);
     int r = split(&known, argc > 0 ? argc - 1 : 0, argv + 1, &args, &err);
-    /* --help is handled before the other options, so that it works even if the command line has a mistake
-     * after it. */
+    /* The option --help is handled first, so that it works even if the command line has a mistake. */
     if (opts_has(&args, "help"))
         return print_help();
     if (opts_has(&args, "version"))

@@ -86,7 +86,7 @@ static int check_directory(const char *path, struct err *err)
     return r;
 }
 
-/* ---- an output directory that does not exist yet ---- */
+/* ---- an output that does not exist ---- */
 
 /* Shortens a path to the path of its parent directory: "a/b" becomes "a", "/a" becomes "/", and "a" becomes
  * ".". Returns false if the path has no parent. */

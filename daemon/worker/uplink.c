@@ -120,7 +120,7 @@ static void send_due(struct uplink *l, uint64_t now)
     }
 }
 
-/* ---- messages from the daemon, handled by the uplink thread ---- */
+/* ---- messages from the daemon (uplink thread) ---- */
 
 static const struct json *lease_at(const struct json *lease, const char *key)
 {
@@ -294,7 +294,7 @@ static void receive(struct uplink *l)
         lose(l, strerror(-r));
 }
 
-/* ---- the loop that the uplink thread runs ---- */
+/* ---- the loop of the thread ---- */
 
 /* Returns the time at which the uplink thread must wake up, even if no message comes. */
 static uint64_t next_ns(struct uplink *l)
@@ -359,7 +359,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* ---- functions that run on the caller's thread: open, wait, close ---- */
+/* ---- open, wait, close (caller's thread) ---- */
 
 static void set_default(uint64_t *ns, uint64_t ms)
 {

@@ -98,7 +98,7 @@ int uplink_wait_job(struct uplink *l, struct uplink_job *ret, struct err *err);
 /* Frees everything in *j. A struct of zeros is also allowed. */
 void uplink_job_finish(struct uplink_job *j);
 
-/* ---- posting messages; these functions never wait for the network ---- */
+/* ---- posting messages without waiting ---- */
 
 /* Adds the loss of a training step to the curve. An earlier run of the job did this step. */
 void uplink_history_step(struct uplink *l, uint64_t step, double loss);

@@ -167,7 +167,7 @@ void uplink_checkpoint(struct uplink *l, uint64_t step)
     post(l, "checkpoint", true, "{\"step\":%" PRIu64 "}", step);
 }
 
-/* ---- composing messages; the caller of each function holds the mutex ---- */
+/* ---- composing messages (with the mutex held) ---- */
 
 static void add_evals(const struct uplink *l, struct strbuf *b)
 {
@@ -240,8 +240,9 @@ static void add_outcome(struct uplink *l)
     l->outcome_due = false;
 }
 
-/* Returns the earliest time at which a message may be sent. `last` is the time of the last such message, or
- * 0, and `every` is the pause between two. Returns NEVER if the message is not wanted. */
+/* Returns the earliest time at which a message may be sent. `last` is the time of the last such message, or 0
+ * if there was none. `every` is the shortest pause between two such messages. Returns NEVER if the message is
+ * not wanted. */
 static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 {
     return !wanted ? NEVER : last == 0 ? 0 : last + every;

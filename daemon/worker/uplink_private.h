@@ -66,7 +66,7 @@ struct uplink {
     char planning[EVENT_BYTES];                  /* params of `planning`; empty before that */
     bool planning_due, planned_due, progress_due, curve_due, outcome_due; /* must be sent to this daemon */
 
-    /* ---- the connection; only the uplink thread uses these members ---- */
+    /* ---- the connection (uplink thread only) ---- */
     int fd;       /* -1 if not connected */
     bool greeted; /* the daemon answered hello on this connection */
     /* True if the connection is lost and the log already says so, so that the log does not repeat it. */
@@ -92,7 +92,7 @@ static inline uint64_t uplink_earlier(uint64_t a, uint64_t b)
 /* Wakes the uplink thread from poll(2). May be called from any thread. */
 void uplink_wake(struct uplink *l);
 
-/* ---- the mailbox (uplink_mail.c); the caller of each function holds the mutex ---- */
+/* ---- the mailbox, called with the mutex ---- */
 
 /* Appends the hello request to l->out. */
 void uplink_add_hello(struct uplink *l);

@@ -172,7 +172,7 @@ static int run_plan(const struct verb_options *o)
     return o->plan.all_policies ? plan_job_with_all(o) : plan_job_once(o);
 }
 
-/* ---- the options that --plan and --plan-profile share ---- */
+/* ---- the options of both plan verbs ---- */
 
 static int parse_policy_or_all(const char *text, struct verb_options *o, struct err *err)
 {

@@ -341,7 +341,7 @@ static int plan_policy(const struct setting *s, int policy, struct attempt *ret,
     return 0;
 }
 
-/* ---- what more memory or more devices would gain ---- */
+/* ---- the gain from more resources ---- */
 
 static void try_machine(const struct setting *s, int policy, uint64_t more_bytes, uint32_t more_devices,
                         struct what_if *ret)

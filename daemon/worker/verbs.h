@@ -51,12 +51,14 @@ struct plan_options {
     /* True if --no-what-if was given: do not plan again to see what more memory or one more device would
      * gain. */
     bool no_what_if;
-    /* --out: the path to which the plan is written as JSON. NULL if it is not written. */
-    const char *json_path;
-    /* --svg: the path to which a picture of one training step is written. NULL if no picture is drawn. */
-    const char *svg_path;
-    /* --trace: the path to which a Chrome trace of the simulated plan is written. NULL if it is not
+    /* The option --out: the path of the file to which the plan is written as JSON. NULL if it is not
      * written. */
+    const char *json_path;
+    /* The option --svg: the path of the file to which a picture of one training step is written. NULL if no
+     * picture is drawn. */
+    const char *svg_path;
+    /* The option --trace: the path of the file to which a Chrome trace of the simulated plan is written. NULL
+     * if it is not written. */
     const char *trace_path;
 };
 
@@ -64,11 +66,12 @@ struct plan_options {
 struct profile_plan_options {
     const char *profile_path; /* the profile to plan from */
     uint32_t batch;           /* number of samples in a step */
-    /* --micro-batch: number of samples in a micro-batch. With 0, the verb chooses the best number. */
+    /* The option --micro-batch: the number of samples in a micro-batch. With 0, the verb chooses the best
+     * number. */
     uint32_t micro_batch;
 };
 
-/* The options of --export. The command line must have either file_path or hf_dir, but not both. */
+/* The options of --export. The user gives either file_path or hf_dir, but not both. */
 struct export_options {
     const char *dir;       /* a job's output directory */
     const char *file_path; /* --out: the safetensors file to write */
@@ -86,7 +89,7 @@ struct probe_options {
     /* The devices that are asked for their free memory, as a bit set: bit i stands for device i. 0 means all
      * devices. */
     uint64_t only;
-    /* --out: the path to which the topology file is written. NULL if it is not written. */
+    /* The option --out: the path of the file to which the topology is written. NULL if it is not written. */
     const char *topology_path;
 };
 
@@ -138,14 +141,15 @@ struct time_options {
     uint32_t n_sizes;               /* 0 means that verb_time.c chooses them */
     uint32_t sizes[TIME_MAX_SIZES]; /* micro-batch sizes to measure, ascending */
     bool force;                     /* measure again even if cached */
-    /* --out: the path to which the profile table is written. NULL if it is not written. */
+    /* The option --out: the path of the file to which the profile table is written. NULL if it is not
+     * written. */
     const char *profile_path;
 };
 
 /* The values of all options on one command line. main.c fills them in, and they do not change afterwards. The
  * strings point into argv. Members that belong to other verbs than the current one have no meaning. */
 struct verb_options {
-    /* --json: print the result and the errors as JSON on stdout. */
+    /* The option --json: if true, the result and the errors are printed as JSON on stdout. */
     bool json;
     bool quiet; /* print no progress */
     /* The options that say where a job runs, such as --devices. where_table lists them. */

@@ -25,13 +25,14 @@
 
 /* ------------------------------------------------------------------------------------------ tensors */
 
-/* A list of tensors that checkpoint_tensors_init is filling. */
+/* The list of tensors while checkpoint_tensors_init is filling it. */
 struct tensor_list {
     struct st_tensor *at;
     size_t n;
 };
 
-/* Adds a tensor for the parameter `p` of a layer. Its data start at `block` + block_offset + p->offset. */
+/* Adds the tensor of parameter `p` of layer `l` to the list. The tensor's data start at `block` +
+ * block_offset + p->offset. */
 static void add_param(struct arena *arena, struct tensor_list *list, const struct layer *l,
                       const struct layer_param *p, const char *suffix, void *block, uint64_t block_offset)
 {
@@ -73,7 +74,7 @@ void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *m
         struct layer_param *params = arena_alloc_array(arena, n_params, sizeof *params);
         struct layer_sizes size;
 
-        /* The layer has no weights, or it uses the weights of another layer. */
+        /* Skip a layer that has no weights or that uses the weights of another layer. */
         if (n_params == 0)
             continue;
         layer_type(l)->params(l, params);
@@ -157,8 +158,8 @@ static int write_all(int dirfd, const char *dir, const struct checkpoint_data *d
     return r < 0 ? fs_fail(err, r, NULL, dir, "sync") : 0;
 }
 
-/* Creates the directory `tmp` (step-N.tmp). Writes and syncs all files of the checkpoint in this
- * directory. */
+/* Creates the temporary directory `tmp` (step-N.tmp), and writes and syncs all files of the checkpoint in
+ * it. */
 static int write_tmp_dir(const struct outdir *out, int parent, const char *tmp,
                          const struct checkpoint_data *data, struct err *err)
 {
@@ -178,8 +179,8 @@ static int write_tmp_dir(const struct outdir *out, int parent, const char *tmp,
     return r;
 }
 
-/* Checks whether step-N already exists. Returns 1 if it is a sound checkpoint of this spec, and 0 if it
- * must be written. Returns -EEXIST if it belongs to another spec. */
+/* Checks whether the checkpoint step-N already exists. Returns 1 if it is a sound checkpoint of this spec,
+ * and 0 if it must be written. Returns -EEXIST if it belongs to another spec. */
 static int check_existing(const struct outdir *out, int parent, const struct checkpoint_data *data,
                           struct err *err)
 {
@@ -207,7 +208,8 @@ static int check_existing(const struct outdir *out, int parent, const struct che
     return 1;
 }
 
-/* Renames step-N.tmp to step-N. From this moment the checkpoint exists. */
+/* Renames step-N.tmp to step-N. Only this rename makes the checkpoint exist, so a crash before it leaves no
+ * incomplete checkpoint. */
 static int publish_checkpoint(const struct outdir *out, int parent, uint64_t step, struct err *err)
 {
     char name[STEP_NAME_BYTES], tmp[STEP_NAME_BYTES], old[STEP_NAME_BYTES];
@@ -327,8 +329,8 @@ static int open_all(struct checkpoint *c, int dirfd, const char *dir, uint64_t s
     return r;
 }
 
-/* Adds advice to the message about a damaged checkpoint: which directory to remove, and at which step the
- * job then resumes. */
+/* Adds advice to the error message about a damaged checkpoint: which directory the user can remove, and at
+ * which training step the job then resumes. */
 static void advise(const struct outdir *out, uint64_t step, const char *dir, struct err *err)
 {
     uint64_t *steps = NULL, older = 0;

@@ -21,52 +21,53 @@
 #include "daemon/spec/spec.h"
 #include "daemon/worker/model/safetensors.h"
 
-/* The tensors of a model by name. Weights have names like "layers.3.weight". Optimizer state adds
- * ".exp_avg" and ".exp_avg_sq" for AdamW, or ".momentum_buffer" for SGD. The data pointers lead into the
- * caller's memory. */
+/* The tensors of a model by name. Weights have names like "layers.3.weight". The names of optimizer state end
+ * in ".exp_avg" and ".exp_avg_sq" for AdamW, or in ".momentum_buffer" for SGD. The data pointers lead into
+ * the caller's memory. */
 struct checkpoint_tensors {
     struct st_tensor *model, *optimizer;
     size_t n_model, n_optimizer;
     struct arena *arena;
 };
 
-/* Returns the address of a layer's weights, or of its optimizer state. Called only for layers with
- * weights. */
+/* A function that returns the address of a layer's weights, or of its optimizer state if `optimizer_state` is
+ * true. It is called only for layers with weights. */
 typedef void *(*checkpoint_block_fn)(void *ctx, uint32_t layer, bool optimizer_state);
 
-/* Makes the list of all tensors of a model. Calls `block` with `ctx` to find the memory of each layer. */
+/* Makes the list of all tensors of a model. The function `block` is called with `ctx` to find the memory of
+ * each layer. */
 void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *model,
                              const struct optimizer *optimizer, checkpoint_block_fn block, void *ctx);
 
-/* Frees the list. Also accepts a struct of zeros. */
+/* Frees the list of tensors. A struct of zeros is also allowed. */
 void checkpoint_tensors_finish(struct checkpoint_tensors *t);
 
-/* Result of an evaluation, as stored in a checkpoint. */
+/* The result of an evaluation, in the form that a checkpoint stores. */
 struct checkpoint_eval {
-    /* Whether the model was evaluated after exactly this step. */
+    /* True if the model was evaluated after exactly the training step of the checkpoint. */
     bool valid;
     double loss, accuracy;
 };
 
-/* The content of a new checkpoint, for checkpoint_save. The caller fills it in and may free it after the
- * call. */
+/* The content of a new checkpoint, as the argument of checkpoint_save. The caller fills the struct in and may
+ * free it after the call. */
 struct checkpoint_data {
     uint64_t step; /* number of steps done */
-    /* Number of samples of the stream that training has consumed. */
+    /* How many samples of the endless stream of samples training has consumed. */
     uint64_t data_position;
     const struct spec *spec; /* the resolved spec */
     const char *numerics;    /* from devset_numerics */
     double loss;             /* loss of the last step */
-    /* Number of steps without an update because the gradient was not finite. */
+    /* Number of training steps whose update was skipped because a gradient was not finite. */
     uint64_t skipped_steps;
-    /* State of the decision group, or NULL if the job has no decision group. */
+    /* The state of the decision group, or NULL if the job has no decision group. */
     const struct group_state *group;
     struct checkpoint_eval eval;
     const struct checkpoint_tensors *tensors;
 };
 
-/* Removes the step-*.tmp directories that a crash left behind. Creates the directory `checkpoints` if it does
- * not exist. */
+/* Removes the directories step-*.tmp that a crash left behind. Also creates the directory `checkpoints` if it
+ * does not exist. */
 int checkpoint_clean(const struct outdir *out, struct err *err);
 
 /* Writes the checkpoint step-N, where N is data->step. On success, step-N is complete and durable. On
@@ -77,12 +78,12 @@ int checkpoint_clean(const struct outdir *out, struct err *err);
  * Returns -EEXIST if step-N belongs to another spec. */
 int checkpoint_save(const struct outdir *out, const struct checkpoint_data *data, struct err *err);
 
-/* Reads the resolved spec and its hash from the newest sound checkpoint. The caller frees *ret_text.
- * Returns -ENOENT if there is none. */
+/* Reads the resolved spec and its hash from the newest sound checkpoint. The caller frees *ret_text. Returns
+ * -ENOENT if there is no sound checkpoint. */
 int checkpoint_resolved(const struct outdir *out, char **ret_text, uint64_t *ret_hash);
 
-/* Finds the newest step with a checkpoint directory, which may be damaged. Returns -ENOENT if there is
- * none. */
+/* Finds the newest training step that has a checkpoint directory. The checkpoint itself may be damaged.
+ * Returns -ENOENT if there is no such directory. */
 int checkpoint_latest(const struct outdir *out, uint64_t *ret_step, struct err *err);
 
 /* An open checkpoint, from checkpoint_open to checkpoint_close. */
@@ -97,39 +98,41 @@ struct checkpoint_info {
     const char *numerics;
     double loss; /* NaN if it was not finite */
     uint64_t skipped_steps;
-    /* The saved parts of the group state. All other parts are 0. In older checkpoints, `t` is the number
-     * of steps that were not skipped. */
+    /* The parts of the group state that checkpoints save. All other parts are 0. For an older checkpoint,
+     * which lacks them, `t` is the number of training steps that were not skipped. */
     struct group_state group;
     struct checkpoint_eval eval;
-    /* The value of the job's key checkpoint.best at the time of the checkpoint. Older checkpoints have
-     * BEST_NONE. */
+    /* The value that the job's key checkpoint.best had when the checkpoint was written. For older checkpoints
+     * it is BEST_NONE. */
     enum spec_best best;
 };
 
-/* Returns whether evaluation `a` is better than `b` by the metric `best`. With BEST_NONE, higher accuracy
- * wins, then lower loss. Any number is better than NaN. Equal evaluations give false. */
+/* Returns whether evaluation `a` is better than `b` by the metric `best`. With BEST_NONE, the higher accuracy
+ * wins, and if both are equal, the lower loss. Any number is better than NaN. For equal evaluations, the
+ * result is false. */
 bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b,
                           enum spec_best best);
 
-/* Opens the checkpoint of `step` and verifies every byte. Returns -EBADMSG if it is damaged. The message
- * names the file and says what to do. */
+/* Opens the checkpoint of training step `step` and verifies every byte of its files. Returns -EBADMSG if it
+ * is damaged. The error message names the file and says what to do. */
 int checkpoint_open(const struct outdir *out, uint64_t step, struct checkpoint **ret, struct err *err);
 
-/* Returns the content of state.json. It is valid until checkpoint_close. */
+/* Returns the content of the checkpoint's state.json. The pointer is valid until checkpoint_close. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 
-/* Reads all tensors into the memory that `t` points to. Returns -EINVAL if names or shapes differ from the
- * checkpoint. */
+/* Reads all tensors of the checkpoint into the memory that `t` points to. Returns -EINVAL if a name or a
+ * shape in `t` differs from the checkpoint. */
 int checkpoint_read(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err);
 
 /* Closes the checkpoint and frees its memory. `c` may be NULL. */
 void checkpoint_close(struct checkpoint *c);
 
-/* Removes all checkpoints except the newest `keep` and the best one. `keep` is at least 1. Checkpoints
- * with a damaged state.json are neither removed nor counted. A crash leaves no incomplete checkpoint. */
+/* Removes all checkpoints except the newest `keep`, which is at least 1, and the best one. Checkpoints with a
+ * damaged state.json are neither removed nor counted. Even a crash during this function leaves no incomplete
+ * checkpoint. */
 int checkpoint_prune(const struct outdir *out, uint32_t keep, enum spec_best best, struct err *err);
 
-/* Writes only the weights, to `file` in the output directory. `file` is a plain name such as
+/* Writes only the weights, to the file `file` in the output directory. `file` is a plain name such as
  * "model.safetensors". A reader never sees an incomplete file. */
 int checkpoint_export_weights(const struct outdir *out, const char *file, const struct checkpoint_data *data,
                               struct err *err);

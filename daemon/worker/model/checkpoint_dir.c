@@ -39,8 +39,8 @@ int open_checkpoints(const struct outdir *out, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ listing */
 
-/* Returns whether `name` has the form step-<number>, exactly as step_name writes it. Stores the number in
- * *ret. */
+/* Returns whether `name` is the name of a checkpoint directory, exactly as step_name writes it, such as
+ * "step-12". Stores the number in *ret. */
 static bool parse_step_dir(const char *name, uint64_t *ret)
 {
     char again[STEP_NAME_BYTES];
@@ -63,7 +63,7 @@ static bool is_leftover(const char *name)
     return strncmp(name, "step-", 5) == 0 && n > 4 && strcmp(name + n - 4, ".tmp") == 0;
 }
 
-/* Calls `visit` for every name in the directory. Stops at the first error and returns that error. */
+/* Calls `visit` for every name in the directory `fd`. Stops at the first error and returns that error. */
 static int each_name(int fd, int (*visit)(void *ctx, int fd, const char *name), void *ctx)
 {
     int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0; /* has its own read position */
@@ -229,7 +229,8 @@ struct prune_candidate {
     struct checkpoint_eval eval;
 };
 
-/* Reads state.json of a candidate. If it is damaged, marks the candidate as not sound and still succeeds. */
+/* Reads the state.json of a checkpoint that may be removed. If the file is damaged, marks the checkpoint as
+ * not sound, which is no error. */
 static int load_candidate(int fd, const struct outdir *out, struct prune_candidate *c)
 {
     struct checkpoint_state s;
@@ -258,7 +259,8 @@ bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoi
     return is_above(-a->loss, -b->loss);
 }
 
-/* Marks the checkpoints that must stay: the newest `keep` sound ones, the best one, and all damaged ones. */
+/* Marks the checkpoints that must stay: the newest `keep` sound checkpoints, the best one, and all damaged
+ * ones. */
 static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum spec_best best)
 {
     struct prune_candidate *winner = NULL;
@@ -271,7 +273,7 @@ static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum s
             keep--;
         }
     }
-    /* If two evaluations are equal, the older checkpoint stays the best one. */
+    /* Find the best checkpoint. If two evaluations are equal, the older checkpoint wins. */
     for (size_t i = 0; best != BEST_NONE && i < n; i++)
         if (c[i].sound && c[i].eval.valid &&
             (!winner || checkpoint_is_better(&c[i].eval, &winner->eval, best)))
@@ -280,8 +282,8 @@ static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum s
         winner->keep = true;
 }
 
-/* Removes all candidates that are not kept. Renames them, syncs the directory once, then deletes their
- * files. */
+/* Removes all checkpoints that are not marked as kept. First renames them all, then syncs the directory once,
+ * and then deletes their files. So a crash never leaves a checkpoint without some of its files. */
 static int remove_candidates(int fd, const struct prune_candidate *c, size_t n)
 {
     char name[STEP_NAME_BYTES], gone[STEP_NAME_BYTES];

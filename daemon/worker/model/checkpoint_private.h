@@ -1,4 +1,4 @@
-/* Shared declarations of checkpoint.c, checkpoint_dir.c, checkpoint_state.c and weights.c. No other file
+/* Declarations that checkpoint.c, checkpoint_dir.c, checkpoint_state.c and weights.c share. No other file
  * includes this header. */
 #ifndef DAEMON_WORKER_MODEL_CHECKPOINT_PRIVATE_H
 #define DAEMON_WORKER_MODEL_CHECKPOINT_PRIVATE_H
@@ -22,38 +22,40 @@ struct file_sum {
     uint32_t crc;
 };
 
-/* The content of state.json. checkpoint_state_load fills it in, and checkpoint_state_finish frees it. */
+/* The content of a checkpoint's state.json. checkpoint_state_load fills the struct in, and
+ * checkpoint_state_finish frees it. */
 struct checkpoint_state {
     struct checkpoint_info info;
     struct file_sum files[FILE_COUNT];
     struct arena *arena; /* holds the strings of info */
 };
 
-/* Appends the text of state.json to `b`. `files` has the sizes and checksums of the checkpoint's other
+/* Appends the text of state.json to `b`. `files` has the sizes and the checksums of the checkpoint's other
  * files. */
 void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
                             const struct file_sum files[FILE_COUNT]);
 
-/* Reads state.json from the open checkpoint directory `dirfd`. `dir` is its name. Returns -EBADMSG if the
- * file is missing, damaged or has a wrong checksum. */
+/* Reads state.json from the open checkpoint directory `dirfd`. `dir` is the name of that directory, for
+ * messages. Returns -EBADMSG if the file is missing, damaged or has a wrong checksum. */
 int checkpoint_state_load(int dirfd, const char *dir, struct checkpoint_state *ret, struct err *err);
 
-/* Frees the strings. Also accepts a struct of zeros. */
+/* Frees the strings of the struct. A struct of zeros is also allowed. */
 void checkpoint_state_finish(struct checkpoint_state *s);
 
 /* ---- the directory: checkpoint_dir.c ---- */
 
 #define STEP_NAME_BYTES 48
 
-/* Writes the name of a checkpoint directory, such as "step-12", to `buf`, and appends `suffix`. */
+/* Writes the name of the checkpoint directory of training step `step`, such as "step-12", to `buf`, and
+ * appends `suffix`. */
 void step_name(char buf[STEP_NAME_BYTES], uint64_t step, const char *suffix);
 
-/* Lists the steps with a checkpoint directory, in ascending order. The caller frees *ret. Returns -ENOENT
- * without a directory `checkpoints`. */
+/* Lists all training steps that have a checkpoint directory, in ascending order. The caller frees *ret.
+ * Returns -ENOENT if there is no directory `checkpoints`. */
 int list_steps(const struct outdir *out, uint64_t **ret, size_t *ret_n, struct err *err);
 
-/* Opens the directory `checkpoints`. Creates the directory if it does not exist. Returns a file descriptor or
- * a negative errno. */
+/* Opens the directory `checkpoints` of the output, and creates it if it does not exist. Returns a file
+ * descriptor or a negative errno. */
 int open_checkpoints(const struct outdir *out, struct err *err);
 
 #endif

@@ -66,8 +66,8 @@ static void add_part(struct strbuf *b, const struct group_part *part, const stru
     }
 }
 
-/* Appends "groups":[{"t":5}], the saved part of the state of each decision group. Backpropagation has one
- * group. */
+/* Appends "groups":[{"t":5}], which has the saved parts of the state of each decision group. Training by
+ * backpropagation has one group. */
 static void add_groups(struct strbuf *b, const struct optimizer *o, const struct group_state *group)
 {
     const struct group_part *parts;
@@ -120,7 +120,8 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* Verifies the document's checksum of itself. Overwrites it with zeros, because it was computed that way. */
+/* Verifies the checksum that state.json has of itself. The checksum was computed while its own place was
+ * filled with zeros, so the function overwrites that place with zeros. */
 static int check_self(char *text, size_t bytes, const char *file, struct err *err)
 {
     char *tail = text + bytes - TAIL_BYTES, *crc = tail + sizeof tail_before - 1;
@@ -139,7 +140,7 @@ static int check_self(char *text, size_t bytes, const char *file, struct err *er
     return 0;
 }
 
-/* Reads a member that must have exactly `digits` lower-case hex digits. */
+/* Reads the value of `key`, which must be a string of exactly `digits` lower-case hex digits. */
 static bool take_hex(struct json_obj *o, const char *key, int digits, uint64_t *ret)
 {
     const char *text;
@@ -168,7 +169,7 @@ static int read_seeds(const struct json *node, struct checkpoint_state *s, struc
     return json_obj_end(&o);
 }
 
-/* Reads a member that is a number or null. null stands for NaN. */
+/* Reads the value of `key`, which is a number or null. null stands for NaN. */
 static void take_metric(struct json_obj *o, const char *key, double *ret)
 {
     const struct json *node;
@@ -215,8 +216,8 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
     }
 }
 
-/* Reads the group state. `node` is NULL if the job or an old checkpoint has none. Then t is the number of
- * steps that were not skipped, because each of them was an update. */
+/* Reads the state of the decision group. `node` is NULL if the job has no group or if the checkpoint is old.
+ * Then t is the number of training steps that were not skipped, because each of them was an update. */
 static int read_groups(const struct json *node, struct checkpoint_state *s, struct err *err)
 {
     const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* its group state has all parts */
@@ -304,8 +305,8 @@ static int read_top(const struct json *doc, struct checkpoint_state *s, struct e
     return r < 0 ? r : read_files(files, s, err);
 }
 
-/* Parses the document. Its checksum is correct, so if parsing fails, another version of the program wrote
- * it. */
+/* Parses the text of state.json. Its checksum was already found correct, so if parsing fails, another version
+ * of this program wrote the file. */
 static int parse_state(const char *text, size_t bytes, const char *file, struct checkpoint_state *ret,
                        struct err *err)
 {

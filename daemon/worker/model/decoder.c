@@ -25,7 +25,7 @@
 #include "base/checked.h"
 #include "kernels/device.h"
 
-/* The host's stream. Its number comes after the streams of the only device. */
+/* The number of the host's stream. The numbers below LANE_COUNT belong to the streams of the only device. */
 #define STREAM LANE_COUNT
 
 struct decoder {
@@ -35,21 +35,22 @@ struct decoder {
     uint32_t capacity; /* maximum number of tokens in a text */
     uint32_t length;   /* number of tokens in the text */
     uint32_t head;     /* number of elements in a head */
-    /* Number of elements in a token's query, key and value together. */
+    /* Number of elements that a token's query, key and value have together. */
     uint32_t qkv;
     struct arena *arena;
-    /* The chain for a text of one token. It is used to find the weights and their sizes. */
+    /* The chain of layers for a text of one token. It serves only to find the weights and their sizes. */
     struct model model;
-    /* Weights of each layer. A tied head points to the weights of the embedding. */
+    /* w[l] points to the weights of layer l. For a tied lm_head, it points to the weights of the
+     * embedding. */
     float **w;
     struct checkpoint_tensors tensors;
     char *weights, *work; /* the two blocks of memory */
     uint64_t weights_bytes, work_bytes;
     /* The following arrays are parts of `work`. */
     int32_t *ids; /* [capacity]: new tokens */
-    /* [layers][capacity][qkv]. The queries, keys and values of the text so far. */
+    /* The queries, keys and values of all tokens of the text so far, as [layers][capacity][qkv]. */
     float *cached;
-    /* [capacity][qkv]. The queries, keys and values of one layer after rotary positions were applied. */
+    /* The queries, keys and values of one layer after rotary positions were applied, as [capacity][qkv]. */
     float *rotated;
     float *x, *normed, *y, *attended; /* [capacity][width] */
     float *lse, *scratch, *logits;
@@ -93,13 +94,14 @@ static void *block_of(void *ctx, uint32_t layer, bool optimizer_state)
     return d->w[layer];
 }
 
-/* Returns a layer inside a residual of a block. `i` is 0 for the norm, 1 for the attention or mlp. */
+/* Returns a layer inside a residual layer of a block. `residual` is 0 for the attention and 1 for the mlp.
+ * `i` is 0 for the norm, and 1 for the attention or the mlp itself. */
 static const struct layer *inside(const struct model *m, uint32_t block, uint32_t residual, uint32_t i)
 {
     return &m->layers[block].inner[residual].inner[i];
 }
 
-/* Returns the number of bytes of scratch memory that an mlp needs for `capacity` tokens. */
+/* Returns the number of bytes of scratch memory that the mlp of a block needs for `capacity` tokens. */
 static uint64_t scratch_bytes(const struct decoder *d)
 {
     struct arena *arena = arena_create();
@@ -112,8 +114,8 @@ static uint64_t scratch_bytes(const struct decoder *d)
     return mlp.scratch_fwd;
 }
 
-/* Takes `floats` floats from the block `base` and returns their address. Moves *at behind them. If `base`
- * is NULL, only *at moves, to compute the size of the block. */
+/* Takes space for `floats` floats from the block `base`, returns its address, and advances *at. If `base` is
+ * NULL, the function only advances *at, so that the caller learns the size of the block. */
 static float *take(char *base, uint64_t *at, uint64_t floats)
 {
     float *p = base == NULL ? NULL : (float *)(void *)(base + *at);
@@ -121,8 +123,8 @@ static float *take(char *base, uint64_t *at, uint64_t floats)
     return p;
 }
 
-/* Sets the addresses of all arrays in d->work. Returns the bytes that they need. d->work may be NULL to
- * compute only the size. */
+/* Sets the addresses of all arrays in the block d->work, and returns the number of bytes that they need. If
+ * d->work is NULL, only this number is meaningful. */
 static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
 {
     uint64_t at = 0, rows = (uint64_t)d->capacity * d->t.width, text = (uint64_t)d->capacity * d->qkv;
@@ -139,7 +141,8 @@ static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
     return at;
 }
 
-/* Allocates the working memory. A layer's row is a whole text, so the limit on rows also limits the text. */
+/* Allocates the working memory. To a layer, the whole text is one row, so the limit SPEC_MAX_DIM on the
+ * elements of a row also limits the length of the text. */
 static int alloc_work(struct decoder *d, struct err *err)
 {
     uint64_t cached;
@@ -249,7 +252,7 @@ void decoder_reset(struct decoder *d)
 struct push {
     struct decoder *d;
     struct model model; /* the chain for n tokens */
-    /* Number of new tokens. They follow the d->length tokens of the text. */
+    /* Number of new tokens. They come after the d->length tokens that the text already has. */
     uint32_t n;
     struct op_sink sink;
 };
@@ -269,7 +272,8 @@ static int run_layer(const struct push *p, const struct layer *l, const float *w
     return layer_type(l)->fwd(l, &io, &p->sink);
 }
 
-/* Returns the parameter `name` of a layer, or NULL if there is none. `w` points to the layer's weights. */
+/* Returns the address of the parameter `name` of a layer, or NULL if the layer has no such parameter. `w`
+ * points to the layer's weights. */
 static const float *find_param(const struct layer *l, const float *w, const char *name)
 {
     struct layer_param params[8];
@@ -282,8 +286,8 @@ static const float *find_param(const struct layer *l, const float *w, const char
     return NULL;
 }
 
-/* Stores the queries, keys and values of all tokens in *ret. Applies rotary positions if the model has
- * them. */
+/* Sets *ret to the queries, keys and values of all tokens of the text. If the model has rotary positions,
+ * they are applied to a copy. */
 static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret)
 {
     const struct decoder *d = p->d;
@@ -298,7 +302,7 @@ static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret
                   .heads = d->t.heads + d->t.kv_heads, .head = d->head, .theta = d->t.rope_theta);
 }
 
-/* Runs the attention of a block. Reads d->normed and writes d->y. */
+/* Runs the attention of a block. It reads its input from d->normed and writes its output to d->y. */
 static int attend(const struct push *p, const struct layer *l, const float *w, uint32_t block)
 {
     const struct decoder *d = p->d;
@@ -319,7 +323,7 @@ static int attend(const struct push *p, const struct layer *l, const float *w, u
                   .rows = p->n, .in = width, .out = width);
 }
 
-/* Runs one block on d->x. Computes x += attention(norm(x)) and after that x += mlp(norm(x)). */
+/* Runs one transformer block on d->x: first computes x += attention(norm(x)), then x += mlp(norm(x)). */
 static int run_block(const struct push *p, uint32_t layer, uint32_t block)
 {
     const struct decoder *d = p->d;
@@ -339,7 +343,7 @@ static int run_block(const struct push *p, uint32_t layer, uint32_t block)
     return r;
 }
 
-/* Stores the embeddings of the new tokens in d->x. For gpt2, adds the embeddings of their positions. */
+/* Stores the embeddings of the new tokens in d->x. For gpt2, also adds the embeddings of their positions. */
 static int embed(const struct push *p)
 {
     const struct decoder *d = p->d;
@@ -351,7 +355,7 @@ static int embed(const struct push *p)
                   .n = p->n * width);
 }
 
-/* Computes the logits that follow the last token. */
+/* Computes the logits of the token that follows the last token of the text. */
 static int run_head(const struct push *p)
 {
     const struct decoder *d = p->d;

@@ -19,29 +19,31 @@
 
 struct decoder;
 
-/* Makes a decoder for texts of up to `tokens` tokens. A gpt2 model with fewer positions lowers the limit.
- * Returns -ENOMEM if the weights or the text are too large. */
+/* Makes a decoder for texts of up to `tokens` tokens. If a gpt2 model has fewer positions than that, its
+ * positions are the limit. Returns -ENOMEM if the weights or the text do not fit into memory. */
 int decoder_create(const struct transformer *t, uint32_t tokens, uint32_t threads, struct decoder **ret,
                    struct err *err);
 
 /* Frees the decoder. `d` may be NULL. */
 void decoder_destroy(struct decoder *d);
 
-/* Returns all weights, named as in a checkpoint. The weights are zero until the caller fills them in. */
+/* Returns all weights of the decoder, with the names that a checkpoint uses. The weights are zero until the
+ * caller fills them in. */
 const struct checkpoint_tensors *decoder_tensors(const struct decoder *d);
 
-/* Returns the number of tokens in the text so far. */
+/* Returns the number of tokens that the text has so far. */
 uint32_t decoder_length(const struct decoder *d);
 
-/* Returns the maximum number of tokens in a text. */
+/* Returns the greatest number of tokens that a text may have. */
 uint32_t decoder_capacity(const struct decoder *d);
 
-/* Appends `n` tokens, at least 1, and computes the logits of the next token. The text must not exceed
- * decoder_capacity. Every id must be below the vocabulary size. Returns -EDOM if the logits are not
- * finite. */
+/* Appends `n` tokens to the text, at least 1, and computes the logits of the next token. The text must not
+ * become longer than decoder_capacity. Every id must be below the vocabulary size. Returns -EDOM if the
+ * logits are not finite. */
 int decoder_push(struct decoder *d, const int32_t *ids, uint32_t n, struct err *err);
 
-/* Returns the logits of the next token, one number per token of the vocabulary. Valid until the next push. */
+/* Returns the logits of the next token: one number for each token of the vocabulary. They are valid until the
+ * next decoder_push. */
 const float *decoder_logits(const struct decoder *d);
 
 /* Begins an empty text. */

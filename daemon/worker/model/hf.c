@@ -37,7 +37,7 @@ struct hf_file {
     int fd;
     char *name;
     struct safetensors *st;
-    /* For each tensor of the file: whether the model uses the tensor. */
+    /* used[i] is true if the model uses tensor number i of the file. */
     bool *used;
 };
 
@@ -55,13 +55,15 @@ struct hf {
     struct hf_file *files;
     size_t n_files;
     struct file_tensor *sources; /* for each link: its tensor */
-    /* The output matrix of a tied model. Some folders store it although it equals the embedding. */
+    /* The output matrix of a model with tied weights. Some folders store this matrix although it equals the
+     * embedding. */
     struct file_tensor head;
 };
 
 /* ------------------------------------------------------------------------------------------ files */
 
-/* Opens a regular file like fs_open_read, but follows symbolic links. */
+/* Opens a regular file like fs_open_read, but follows symbolic links, because the Hugging Face cache consists
+ * of them. */
 static int open_following_links(int dir, const char *name, uint64_t *ret_bytes)
 {
     int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = -EINVAL;
@@ -123,7 +125,8 @@ static int read_config(struct hf *f, struct err *err)
     return r;
 }
 
-/* Opens a weight file and appends it to f->files. The array must already have space for this file. */
+/* Opens the weight file `name` and appends it to f->files. The array must already have space for one more
+ * file. */
 static int add_file(struct hf *f, const char *name, struct err *err)
 {
     struct hf_file *file = &f->files[f->n_files];
@@ -145,8 +148,8 @@ static int add_file(struct hf *f, const char *name, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ shards */
 
-/* Checks that every tensor of the index is in the named file. The sizes must add up to
- * metadata.total_size. */
+/* Checks that every tensor that the index lists is in the file that the index names for it. The sizes of the
+ * tensors must add up to metadata.total_size. */
 static int check_listed(const struct hf *f, const struct hf_index *x, const char *path, struct err *err)
 {
     uint64_t bytes = 0;
@@ -168,7 +171,7 @@ static int check_listed(const struct hf *f, const struct hf_index *x, const char
     return 0;
 }
 
-/* Checks that the index lists every tensor that is in the files. */
+/* Checks that the index lists every tensor that is in the weight files. */
 static int check_unlisted(const struct hf *f, const struct hf_index *x, const char *path, struct err *err)
 {
     for (size_t i = 0; i < f->n_files; i++) {
@@ -243,7 +246,8 @@ static int open_weights(struct hf *f, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ tensors */
 
-/* Finds a tensor by its name in all files. At most one file has it, because the index lists it once. */
+/* Finds the tensor `name` in the weight files. At most one file has the tensor, because the index lists each
+ * tensor only once. */
 static struct file_tensor find(const struct hf *f, const char *name)
 {
     for (size_t i = 0; i < f->n_files; i++) {
@@ -254,7 +258,7 @@ static struct file_tensor find(const struct hf *f, const char *name)
     return (struct file_tensor){0};
 }
 
-/* Marks a tensor as used by the model. */
+/* Marks the tensor `p` as used by the model. check_unclaimed later refuses files with unused tensors. */
 static void claim(const struct file_tensor *p)
 {
     p->file->used[p->entry - safetensors_at(p->file->st, 0)] = true;
@@ -290,8 +294,8 @@ static int check_tensor(const struct hf *f, const struct file_tensor *p, uint32_
     return fail_at(f, p, -EINVAL, what, err);
 }
 
-/* Finds the tensor of a link in the files and checks its shape. Its name may be with or without the
- * prefix. */
+/* Finds the tensor of link `l` in the weight files and checks its shape. Some folders omit the prefix of
+ * tensor names, such as "transformer.", so both names are tried. */
 static int find_link(const struct hf *f, const struct hf_link *l, struct file_tensor *ret, struct err *err)
 {
     struct file_tensor p = find(f, l->name),
@@ -317,7 +321,8 @@ static int find_link(const struct hf *f, const struct hf_link *l, struct file_te
     return check_tensor(f, &p, l->rank, l->shape, err);
 }
 
-/* Finds the output matrix of a tied model, which some folders store although it equals the embedding. */
+/* Finds the output matrix of a model with tied weights. Some folders store this matrix although it equals the
+ * embedding. */
 static int find_tied_head(struct hf *f, struct err *err)
 {
     const uint64_t shape[2] = {f->t.vocab, f->t.width};
@@ -329,7 +334,8 @@ static int find_tied_head(struct hf *f, struct err *err)
     return check_tensor(f, &f->head, 2, shape, err);
 }
 
-/* Fails if the files have a tensor that the model does not use. Known constants are allowed. */
+/* Fails if the weight files have a tensor that the model does not use. Known constants, such as masks, are
+ * allowed. */
 static int check_unclaimed(const struct hf *f, struct err *err)
 {
     for (size_t i = 0; i < f->n_files; i++) {
@@ -423,8 +429,8 @@ const struct transformer *hf_transformer(const struct hf *f)
 
 /* ------------------------------------------------------------------------------------------ loading */
 
-/* Loads a tensor and transposes it. The tensor is [rows][columns] in the file and [columns][rows] in
- * memory. */
+/* Loads a tensor and transposes it: in the file the tensor is [rows][columns], and in memory it becomes
+ * [columns][rows]. */
 static int load_transposed(const struct file_tensor *p, uint64_t rows, uint64_t columns, float *to,
                            struct err *err)
 {
@@ -455,8 +461,8 @@ static int load_link(const struct hf_link *l, const struct file_tensor *p, const
     return safetensors_read_floats(p->file->st, p->entry, 0, l->shape[0] * l->shape[1], to, err);
 }
 
-/* Checks that the stored output matrix of a tied model equals the embedding. If they differ, the folder is
- * refused, because either one could be meant. */
+/* Checks that the stored output matrix of a model with tied weights equals the embedding. If they differ, the
+ * folder is refused, because nobody can tell which of the two is meant. */
 static int check_tied_head(const struct hf *f, const float *embedding, struct err *err)
 {
     uint64_t count = (uint64_t)f->t.vocab * f->t.width, most = FS_BLOCK_BYTES / sizeof(float);
@@ -494,7 +500,7 @@ int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struc
 #define PRINT_BLOCKS 64u   /* Number of blocks in a file's fingerprint. */
 #define PRINT_BYTES  4096u /* number of bytes in each block */
 
-/* Adds the size of a file and evenly spread blocks of its content to the checksum. */
+/* Adds the size of a weight file, and some evenly spread blocks of its content, to the checksum *crc. */
 static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
 {
     unsigned char block[PRINT_BYTES];
@@ -514,8 +520,8 @@ static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
     return 0;
 }
 
-/* Computes a checksum that tells folders with different weights apart. It covers the file sizes and some
- * blocks of the content. */
+/* Computes a checksum that distinguishes folders with different weights. It covers the sizes of the files and
+ * some blocks of their content, because reading everything would take too long. */
 static int fingerprint(const struct hf *f, uint32_t *ret, struct err *err)
 {
     uint32_t crc = 0;

@@ -27,30 +27,30 @@
 /* An open Hugging Face folder. */
 struct hf;
 
-/* Opens and checks the folder `dir`. Follows symbolic links, which the Hugging Face cache uses. Returns
- * -ENOENT if a file is missing, and -EBADMSG if one is damaged. Returns -EINVAL or -EOPNOTSUPP if the
- * model cannot be read. */
+/* Opens and checks the Hugging Face folder `dir`. Symbolic links are followed, because the Hugging Face cache
+ * consists of them. Returns -ENOENT if a file is missing, -EBADMSG if a file is damaged, and -EINVAL or
+ * -EOPNOTSUPP if this program cannot use the model. */
 int hf_open(const char *dir, struct hf **ret, struct err *err);
 
 /* Closes the folder and frees its memory. `f` may be NULL. */
 void hf_close(struct hf *f);
 
-/* Returns the architecture of the model. The pointer is valid until hf_close. */
+/* Returns the architecture of the model in the folder. The pointer is valid until hf_close. */
 const struct transformer *hf_transformer(const struct hf *f);
 
-/* Reads the architecture and the fingerprint of the model in `dir`. The parser of job specs calls it
- * through struct spec_options. */
+/* Reads the architecture of the model in the folder `dir`, and a checksum of its weights. The parser of job
+ * specs calls this function through spec_options.read_folder. */
 int hf_read_folder(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* Loads all weights into `tensors`, which must be exactly those of the model, in any order. F16 and BF16
- * become F32 without loss. After a failure, some tensors may be overwritten. */
+/* Loads all weights of the folder into `tensors`, which must be exactly the tensors of the model, in any
+ * order. F16 and BF16 numbers become F32 without loss. After a failure, some tensors may be overwritten. */
 int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struct err *err);
 
 #define HF_SHARD_BYTES 5000000000ull /* the default of the transformers package */
 
 /* How hf_save writes a folder. */
 struct hf_save_options {
-    /* Maximum number of bytes of tensors in one weight file. 0 means HF_SHARD_BYTES. */
+    /* The most bytes of tensors that one weight file may have. 0 means HF_SHARD_BYTES. */
     uint64_t shard_bytes;
     bool replace; /* replace an earlier export */
 };

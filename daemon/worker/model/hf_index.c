@@ -1,5 +1,5 @@
-/* Implements hf_index.h: parses the index of a folder with several weight files. The index must be a map
- * from tensor names to file names. File names with a slash are refused, because they could lead out of the
+/* Implements hf_index.h: parses the index of a folder with several weight files. The index must be a map from
+ * tensor names to file names. A file name with a slash is refused, because it could lead out of the
  * folder. */
 #include "daemon/worker/model/hf_index.h"
 
@@ -30,7 +30,7 @@ static bool is_plain(const char *name)
            strcmp(name + n - suffix, SUFFIX) == 0;
 }
 
-/* Reads one member of weight_map. Stores the name of the file that has the tensor in *ret. */
+/* Reads one member of weight_map, which maps a tensor to a file. Stores the name of the file in *ret. */
 static int read_file_name(const struct json *node, const char *file, const char **ret, struct err *err)
 {
     char shown[96], found[UTF8_NAME_BYTES];
@@ -55,7 +55,7 @@ static int read_file_name(const struct json *node, const char *file, const char 
                       shown, name);
 }
 
-/* Sorts the names of the files and removes duplicates. */
+/* Sorts the names of the weight files and removes duplicates, because many tensors are in the same file. */
 static void list_files(struct hf_index *x)
 {
     size_t n = 0;

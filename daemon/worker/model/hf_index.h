@@ -1,6 +1,6 @@
-/* Reads model.safetensors.index.json, which says which file has which tensor. Order of calls:
- * hf_index_parse, any lookups, hf_index_finish. Any thread may read a parsed index. Only hf*.c and the
- * tests include this header.
+/* Reads model.safetensors.index.json, which says which weight file has which tensor. Order of calls:
+ * hf_index_parse, any lookups, hf_index_finish. Any thread may read a parsed index. Only hf*.c and the tests
+ * include this header.
  */
 #ifndef DAEMON_WORKER_MODEL_HF_INDEX_H
 #define DAEMON_WORKER_MODEL_HF_INDEX_H
@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/json.h"
 
-/* One entry of the index: a tensor and the file that has the tensor. */
+/* One entry of the index: the name of a tensor, and the name of the file that has the tensor. */
 struct hf_index_entry {
     const char *tensor; /* name of the tensor */
     size_t file;        /* index into hf_index.files */
@@ -29,14 +29,14 @@ struct hf_index {
     struct json *doc; /* the document that the names point into */
 };
 
-/* Parses the text of an index into *ret. Messages call it `file`. File names must not leave the folder.
- * Call hf_index_finish only after success. */
+/* Parses the text of an index into *ret. Error messages call the index `file`. File names in the index must
+ * not lead out of the folder. Call hf_index_finish only after success. */
 int hf_index_parse(const char *text, size_t bytes, const char *file, struct hf_index *ret, struct err *err);
 
-/* Frees the index. Also accepts a struct of zeros. */
+/* Frees the index. A struct of zeros is also allowed. */
 void hf_index_finish(struct hf_index *x);
 
-/* Returns the entry of the tensor, or NULL if the index does not list this tensor. */
+/* Returns the entry of the tensor with the name `tensor`, or NULL if the index does not list this tensor. */
 const struct hf_index_entry *hf_index_find(const struct hf_index *x, const char *tensor);
 
 #endif

@@ -13,13 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A dimension of a tensor. Each value names a size of struct transformer. */
+/* A dimension of a tensor, named after a size of the model. For example, WIDTH stands for transformer.width.
+ * NONE means that there is no such dimension. */
 enum dim { NONE, WIDTH, KV, QKV, HIDDEN, VOCAB, POSITIONS };
 
-/* One row of a table. Both names omit the part that depends on the position in the chain. */
+/* One row of a name table: a tensor of Hugging Face and the parameter for it. Both names omit the part that
+ * depends on the position in the chain, such as "h.3.". */
 struct name_row {
     const char *tensor, *param;
-    /* Shape of the tensor. b is NONE if the tensor has rank 1. */
+    /* The two dimensions of the tensor. b is NONE if the tensor has only one dimension. */
     enum dim a, b;
     bool transposed; /* tensor is the transpose of the parameter */
 };
@@ -71,7 +73,8 @@ static const struct name_row head = {HF_HEAD, "weight", VOCAB, WIDTH};
 
 /* The names of an architecture. */
 static const struct scheme {
-    /* A block's tensor name begins with prefix, block name and number, such as "transformer.h.3.". */
+    /* The names of a block's tensors begin with the prefix, the name for blocks and the block's number, such
+     * as "transformer.h.3.". */
     const char *prefix, *block_name;
     const struct name_row *before; /* layers before the blocks, one row each */
     size_t n_before;
@@ -79,7 +82,7 @@ static const struct scheme {
     size_t n_block;
     const struct name_row *after; /* the one layer after the blocks */
     size_t n_after;
-    /* Names of constants, without prefix and block. The list ends with NULL. */
+    /* Names of constants that old folders may have, without prefix and block. The list ends with NULL. */
     const char *constants[3];
 } schemes[ARCH_COUNT] = {
     [ARCH_GPT2] = {"transformer.",
@@ -121,8 +124,8 @@ static uint64_t size_of(const struct transformer *t, enum dim d)
     return 1;
 }
 
-/* Adds the link of a table row for layer `layer` of the chain. The tensor's name is prefix + inner +
- * row->tensor. `inner` is "" or names the block, such as "h.3.". */
+/* Adds the link that a row of a name table describes, for layer `layer` of the chain. The name of the tensor
+ * is prefix + inner + row->tensor. `inner` names the block, such as "h.3.", or is "". */
 static void add_link(struct hf_names *names, const struct transformer *t, uint32_t layer, const char *prefix,
                      const char *inner, const struct name_row *row)
 {
@@ -147,7 +150,8 @@ static void add_link(struct hf_names *names, const struct transformer *t, uint32
     names->n++;
 }
 
-/* Sets hf_link.rows, the number of rows in the whole parameter. All links must exist before this call. */
+/* Sets `rows` of every link, the number of rows in the whole parameter, by adding up the rows of all links of
+ * that parameter. All links must exist before this call. */
 static void add_up_rows(struct hf_names *names)
 {
     for (size_t i = names->n; i-- > 0;) {
@@ -192,8 +196,8 @@ uint64_t hf_link_columns(const struct hf_link *l)
 
 /* ------------------------------------------------------------------------------------------ constants */
 
-/* Skips a block name such as "h.3." at the start of a tensor's name. Returns the whole name if there is
- * none. */
+/* Skips a block name such as "h.3." at the start of a tensor's name and returns the rest. Returns the whole
+ * name if it does not start with a block name. */
 static const char *skip_block(const struct transformer *t, const char *block, const char *name)
 {
     size_t n = strlen(block);

@@ -16,50 +16,52 @@
 #include "daemon/spec/transformer.h"
 #include "daemon/worker/model/safetensors.h"
 
-/* Connects one tensor with one parameter, or with some rows of it. For example, Llama's q_proj, k_proj and
- * v_proj are rows of one parameter, "attn.qkv.weight". */
+/* Connects one tensor of Hugging Face with one parameter of our model, or with some rows of it. For example,
+ * Llama's tensors q_proj, k_proj and v_proj are rows of one parameter, "attn.qkv.weight". */
 struct hf_link {
     const char *name; /* name of the tensor, such as "transformer.wte.weight" */
-    /* The tensor's name without its prefix. Folders of models without a head use this name. */
+    /* The name of the tensor without its prefix, such as "wte.weight". Folders of models without an output
+     * matrix use this name. */
     const char *plain;
     const char *param; /* name of the parameter, such as "layers.0.weight" */
-    /* Number of dimensions of the tensor and of the parameter: 1 or 2. */
+    /* The number of dimensions of the tensor, and also of the parameter: 1 or 2. */
     uint32_t rank;
     uint64_t shape[2]; /* shape of the tensor */
     bool transposed;   /* the tensor is [in][out], the parameter [out][in] */
-    /* The first row of the parameter that is in this tensor. */
+    /* The number of the parameter's row at which this tensor begins. */
     uint64_t row;
     uint64_t rows; /* number of rows in the parameter */
 };
 
 /* All links of a model. */
 struct hf_names {
-    /* The links, in the order of the chain. All links of a parameter are adjacent. */
+    /* The links in the order of the chain of layers. All links of one parameter are next to each other. */
     struct hf_link *links;
     size_t n;        /* number of links */
     size_t n_params; /* number of parameters */
     struct arena *arena;
 };
 
-/* Makes the links of a model. The model must have passed transformer_check. A tied output matrix has no
- * link. */
+/* Makes the links of the model `t`, which must have passed transformer_check. The output matrix has no link
+ * if it is tied to the embedding. */
 void hf_names_init(struct hf_names *names, const struct transformer *t);
 
-/* Frees the links. Also accepts a struct of zeros. */
+/* Frees the links. A struct of zeros is also allowed. */
 void hf_names_finish(struct hf_names *names);
 
 #define HF_HEAD "lm_head.weight" /* tensor of the output matrix */
 
-/* Returns the number of elements in a row of the link's parameter. With rank 1, a row has 1 element. */
+/* Returns the number of elements in one row of the link's parameter. In a parameter with one dimension, a row
+ * has 1 element. */
 uint64_t hf_link_columns(const struct hf_link *l);
 
-/* Returns whether a tensor is a constant, such as a mask. Old folders have constants that the model does
- * not need. */
+/* Returns whether the tensor `name` is a constant, such as an attention mask. Old folders have such
+ * constants, but the model does not need them. */
 bool hf_is_constant(const struct transformer *t, const char *name);
 
-/* Finds the parameter of every link. (*ret)[i] is the element of `params` for link i. The caller frees
- * *ret. `params` may be in any order. Returns -EINVAL if a parameter is missing, unknown or of another
- * shape. Messages name the source by `from`. */
+/* Finds the parameter of every link: (*ret)[i] is the element of `params` for link i. The caller frees *ret.
+ * `params` may be in any order. Returns -EINVAL if a parameter is missing, unknown or of another shape. Error
+ * messages call the source of the parameters `from`. */
 int hf_names_bind(const struct hf_names *names, const struct st_tensor *params, size_t n, const char *from,
                   const struct st_tensor ***ret, struct err *err);
 

@@ -31,12 +31,13 @@
 #define INDEX    "model.safetensors.index.json"
 #define PRODUCER "tutti"
 
-/* The location of the exported folder in the file system. */
+/* The place in the file system to which a Hugging Face folder is exported. */
 struct export_target {
     const char *dir;         /* path of the folder */
     int parent;              /* parent directory of the folder, open */
     char name[NAME_MAX + 1]; /* name of the folder in its parent */
-    /* Name of the temporary folder, which is in the parent folder. */
+    /* Name of the temporary folder in the parent directory. The export is written there and renamed at the
+     * end. */
     char tmp[64];
     bool old; /* whether there is an earlier export */
 };
@@ -46,7 +47,7 @@ struct hf_export {
     const struct transformer *t;
     struct st_tensor *tensors; /* with the names that Hugging Face uses */
     size_t n;
-    /* For each tensor: the number of its shard. */
+    /* shards[i] is the number of the shard that tensor number i belongs to. */
     size_t *shards;
     size_t n_shards;
     uint64_t bytes; /* number of bytes in all tensors */
@@ -77,8 +78,8 @@ static void fill_tensors(struct hf_export *x, const struct hf_names *names,
     x->n = names->n;
 }
 
-/* Assigns the tensors to shards, in order. A new shard begins when the current one would exceed `most`
- * bytes. */
+/* Assigns the tensors to shards, in their order. A new shard begins when the current shard would have more
+ * than `most` bytes. */
 static void assign_shards(struct hf_export *x, uint64_t most)
 {
     uint64_t bytes = 0;
@@ -187,7 +188,8 @@ static int write_shard(const struct hf_export *x, size_t shard, int fd, const ch
     return r == 0 && e < 0 ? fs_fail(err, e, NULL, path, "sync") : r;
 }
 
-/* Writes all files to the temporary folder `fd`. Messages use `dir`, its final name. */
+/* Writes all files of the export to the temporary folder `fd`. Error messages use `dir`, the final name of
+ * the folder. */
 static int write_files(const struct hf_export *x, int fd, const char *dir, uint64_t *bytes, struct err *err)
 {
     int r = write_config(x, fd, dir, err);
@@ -204,7 +206,7 @@ static int write_files(const struct hf_export *x, int fd, const char *dir, uint6
 
 /* ------------------------------------------------------------------------------------ existing folder */
 
-/* Returns whether `name` has the form of a weight file, such as "model-00001-of-00002.safetensors". */
+/* Returns whether `name` is the name of a weight file, such as "model-00001-of-00002.safetensors". */
 static bool is_weights(const char *name)
 {
     char want[64];
@@ -218,7 +220,8 @@ static bool is_weights(const char *name)
     return strcmp(name, want) == 0;
 }
 
-/* Returns whether this program wrote the weight file. The metadata of the file say so. */
+/* Returns whether this program wrote the weight file `name`. The metadata in the file say which program wrote
+ * it. */
 static bool has_our_mark(int fd, const char *name)
 {
     uint64_t bytes;
@@ -236,8 +239,8 @@ static bool has_our_mark(int fd, const char *name)
     return ours;
 }
 
-/* Counts the entries of the folder in *ret_n. `other` gets the name of an entry that this program did not
- * export, or "". Closes `fd`. */
+/* Counts the entries of the folder `fd` in *ret_n and closes `fd`. `other` gets the name of an entry that
+ * this program did not export, or "" if there is none. */
 static int list_folder(int fd, char *other, size_t size, size_t *ret_n)
 {
     DIR *dir = fdopendir(fd);
@@ -269,8 +272,8 @@ static int fail_exists(const struct export_target *to, const char *why, struct e
     return err_set_at(err, -EEXIST, to->dir, "exists already%s; choose another folder", why);
 }
 
-/* Checks that the folder may be written. It must be absent, empty, or an earlier export that may be
- * replaced. */
+/* Checks that the export may be written to the folder. The folder must be absent, empty, or an earlier export
+ * that may be replaced. */
 static int check_target(struct export_target *to, bool replace, struct err *err)
 {
     int fd = fs_open_dir(to->parent, to->name), r;
@@ -335,8 +338,8 @@ static int write_tmp_folder(const struct hf_export *x, const struct export_targe
     return r;
 }
 
-/* Exchanges the old and the new folder in several steps, if the file system needs that. For a moment, no
- * folder has the final name. */
+/* Exchanges the old and the new folder in several renames, for file systems that cannot exchange them in one.
+ * For a moment, no folder has the final name. */
 static int exchange_slowly(const struct export_target *to)
 {
     char aside[sizeof to->tmp + 4];
@@ -354,7 +357,7 @@ static int exchange_slowly(const struct export_target *to)
     return r;
 }
 
-/* Gives the new folder its final name. An old folder gets the temporary name. */
+/* Gives the new folder its final name. The old folder gets the temporary name, so that it can be removed. */
 static int exchange(const struct export_target *to)
 {
     if (renameat2(to->parent, to->tmp, to->parent, to->name, RENAME_EXCHANGE) == 0)
@@ -362,7 +365,8 @@ static int exchange(const struct export_target *to)
     return errno == EINVAL || errno == ENOSYS ? exchange_slowly(to) : -errno;
 }
 
-/* Renames the temporary folder to its final name. Fails if another folder with files has appeared there. */
+/* Renames the temporary folder to its final name. Fails if a folder with files or a file has appeared under
+ * that name in the meantime. */
 static int publish_folder(const struct export_target *to, struct err *err)
 {
     int r = to->old ? exchange(to) : renameat(to->parent, to->tmp, to->parent, to->name) < 0 ? -errno : 0;
@@ -374,7 +378,7 @@ static int publish_folder(const struct export_target *to, struct err *err)
     return r < 0 ? fs_fail(err, r, NULL, to->dir, "make") : 0;
 }
 
-/* Refuses a model that the transformers package cannot load. There, GPT-2 needs as many heads for keys and
+/* Refuses a model that the transformers package cannot load. Its GPT-2 needs as many heads for keys and
  * values as for queries. */
 static int check_expressible(const struct transformer *t, const char *dir, struct err *err)
 {
@@ -396,7 +400,8 @@ static int save(struct hf_export *x, const char *dir, bool replace, uint64_t *by
     if (r == 0)
         r = publish_folder(&to, err);
     if (to.parent >= 0) {
-        /* Remove the old export, or the incomplete new export after a failure. */
+        /* Remove the folder with the temporary name. It is the old export, or after a failure the incomplete
+         * new export. */
         (void)fs_remove_tree(to.parent, to.tmp);
         close(to.parent);
     }

@@ -39,7 +39,7 @@ const uint32_t st_dtype_bytes[ST_DTYPE_COUNT] = {
     [ST_I32] = 4,  [ST_U32] = 4, [ST_F32] = 4, [ST_F64] = 8, [ST_I64] = 8, [ST_U64] = 8,
 };
 
-/* Computes the number of bytes in a tensor. Returns false if the number overflows. */
+/* Computes the number of bytes in a tensor of this shape. Returns false if the number overflows 64 bits. */
 static bool shape_bytes(uint32_t rank, const uint64_t *shape, enum st_dtype dtype, uint64_t *ret)
 {
     uint64_t n = st_dtype_bytes[dtype];
@@ -60,7 +60,7 @@ struct sink {
     uint32_t crc;   /* CRC-32C of these bytes */
 };
 
-/* Writes `bytes` bytes and adds them to the checksum, block by block. */
+/* Writes `bytes` bytes to the file and adds them to its checksum, block by block. */
 static int put(struct sink *s, const void *p, uint64_t bytes)
 {
     const char *at = p;
@@ -78,8 +78,9 @@ static int put(struct sink *s, const void *p, uint64_t bytes)
     return 0;
 }
 
-/* Writes a transposed tensor, whose rows are columns in memory. Collects as many rows as fit into a block,
- * because neighbouring elements are faster to read together. */
+/* Writes a tensor whose memory has the transpose, so that a row of the file is a column in memory. Collects
+ * as many rows as fit into a block before writing, because reading neighbouring elements together is
+ * faster. */
 static int put_transposed(struct sink *s, const struct st_tensor *t)
 {
     uint64_t rows = t->shape[0], columns = t->shape[1], row_bytes = columns * sizeof(float), most;
@@ -126,7 +127,8 @@ static void add_tensor(struct strbuf *b, const struct st_tensor *t, uint64_t beg
     strbuf_addf(b, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
 }
 
-/* Appends the header to `b` and pads it with spaces to a multiple of 8 bytes. */
+/* Appends the header of the file to `b`, and pads it with spaces to a multiple of 8 bytes, so that the data
+ * are aligned. */
 static int build_header(struct strbuf *b, const struct st_tensor *tensors, size_t n,
                         const struct st_meta *meta, size_t n_meta)
 {
@@ -229,7 +231,8 @@ static int read_header(struct safetensors *f, struct err *err)
     return st_header_parse(&f->header, f->text, length, f->file, err);
 }
 
-/* Sorts the entries by offset. Checks that sizes match shapes and that there are no gaps. */
+/* Sorts the entries by their offset in the file. Checks that every size in bytes matches the shape, and that
+ * there are no gaps between tensors. */
 static int check_layout(struct safetensors *f, struct err *err)
 {
     struct st_header *h = &f->header;
@@ -261,7 +264,7 @@ static int check_layout(struct safetensors *f, struct err *err)
     return 0;
 }
 
-/* Sorts the metadata and the entries by name, and checks that no name occurs twice. */
+/* Sorts the metadata by key and the entries by name, and checks that no name occurs twice. */
 static int check_names(struct safetensors *f, struct err *err)
 {
     struct st_header *h = &f->header;

@@ -37,74 +37,76 @@ enum st_dtype {
 extern const char *const st_dtype_names[ST_DTYPE_COUNT];
 extern const uint32_t st_dtype_bytes[ST_DTYPE_COUNT];
 
-/* A dense, row-major tensor of F32 elements in the caller's memory. */
+/* A tensor of F32 elements in the caller's memory, dense and in row-major order. */
 struct st_tensor {
     const char *name;
     uint32_t rank; /* number of dimensions */
     uint64_t shape[SAFETENSORS_MAX_RANK];
     float *data;
-    /* For writing a tensor of rank 2. If true, the memory has its transpose, [shape[1]][shape[0]]. */
+    /* Only for writing tensors with two dimensions. If it is true, the memory has the transpose of the
+     * tensor, [shape[1]][shape[0]]. */
     bool transposed;
 };
 
-/* One key and its value in the "__metadata__" of a file. */
+/* One key and its value in the member "__metadata__" of a safetensors file. */
 struct st_meta {
     const char *key, *value;
 };
 
-/* Writes a whole file to `fd` at the current position, without a sync. Messages call it `file`. *ret_bytes
- * is its length and *ret_crc its CRC-32C. Both pointers may be NULL. */
+/* Writes a whole safetensors file to `fd` at the current position, without a sync. Error messages call it
+ * `file`. *ret_bytes is the length of the file, and *ret_crc its CRC-32C. Both pointers may be NULL. */
 int safetensors_write(int fd, const char *file, const struct st_tensor *tensors, size_t n,
                       const struct st_meta *meta, size_t n_meta, uint64_t *ret_bytes, uint32_t *ret_crc,
                       struct err *err);
 
-/* The description of one tensor in the header of a file. */
+/* The description of one tensor in the header of a safetensors file. */
 struct st_entry {
     const char *name;
     enum st_dtype dtype;
     uint32_t rank;
     uint64_t shape[SAFETENSORS_MAX_RANK];
-    /* Range of the tensor's bytes. Offset 0 is the start of the data. */
+    /* The range of the tensor's bytes in the file. Offset 0 is the start of the data, after the header. */
     uint64_t begin, end;
 };
 
 /* An open file. */
 struct safetensors;
 
-/* Opens the file behind `fd` and checks its header. The caller owns `fd` and keeps it open until
- * safetensors_close. Messages call it `file`, which is copied. Returns -EBADMSG if it is damaged or no
- * safetensors file. */
+/* Opens the safetensors file behind `fd` and checks its header. The caller owns `fd` and keeps it open until
+ * safetensors_close. Error messages call the file `file`, which is copied. Returns -EBADMSG if the file is
+ * damaged or no safetensors file. */
 int safetensors_open(int fd, const char *file, struct safetensors **ret, struct err *err);
 
-/* Frees the file object, but does not close its file descriptor. `f` may be NULL. */
+/* Frees the object `f`, but does not close its file descriptor. `f` may be NULL. */
 void safetensors_close(struct safetensors *f);
 
-/* Returns the number of tensors in the file. */
+/* Returns the number of tensors in the safetensors file. */
 size_t safetensors_count(const struct safetensors *f);
 
-/* Returns tensor number `i` in the order of the data. `i` must be less than safetensors_count. */
+/* Returns tensor number `i`, in the order in which the file stores the data. `i` must be less than
+ * safetensors_count. */
 const struct st_entry *safetensors_at(const struct safetensors *f, size_t i);
 
-/* Returns the tensor with this name, or NULL if the file has no such tensor. */
+/* Returns the description of the tensor `name`, or NULL if the file has no such tensor. */
 const struct st_entry *safetensors_find(const struct safetensors *f, const char *name);
 
-/* Returns the value of a key in the metadata, or NULL if the metadata do not have this key. */
+/* Returns the value of `key` in the metadata of the file, or NULL if the metadata do not have this key. */
 const char *safetensors_meta(const struct safetensors *f, const char *key);
 
-/* Reads the bytes of a tensor into `ret` without conversion. `ret` needs space for e->end - e->begin
- * bytes. */
+/* Reads the bytes of the tensor `e` into `ret`, without conversion. `ret` must have space for e->end -
+ * e->begin bytes. */
 int safetensors_read(const struct safetensors *f, const struct st_entry *e, void *ret, struct err *err);
 
-/* Reads the tensor t->name into t->data. Returns -ENOENT if the file does not have it. Returns -EINVAL if
- * it is not F32 or has another shape. */
+/* Reads the tensor with the name t->name into t->data. Returns -ENOENT if the file does not have this tensor.
+ * Returns -EINVAL if the tensor is not F32 or has another shape than `t`. */
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err);
 
-/* Reads `n` elements of a tensor as floats, from element `first` on. The conversion is exact, even for a
- * NaN. Returns -EINVAL unless the tensor is F32, F16 or BF16. */
+/* Reads `n` elements of the tensor `e` as floats, starting at element `first`. The conversion to float is
+ * exact, even for a NaN. Returns -EINVAL unless the tensor is F32, F16 or BF16. */
 int safetensors_read_floats(const struct safetensors *f, const struct st_entry *e, uint64_t first, uint64_t n,
                             float *ret, struct err *err);
 
-/* A file that is mapped into memory, with a list of its tensors. The memory is read-only. */
+/* A safetensors file that is mapped into memory, with a list of its tensors. The memory is read-only. */
 struct st_map {
     struct st_tensor *tensors;
     size_t n;       /* number of tensors */
@@ -112,14 +114,14 @@ struct st_map {
     uint64_t bytes; /* size of the mapping */
 };
 
-/* Maps all tensors of a file, which must be F32. Use it only for files that this program wrote. If a
- * mapped file is truncated, reading it kills the process. */
+/* Maps all tensors of a file into memory. The tensors must be F32. Use this function only for files that this
+ * program wrote, because reading a mapped file that was truncated kills the process. */
 int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err);
 
-/* Unmaps the file and frees the list of tensors. Also accepts a struct of zeros. */
+/* Unmaps the file and frees the list of tensors. A struct of zeros is also allowed. */
 void st_map_finish(struct st_map *m);
 
-/* Writes a shape such as "[3,4]" to `buf`, for messages. Cuts the text if it does not fit. */
+/* Writes a shape such as "[3,4]" to `buf`, for error messages. A text that does not fit is cut off. */
 void st_shape_text(char *buf, size_t size, uint32_t rank, const uint64_t *shape);
 
 #endif

@@ -27,8 +27,8 @@ static uint32_t find_largest(const float *logits, uint32_t vocab)
     return best;
 }
 
-/* Restores the heap order below position `at`. The heap has the ids of the largest logits so far, the
- * smallest of them on top. */
+/* Restores the heap order below position `at`. The heap has the ids of the largest logits found so far, with
+ * the smallest of them on top. */
 static void sift_down(const float *logits, uint32_t *heap, uint32_t n, uint32_t at)
 {
     for (;;) {
@@ -45,7 +45,7 @@ static void sift_down(const float *logits, uint32_t *heap, uint32_t n, uint32_t 
     }
 }
 
-/* Returns the id of the k-th largest logit. `heap` is scratch memory for `k` ids. */
+/* Returns the id of the token with the k-th largest logit. `heap` is scratch memory for `k` ids. */
 static uint32_t find_kth_largest(const float *logits, uint32_t vocab, uint32_t k, uint32_t *heap)
 {
     for (uint32_t i = 0; i < k; i++)
@@ -61,15 +61,16 @@ static uint32_t find_kth_largest(const float *logits, uint32_t vocab, uint32_t k
     return heap[0];
 }
 
-/* Returns a random number of 53 bits that is uniform in [0, 1). */
+/* Returns the n-th random number for this seed. It has 53 random bits and is uniform in [0, 1). */
 static double random_unit(uint64_t seed, uint64_t n)
 {
     struct rng_block b = rng_philox(seed, (uint32_t)n, (uint32_t)(n >> 32), rng_word2(RNG_SAMPLE, 0), 0);
     return (double)((uint64_t)(b.v[0] >> 5) << 26 | b.v[1] >> 6) * 0x1p-53;
 }
 
-/* Returns the weight of token `i`, which is proportional to its probability. The token `best` has weight
- * 1. `least` is the token with the k-th largest logit. Tokens below it have weight 0. */
+/* Returns the weight of token `i`, which is proportional to the token's probability. The likeliest token
+ * `best` has weight 1. `least` is the token with the k-th largest logit, and tokens with smaller logits have
+ * weight 0. */
 static double weigh(const struct sampler *s, const float *logits, uint32_t best, uint32_t least, uint32_t i)
 {
     if (is_larger(logits, least, i))
@@ -93,6 +94,7 @@ uint32_t sampler_choose(const struct sampler *s, const float *logits, uint32_t v
         if (at > want)
             return i;
     }
-    /* Reached only if rounding made `want` equal to `sum`. */
+    /* The loop finds no token only if rounding made `want` equal to `sum`. Then the likeliest token is
+     * returned. */
     return best;
 }

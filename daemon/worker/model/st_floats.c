@@ -24,7 +24,8 @@ static uint32_t bf16_bits(uint16_t v)
     return (uint32_t)v << 16;
 }
 
-/* Converts an F16 number to the bits of a float. F16 has 1 sign bit, 5 exponent bits and 10 fraction bits. */
+/* Converts a 16-bit float (F16) to the bits of a 32-bit float. F16 has 1 sign bit, 5 exponent bits and 10
+ * fraction bits. */
 static uint32_t f16_bits(uint16_t v)
 {
     uint32_t sign = (uint32_t)(v & 0x8000) << 16, exponent = v >> 10 & 0x1f, fraction = v & 0x3ff;
@@ -43,7 +44,8 @@ static uint32_t f16_bits(uint16_t v)
     return sign | exponent << 23 | (fraction & 0x3ff) << 13;
 }
 
-/* Converts `n` two-byte elements in the upper half of `at` to floats that fill all of `at`. */
+/* Converts `n` two-byte elements in the upper half of `at` to four-byte floats that fill all of `at`. Going
+ * from front to back, each float overwrites only elements that were already converted. */
 static void spread(float *at, uint64_t n, enum st_dtype dtype)
 {
     const char *from = (const char *)at + n * sizeof(uint16_t);

@@ -22,9 +22,9 @@
 #include "base/checked.h"
 #include "base/utf8.h"
 
-/* The parser's position in the text of the header. */
+/* The parser's position in the text of the JSON header. */
 struct header_cursor {
-    /* Start of the text, next character to read, and end of the text. */
+    /* The start of the header's text, the next character to read, and the end of the text. */
     char *text, *at, *end;
     const char *file; /* name of the file, for messages */
     struct err *err;
@@ -62,7 +62,8 @@ static int expect(struct header_cursor *c, char want)
     return next_is(c, want) ? 0 : fail(c, "expected '%c'", want);
 }
 
-/* Reads the character after an element. Returns 1 for a comma, 0 for the closing bracket, or an error. */
+/* Reads the character after an element of an array or object. Returns 1 for a comma, 0 for the closing
+ * bracket `close`, or an error. */
 static int more(struct header_cursor *c, char close)
 {
     if (next_is(c, ','))
@@ -112,8 +113,9 @@ static char *put_utf8(char *out, uint32_t v)
     return out;
 }
 
-/* Reads an escape after "\u" and appends its character as UTF-8. The text never grows. A pair of
- * surrogates has 12 characters and becomes 4 bytes. Any other escape has 6 and becomes at most 3. */
+/* Reads the rest of an escape after "\u" and appends its character as UTF-8. The text never grows: a pair of
+ * surrogates has 12 characters and becomes 4 bytes, and any other escape has 6 characters and becomes at most
+ * 3 bytes. */
 static int unicode_escape(struct header_cursor *c, char **out)
 {
     uint32_t v, low;
@@ -154,7 +156,8 @@ static int escape(struct header_cursor *c, char **out)
     return 0;
 }
 
-/* Reads a string, unescapes it in place and adds a NUL. The NUL takes the place of the closing quote. */
+/* Reads a string, replaces its escapes in place and adds a NUL at its end. There is always space for the NUL,
+ * because it takes the place of the closing quote. */
 static int string(struct header_cursor *c, char **ret)
 {
     char *out;
@@ -290,8 +293,9 @@ static int entry(struct header_cursor *c, struct st_entry *e)
     return r;
 }
 
-/* Makes space for one more element in `array` and returns its new address. Returns NULL without memory,
- * and `array` stays valid. The file decides the size, so this can fail. */
+/* Makes space for one more element in `array` and returns its new address. If memory runs out, returns NULL,
+ * and `array` stays valid. The content of the file decides how large the array becomes, so this can
+ * happen. */
 static void *grow(void *array, size_t n, size_t *cap, size_t size)
 {
     size_t want = *cap ? 2 * *cap : 16;
@@ -379,7 +383,7 @@ int st_header_parse(struct st_header *h, char *text, size_t bytes, const char *f
             r = more(&c, '}');
         } while (r > 0);
     }
-    /* A header may be padded with spaces, but not with other characters. */
+    /* The header may be padded at its end with spaces, but not with other characters. */
     while (c.at < c.end && *c.at == ' ')
         c.at++;
     if (r == 0 && c.at != c.end)

@@ -1,5 +1,5 @@
-/* Parses the JSON header of a safetensors file, and defines struct safetensors. Only safetensors.c,
- * st_floats.c, st_header.c and the tests include this header. */
+/* Declares the parser for the JSON header of a safetensors file, and defines struct safetensors. Only
+ * safetensors.c, st_floats.c, st_header.c and the tests include this header. */
 #ifndef DAEMON_WORKER_MODEL_ST_HEADER_H
 #define DAEMON_WORKER_MODEL_ST_HEADER_H
 
@@ -33,9 +33,10 @@ struct safetensors {
     int fd;     /* belongs to the caller of safetensors_open */
     char *file; /* name of the file, for messages */
     char *text; /* the header's text; names point here */
-    /* The entries are in the order of the data. The metadata are in the order of the keys. */
+    /* The parsed header. Its entries are in the order of the data in the file, and its metadata are in the
+     * order of the keys. */
     struct st_header header;
-    /* The same entries, in the order of their names. */
+    /* Pointers to the entries of `header`, in the order of the tensors' names, for binary search. */
     const struct st_entry **by_name;
     uint64_t data_begin; /* offset of the data in the file */
 };

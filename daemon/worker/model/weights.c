@@ -1,4 +1,4 @@
-/* Implements weights.h: chooses the weights of a run, checks them, and copies them. */
+/* Implements weights.h: chooses the weights of a job, checks them, and copies them to another file. */
 #include "daemon/worker/model/weights.h"
 
 #include <errno.h>
@@ -20,8 +20,8 @@
 
 /* ---- choosing ---- */
 
-/* Reads result.json and returns whether the job is done. If so, stores the number of steps and the hash of
- * the weights in *w. */
+/* Reads result.json and returns whether the job is done. If the job is done, stores the number of training
+ * steps and the hash of the weights in *w. */
 static bool job_is_done(const struct outdir *out, struct weights *w)
 {
     char *text = NULL;
@@ -39,7 +39,7 @@ static bool job_is_done(const struct outdir *out, struct weights *w)
     return done;
 }
 
-/* Opens the model of a finished job. Returns -ENOENT without a message if the job has not finished. */
+/* Opens the weights of a finished job. Returns -ENOENT without a message if the job has not finished. */
 static int open_final(const struct outdir *out, struct weights *w, struct err *err)
 {
     uint64_t bytes;
@@ -53,8 +53,8 @@ static int open_final(const struct outdir *out, struct weights *w, struct err *e
     return w->fd == -ENOENT ? -ENOENT : fs_fail(err, w->fd, NULL, w->path, "open");
 }
 
-/* Opens the directory of a checkpoint and reads its state.json. *ret_fd is the open directory, and `path`
- * its name. */
+/* Opens the directory of the checkpoint of training step `step` and reads its state.json. *ret_fd is the open
+ * directory, and `path` gets its name. */
 static int open_step(const struct outdir *out, uint64_t step, struct checkpoint_state *ret, int *ret_fd,
                      char *path, size_t size, struct err *err)
 {
@@ -103,7 +103,8 @@ struct evaluated {
     enum spec_best best; /* metric that the newest checkpoint names */
 };
 
-/* Reads the evaluations of all checkpoints. Skips checkpoints that are damaged or have just been removed. */
+/* Reads the evaluations that all checkpoints have stored. Checkpoints that are damaged or have just been
+ * removed are skipped. */
 static int read_evaluations(const struct outdir *out, struct evaluated *ret, struct err *err)
 {
     char path[FS_PATH_BYTES];
@@ -157,7 +158,8 @@ static int parse_step_option(const char *text, uint64_t *ret, struct err *err)
     return 0;
 }
 
-/* Opens the weights that --step selects. `word` is the option's value, or NULL if it was not given. */
+/* Opens the weights that the option --step selects. `word` is the option's value, or NULL if the option was
+ * not given. */
 static int open_selected(const struct outdir *out, const char *word, struct weights *w, struct err *err)
 {
     uint64_t step = 0;
@@ -176,7 +178,8 @@ static int open_selected(const struct outdir *out, const char *word, struct weig
     return r < 0 ? r : open_checkpoint(out, step, w, err);
 }
 
-/* Reads the header of the file. Counts tensors and parameters and finds the start of the data. */
+/* Reads the header of the weight file, counts its tensors and parameters, and finds the offset at which the
+ * data start. */
 static int read_weights_header(struct weights *w, struct err *err)
 {
     struct safetensors *f;
@@ -219,7 +222,7 @@ void weights_close(struct weights *w)
 struct sums {
     uint64_t bytes; /* number of bytes read so far */
     uint32_t crc;   /* CRC-32C of all bytes read */
-    /* Hash of the tensors' data. The header is not included. */
+    /* Hash of the data of all tensors. The header of the file is not included. */
     uint64_t hash;
 };
 
@@ -233,8 +236,8 @@ static uint64_t hash_words(uint64_t h, const char *p, size_t bytes)
     return h;
 }
 
-/* Copies the next block and adds it to the checksums. Header and data are never in one block, so that data
- * begin at a whole word. */
+/* Copies the next block of the weight file and adds it to the checksums. A block never has parts of both
+ * header and data, because the hash of the data works on whole words from the start of the data. */
 static int copy_block(const struct weights *w, char *block, int to, const char *to_path, struct sums *s,
                       struct err *err)
 {

@@ -20,26 +20,27 @@
 #include "base/fs.h"
 #include "daemon/spec/transformer.h"
 
-/* Names of files in the output directory of a job. */
+/* The names of files that are in the output directory of a job. */
 #define WEIGHTS_TRANSFORMER "transformer.json" /* describes the model like a config.json */
-/* Written last, when the job is done or has failed. */
+/* result.json is written last, when the job is done or has failed. */
 #define RUN_RESULT_FILE "result.json"
 
-/* An open file of weights. weights_open fills it in, and weights_close closes it. */
+/* A weight file that is open for reading. weights_open fills the struct in, and weights_close closes the
+ * file. */
 struct weights {
     int fd;
     char path[FS_PATH_BYTES]; /* path of the file, for messages */
     uint64_t step;            /* number of training steps done */
-    /* The metric that chose the "best" checkpoint, such as "val/loss". NULL if it was chosen otherwise. */
+    /* If "best" selected these weights, the metric that was compared, such as "val/loss". Otherwise NULL. */
     const char *best_by;
     size_t tensors;      /* number of tensors in the file */
     uint64_t bytes;      /* size of the file */
     uint64_t parameters; /* number of elements in all tensors */
     /* Private members. */
-    /* Offset in the file at which the first tensor's data start. */
+    /* Offset in the file at which the data of the first tensor start. */
     uint64_t data_begin;
-    /* Whether these are the weights of a finished job, which have a hash. A checkpoint has a size and a
-     * CRC instead. */
+    /* True if these are the weights of a finished job. They are checked by a hash. The weights of a
+     * checkpoint are checked by their size and a CRC instead. */
     bool final;
     uint64_t want_bytes;
     uint32_t want_crc;
@@ -54,20 +55,20 @@ struct weights {
  * -ENOENT if there is no such checkpoint, or -EINVAL for any other text. */
 int weights_open(const struct outdir *out, const char *step, struct weights *ret, struct err *err);
 
-/* Closes the file. May also be called after weights_open has failed. */
+/* Closes the weight file. May also be called after weights_open has failed. */
 void weights_close(struct weights *w);
 
-/* Reads and checks the whole file. Copies it to the descriptor `to`, named `to_path`, unless `to` is -1.
- * *ret_hash is the same hash that train.c computes. Returns -EBADMSG if the file is damaged. The caller
- * must then discard the copy. */
+/* Reads and checks the whole weight file, and copies it to the descriptor `to`, named `to_path`, unless `to`
+ * is -1. *ret_hash is the same hash that train.c computes. Returns -EBADMSG if the file is damaged, and then
+ * the caller must discard the copy. */
 int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t *ret_hash, struct err *err);
 
-/* Writes transformer.json, which describes the model of a run. Does nothing if the file already has this
+/* Writes transformer.json, which describes the model of the job. Does nothing if the file already has this
  * content. */
 int weights_describe(const struct outdir *out, const struct transformer *t, struct err *err);
 
-/* Reads transformer.json, which only gpt2 and llama models have. Returns -ENOENT without a message if it
- * is missing. */
+/* Reads transformer.json, which only jobs with gpt2 and llama models have. Returns -ENOENT without a message
+ * if the file is missing. */
 int weights_transformer(const struct outdir *out, struct transformer *ret, struct err *err);
 
 #endif
