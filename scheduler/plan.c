@@ -36,7 +36,7 @@ const char *const program_kind_names[PROGRAM_COUNT] = {
 };
 
 const char *const role_names[ROLE_COUNT] = {
-#define ROLE(name, short_name, words) [ROLE_##name] = short_name,
+#define ROLE(name, short_name, words) [ROLE_##name] = (short_name),
     PLAN_ROLES(ROLE)
 #undef ROLE
 };

@@ -34,7 +34,7 @@ static const char *const instr_names[INSTR_KIND_COUNT] = {
     [INSTR_SPILL] = "SPILL", [INSTR_SEND] = "SEND",     [INSTR_COPY] = "COPY", [INSTR_DROP] = "DROP",
 };
 static const char *const role_words[ROLE_COUNT] = {
-#define ROLE(name, short_name, words) [ROLE_##name] = words,
+#define ROLE(name, short_name, words) [ROLE_##name] = (words),
     PLAN_ROLES(ROLE)
 #undef ROLE
 };

@@ -274,8 +274,8 @@ static void read_gpt2(struct config_reader *c, struct transformer *t)
 
 /* ------------------------------------------------------------------------------------------ llama */
 
-/* Returns true if the rotary angles are not rescaled, for example for longer texts. In that case "rope_type"
- * is "default", or it is absent and there is no "factor". Old configs name the key "type". */
+/* Returns true if the config leaves the rotary angles unscaled. Then "rope_type" (in old configs "type") is
+ * "default", or it is absent and there is no "factor". */
 static bool rope_is_plain(const struct json *rope)
 {
     const char *key = get_node(rope, "rope_type") ? "rope_type" : "type";

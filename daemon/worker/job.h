@@ -226,7 +226,7 @@ void job_drop_graphs(struct prepared_job *j);
  * that no option has set. Defined in job_profile.c. */
 int job_choose_profile(const struct job_options *o, struct prepared_job *j, struct err *err);
 
-/* Returns the durations of all tasks with which the plan was chosen. The caller destroys the returned
+/* Returns the task durations that were used to choose the plan. The caller must destroy the returned
  * profile. */
 struct profile *job_times(const struct prepared_job *j);
 

@@ -46,8 +46,8 @@
 /* The number of tiles to aim for, if the product is large enough. With many tiles, no thread waits long for
  * the thread that runs the last tile. */
 #define TILES_WANTED 8
-/* The number of tiles to aim for if each tile transposes an operand or if k is large. The number is smaller,
- * because every tile repeats part of that work. */
+/* The number of tiles to aim for if each tile must transpose an operand or if k is large. Every tile repeats
+ * some of this work, so fewer tiles are better. */
 #define TILES_TURNED 4
 
 /* If the rows of an operand are a multiple of FAR_APART floats apart, they compete for the same cache lines.

@@ -284,8 +284,8 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
 }
 
-/* Number of streams with which draft_waits takes as long as all other build stages together. draft_waits gets
- * slower with every stream, and the other stages do not. */
+/* draft_waits takes longer the more streams there are. With this many streams, it takes as long as all other
+ * stages of the build together. */
 #define CLOCK_STREAMS 64
 
 /* Estimates how long both drafts take to build. The unit is the time for one instruction in a plan for a

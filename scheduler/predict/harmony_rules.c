@@ -196,8 +196,8 @@ static uint32_t add_input(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->first, t->micro));
 }
 
-/* Returns how many backward micro-batches end before forward micro-batch `i` starts. The difference between
- * the results for i + 1 and for i is the number that end within micro-batch `i`. */
+/* Returns how many backward micro-batches consist only of samples that come before forward micro-batch `i`.
+ * For example, with 4 samples forward and 2 backward, it returns 6 for i = 3. */
 static uint32_t taken_before(const struct rules *r, uint32_t i)
 {
     return (uint32_t)((uint64_t)i * r->g.schedule->micro_fwd / r->g.schedule->micro_bwd);

@@ -529,8 +529,8 @@ static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
     return at;
 }
 
-/* Joins the pools of shared resources that some operation uses together, because their rates then depend on
- * each other. */
+/* If an operation uses two shared resources, their rates depend on each other. This function puts such
+ * resources into one pool. */
 static void join_pools(struct timeline_engine *e)
 {
     struct timeline_resource *r = e->resources;

@@ -270,8 +270,9 @@ static void run_task(struct program_run *r, const struct plan_operand *ops, uint
     }
 }
 
-/* Returns the version that bytes have after they were moved to `dst`. It is the version of the source. If the
- * destination has a newer version, reports that the move would lose it, and returns the newer version. */
+/* Returns the version of the bytes at `dst` after a move. Normally this is the version of the source. If the
+ * destination was newer, the move would lose a value: the function reports this and returns the newer
+ * version. */
 static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
                               const struct verify_segment *piece)
 {
@@ -295,8 +296,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     struct verify_state *st = r->st;
     struct verify_copy *src = resident(r, from, ANY_VERSION);
     struct verify_copy *dst = destination(r, to);
-    /* There is no source, which has already been reported. Continue as if the newest version had been
-     * moved. */
+    /* The source copy does not exist. That error has been reported, so the check goes on as if the newest
+     * version had been moved. */
     if (src == NULL) {
         copy_write(st, dst, to->begin, to->end, st->newest[to->tensor]);
         return;
