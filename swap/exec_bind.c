@@ -315,7 +315,8 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
 }
 
 /* Checks that operands of one role stand in ascending order of their layers. DECIDE adds squared norms, and
- * NORM and UPD add gradients, in the order of their operands. Another order could change the bits of a sum. */
+ * NORM and UPD add gradients, in the order of their operands. Another order could change the bits of a
+ * sum. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in, enum role role)
 {
     uint32_t last = PLAN_NONE;

@@ -267,8 +267,8 @@ double spec_lr(const struct spec *s, uint64_t step);
 bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done);
 
 /* Appends everything that determines the bits of a job's result to `b`, as one line of canonical JSON without
- * paths. The number of training steps is included only if the learning rates depend on it, so that a job with a
- * constant rate can be extended. Call spec_resolve first. */
+ * paths. The number of training steps is included only if the learning rates depend on it, so that a job
+ * with a constant rate can be extended. Call spec_resolve first. */
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
 
 /* Appends the layer `l` to `b` as a JSON object, in the form that spec_resolved_json uses. */

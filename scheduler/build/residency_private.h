@@ -23,7 +23,7 @@ struct use {
     uint32_t segment;
 };
 
-/* What only residency needs to know about a segment. Life i belongs to segment i of the draft. */
+/* What only residency needs to know about a segment. The element with index i of residency.lives belongs to segment i of the draft. */
 struct life {
     uint32_t last; /* position of the last use */
     /* Position of the last write that must be spilled or sent to another device. PLAN_NONE if there is no
