@@ -50,7 +50,7 @@ struct events {
     /* Watchers may get the events below this number. The number is less than `first` if new events fill the
      * ring faster than the disk can store them. */
     uint64_t visible;
-    /* End of the reserved numbers. An event may get only a number below this one. */
+    /* Event numbers below this one are reserved on disk. New events get only reserved numbers. */
     uint64_t reserved;
     struct watcher watchers; /* head of the ring of watchers */
 };

@@ -391,8 +391,8 @@ static void close_reader(struct state *s)
     uv_mutex_unlock(&s->reader_lock);
 }
 
-/* The caller must make sure that the state is idle. Only one piece of the check of a large database may still
- * run in the pool. */
+/* The caller must make sure that no request is in progress. A piece of the background check of a large
+ * database may still be running in the pool; this function waits for it. */
 void state_close(struct state *s)
 {
     if (s == NULL)

@@ -606,8 +606,8 @@ int graph_build(const struct graph_config *config, struct graph **ret, struct er
     return r;
 }
 
-/* Checks that every layer's micro-batch size divides the rows of a replica, and that, of the sizes of two
- * neighbouring layers, one divides the other. */
+/* Checks the micro-batch sizes. Each size must divide the rows of a replica. For two neighbouring layers, one
+ * size must divide the other. */
 static int check_sizes(const struct table *t, const struct graph_sizes *s, struct err *err)
 {
     uint32_t replicas = s->replicas > 0 ? s->replicas : 1, most = 0;

@@ -262,9 +262,9 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns an array with the size in bytes of each operand's copy. Visits the operands from last to first,
- * because the DROP at the end of a copy tells its size. Afterwards, `copies` has the size of the first copy
- * at each address. */
+/* Returns an array that gives, for each operand, the size in bytes of the copy it uses. The DROP of a copy
+ * tells this size, so the operands are visited from last to first. At the end, `copies` holds the size of the
+ * first copy at each address. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);

@@ -33,7 +33,8 @@
 
 enum exec_state { STATE_OUT, STATE_IN };
 
-/* An executor. Only the thread that makes the calls uses the fields. */
+/* An executor. Its fields are used only by the thread that calls the exec_* functions, so they need no
+ * lock. */
 struct exec {
     struct exec_config config;
     struct bound_program programs[PROGRAM_COUNT];

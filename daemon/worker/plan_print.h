@@ -38,9 +38,9 @@ void plan_print_simulate(struct printed_plan *p, const struct profile *times, co
 /* Destroys the plan and its simulation. A struct of zeros is also allowed. */
 void plan_print_finish(struct printed_plan *p);
 
-/* Prints one plan and writes the files of --out, --trace and --svg. Returns the exit code. `head` is text
- * above the page. `times` says where the task durations come from. `members` has further JSON members, each
- * with a comma before it. */
+/* Prints one plan and writes the files of --out, --trace and --svg. `head` is printed above the page. `times`
+ * names the source of the task durations. `members` is appended to the JSON object and must begin with a
+ * comma. Returns the exit code. */
 int plan_print_one(const struct verb_options *o, const struct printed_plan *p, const char *head,
                    const char *times, const char *members);
 

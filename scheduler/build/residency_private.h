@@ -23,7 +23,8 @@ struct use {
     uint32_t segment;
 };
 
-/* What only residency needs to know about a segment. The element with index i of residency.lives belongs to segment i of the draft. */
+/* What only residency needs to know about a segment. Entry i of residency.lives describes segment i of the
+ * draft. */
 struct life {
     uint32_t last; /* position of the last use */
     /* Position of the last write that must be spilled or sent to another device. PLAN_NONE if there is no
