@@ -123,7 +123,7 @@ def moved_by(plan, program):
     for instr in plan["programs"][program]:
         way = {"FETCH": "in", "SPILL": "out", "SEND": "peer"}.get(instr[0])
         if way:
-            tensor, _, _, _, *part = instr[6][0]
+            tensor, _, _, _, _, *part = instr[6][0]
             sums[way] += part[1] - part[0] if part else plan["tensors"][tensor][4]
     return sums
 
@@ -153,7 +153,7 @@ def test_file_of_a_data_parallel_plan_has_shares(t, policy):
     shares = {}
     for kind, _, layer, _, replica, _, operands, _ in cycle:
         if kind == "RED":
-            shares.setdefault((layer, replica), []).append(operands[0][4:] or [0, plan["tensors"][operands[0][0]][4]])
+            shares.setdefault((layer, replica), []).append(operands[0][5:] or [0, plan["tensors"][operands[0][0]][4]])
     t.equal(len(shares), 4 * 3, "layers times replicas that are added")
     for (layer, replica), parts in shares.items():
         bytes_of = [row[4] for row in plan["tensors"] if row[0] == "W" and row[1] == layer][0]
