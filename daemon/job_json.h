@@ -30,8 +30,8 @@ int job_read(const struct state_job *disk, struct job **ret, struct err *err);
 void job_short_json(const struct daemon *d, const struct job *j, struct strbuf *b);
 
 /* Appends everything that `tutti show` prints about a job to `b`, as JSON. `disk` is the same job as read
- * from the database, with its spec. `seq` is the number of the job's newest event. Any thread may call this for
- * an ended job that is no longer in memory. */
+ * from the database, with its spec. `seq` is the number of the job's newest event. Any thread may call this
+ * for an ended job that is no longer in memory. */
 void job_long_json(const struct daemon *d, const struct job *j, const struct state_job *disk, uint64_t seq,
                    struct strbuf *b);
 
