@@ -38,6 +38,7 @@ enum rng_purpose {
     RNG_TEST,    /* struct rng */
     RNG_SAMPLE,  /* tokens that `tutti sample` generates */
     RNG_SCORES,  /* dropout of attention scores */
+    RNG_PHASE,   /* seeds of the phases of a job */
     RNG_PURPOSE_COUNT
 };
 
@@ -67,6 +68,15 @@ RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, 
 RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
 {
     return (uint32_t)purpose << 24 | layer;
+}
+
+/* Returns the seed for the random numbers of a phase of a job. Every phase counts its steps from 0, so
+ * without a seed of its own it would repeat the dropout of the phase before. Phase 0 has the seed of the
+ * job. */
+RNG_INLINE uint64_t rng_phase_seed(uint64_t seed, uint32_t phase)
+{
+    struct rng_block b = rng_philox(seed, phase, 0, rng_word2(RNG_PHASE, 0), 0);
+    return phase == 0 ? seed : (uint64_t)b.v[0] << 32 | b.v[1];
 }
 
 /* Returns the Philox key for a quad, which is four consecutive elements of a row. The key is the seed

@@ -83,6 +83,13 @@ static void planned(struct strbuf *b, const struct style *s, const struct json *
     }
 }
 
+static void phase(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    strbuf_addf(b, "phase %" PRIu64 " (", get_count_or(e, "phase", 0));
+    show_text(b, s, get_text(e, "name"));
+    strbuf_addf(b, "), the last is phase %" PRIu64, get_count_or(e, "phases", 1) - 1);
+}
+
 static void resumed(struct strbuf *b, const struct style *s, const struct json *e)
 {
     (void)s;
@@ -174,6 +181,7 @@ static const struct {
     {"gap", gap},
     {"launch_paused", launch_paused},
     {"launch_resumed", launch_resumed},
+    {"phase", phase},
     {"planned", planned},
     {"planning", planning},
     {"queued", queued},

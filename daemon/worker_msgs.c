@@ -317,6 +317,18 @@ static void on_eval(struct worker *w, const struct json *params, const char *tex
     publish(w, "eval", params);
 }
 
+static void on_outputs(struct worker *w, const struct json *params, const char *text)
+{
+    (void)text;
+    publish(w, "outputs", params);
+}
+
+static void on_phase(struct worker *w, const struct json *params, const char *text)
+{
+    (void)text;
+    publish(w, "phase", params);
+}
+
 static void on_resumed(struct worker *w, const struct json *params, const char *text)
 {
     (void)text;
@@ -334,9 +346,10 @@ static const struct notice {
     const char *name;
     void (*take)(struct worker *w, const struct json *params, const char *text);
 } notices[] = {
-    {"alive", on_alive},       {"checkpoint", on_checkpoint}, {"curve", on_curve},
-    {"eval", on_eval},         {"planned", on_planned},       {"planning", on_planning},
-    {"progress", on_progress}, {"resumed", on_resumed},       {"skipped", on_skipped},
+    {"alive", on_alive},     {"checkpoint", on_checkpoint}, {"curve", on_curve},
+    {"eval", on_eval},       {"outputs", on_outputs},       {"phase", on_phase},
+    {"planned", on_planned}, {"planning", on_planning},     {"progress", on_progress},
+    {"resumed", on_resumed}, {"skipped", on_skipped},
 };
 
 static void on_notification(struct worker *w, const struct wire_msg *m)

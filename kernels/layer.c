@@ -1,5 +1,6 @@
 /* This file has the table of layer kinds, the code that makes initial weights, and launches that several
  * kinds of layers share. No function keeps state, so any thread may call every function. */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,10 +9,11 @@
 #include "base/rng.h"
 #include "kernels/layer_impl.h"
 
-const struct layer_type *const layer_types[LAYER_COUNT] = {
-#define LAYER(name) [LAYER_##name] = &layer_##name,
+const struct layer_type *const layer_types[] = {
+#define LAYER(name) &layer_##name,
 #include "kernels/layers.def"
 #undef LAYER
+    NULL,
 };
 
 const char *const param_class_names[PARAM_CLASS_COUNT] = {
@@ -21,13 +23,34 @@ const char *const param_class_names[PARAM_CLASS_COUNT] = {
     [PARAM_EMBEDDING] = "embedding",
 };
 
-int layer_drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+/* Returns the number of elements of a row. The builder of the model has checked that it fits. */
+static uint32_t row_elements(const struct shape *s)
+{
+    uint32_t n = 0;
+    bool fits = shape_elements(s, &n);
+
+    assert(fits);
+    (void)fits;
+    return n;
+}
+
+uint32_t layer_in(const struct layer *l)
+{
+    return row_elements(&l->in);
+}
+
+uint32_t layer_out(const struct layer *l)
+{
+    return row_elements(&l->out);
+}
+
+int layer_drop(const struct layer *l, float p, const struct layer_io *io, const float *from, float *to,
                const struct op_sink *sink)
 {
-    if (l->dropout <= 0)
+    if (p <= 0)
         return 0;
-    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->out, .layer = l->key,
-                        .first_row = io->first_row, .p = l->dropout);
+    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = layer_out(l),
+                        .layer = l->key, .first_row = io->first_row, .p = p);
 }
 
 int layer_linear_bwd(const struct layer_io *io, const struct layer_linear *p, const struct op_sink *sink)
@@ -63,11 +86,13 @@ static enum param_init init_of(enum param_class class, float std)
 void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
                      float std, uint32_t fan_in)
 {
+    const enum dtype dtype = DTYPE_F32; /* the type of every W */
     uint64_t count = (uint64_t)a * (b ? b : 1);
 
     if (p->at) {
         struct layer_param *to = &p->at[p->n];
         *to = (struct layer_param){
+            .dtype = dtype,
             .rank = b ? 2 : 1,
             .shape = {a, b ? b : 0},
             .offset = p->offset,
@@ -80,7 +105,7 @@ void layer_add_param(struct layer_params *p, const char *name, enum param_class 
         };
         snprintf(to->name, sizeof to->name, "%s", name);
     }
-    p->offset += count * sizeof(float);
+    p->offset += count * dtype_size(dtype);
     p->n++;
 }
 
@@ -143,7 +168,8 @@ void layer_init(const struct layer *l, uint64_t seed, float *w)
     layer_type(l)->params(l, params);
     for (uint32_t i = 0; i < n; i++) {
         const struct layer_param *p = &params[i];
-        uint64_t begin = p->offset / sizeof *w;
+        uint64_t begin = dtype_elements(p->dtype, p->offset);
+        assert(p->dtype == DTYPE_F32);
         if (i > 0 && p->key != params[i - 1].key)
             first = begin;
         init_param(p, seed, begin - first, w + begin);

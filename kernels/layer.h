@@ -2,7 +2,8 @@
  * parameters and its cost, and it turns its forward and backward pass into launches. It knows nothing
  * about devices or plans, and the caller passes pointers to all memory.
  *
- * A new layer is one file in kernels/ and one row in layers.def.
+ * A new layer is one file in kernels/, one row in layers.def and, if it has settings, one struct in
+ * layer_settings.h.
  *
  * Blocks (DESIGN section 2): W and dW are one contiguous block each, with the parameters one after another
  * and without padding. S holds the values that the forward pass saves for the backward pass, and scratch
@@ -18,66 +19,55 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "kernels/dtype.h"
+#include "kernels/layer_settings.h"
 #include "kernels/op.h"
+#include "kernels/shape.h"
 
-/* All kinds of layers, such as LAYER_dense, in the order of layers.def. */
-enum layer_kind {
-#define LAYER(name) LAYER_##name,
-#include "kernels/layers.def"
-#undef LAYER
-    LAYER_COUNT
-};
+struct layer_type;
 
 /* One layer of a model, as the spec describes it. The builder of the model fills it in and model_number
- * adds id and key. After that it is const.
+ * adds id and key. After that it is const. A layer may be copied by assignment.
  *
- * A row of a layer with seq > 1 is a sequence [seq][in / seq], one token after another. Attention combines
- * the tokens of a row. All other layers treat every token alike and independently. A field whose comment
- * begins with kinds of layers is used by those kinds only. */
+ * A row of rank 2 is a sequence: dim[0] tokens of dim[1] elements, one token after another. A row of any
+ * other rank counts as one token. Attention combines the tokens of a row. All other layers treat every token
+ * alike and independently. The input of an embedding is a sequence of tokens with one id each. */
 struct layer {
-    enum layer_kind kind;
+    const struct layer_type *type; /* for example &layer_dense */
     /* The position of the layer in the chain, starting at 0. An inner layer has the id of its outer
      * layer. */
     uint32_t id;
     /* Selects the layer's sequence of random numbers. The key of a layer in the chain is its id. An inner
      * layer gets its key from layer_inner_key. */
     uint32_t key;
-    uint32_t in, out; /* elements per row; losses have out 0 */
-    uint32_t seq;     /* tokens per row; 0 means 1 */
-    bool bias;        /* dense, norm, attention, mlp: has a bias */
-    enum act act;     /* dense, activation, mlp: the activation function */
-    /* dense, dropout, positions, attention, mlp: the probability with which dropout sets an element of the
-     * result to 0. 0 means no dropout. */
-    float dropout;
-
-    bool rms;  /* norm: RMS norm instead of layer norm */
-    float eps; /* norm: added to the variance */
-    /* attention: the number of query heads, and the number of key and value heads. `heads` must be a
-     * multiple of `kv_heads`, and the width of a token must be a multiple of `heads`. */
-    uint32_t heads, kv_heads;
-    float rope_theta;    /* attention: rotary base; 0 if not rotary */
-    float score_dropout; /* attention: probability that a score is dropped */
-    uint32_t hidden;     /* mlp: width of the hidden vector */
-    bool gated;          /* mlp: swiglu instead of act */
-    uint32_t vocab;      /* embedding, lm_head: number of token ids */
-    uint32_t positions;  /* positions: number of positions, at least seq */
-    float smoothing;     /* losses: label smoothing */
-    /* The standard deviation of the initial weights. If it is not 0, biases start at 0. If it is 0, the
-     * table at enum param_init says how weights and biases start. */
-    float init_std;
-    /* attention, mlp: the standard deviation of the initial weights of "proj", the last matrix of the layer.
-     * The output of proj is added to the residual, so models often give it a smaller value. */
-    float proj_std;
-    /* lm_head: if `tied` is true, the layer has no weights of its own and uses the W of the earlier layer
-     * `owner`. */
+    /* The shapes of a row of the input and of the output. The output of a loss has rank 0. A row has at most
+     * UINT32_MAX elements. */
+    struct shape in, out;
+    /* If `tied` is true, the layer has no weights of its own and uses the W of the earlier layer `owner`. */
     bool tied;
     uint32_t owner;
+    /* Whether the gradients of all layers that use this layer's W are averaged instead of added. */
+    bool mean_uses;
 
     /* The prefix of an inner layer's parameter names. The name "attn" gives, for example,
      * "attn.qkv.weight". */
     const char *name;
-    const struct layer *inner; /* block, residual: a chain of inner layers */
+    const struct layer *inner; /* the chain of layers inside a block or a residual; NULL for other kinds */
     uint32_t n_inner;
+
+    /* The settings of the layer's own kind. */
+    union {
+        struct activation_settings activation;
+        struct attention_settings attention;
+        struct dense_settings dense;
+        struct dropout_settings dropout;
+        struct embedding_settings embedding;
+        struct lm_head_settings lm_head;
+        struct mlp_settings mlp;
+        struct norm_settings norm;
+        struct positions_settings positions;
+        struct softmax_xent_settings softmax_xent;
+    };
 };
 
 /* The largest id that a layer may have, and the largest number of inner layers that one layer may
@@ -91,7 +81,8 @@ static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
     return n << 14 | id;
 }
 
-/* A neural network: a chain of layers in the order of the forward pass. The last layer is the loss. */
+/* A neural network: its layers in the order of the forward pass. Usually they form a chain whose last layer
+ * is the loss. Other connections are given to graph_build (scheduler/graph.h). */
 struct model {
     struct layer *layers;
     uint32_t n_layers;
@@ -101,10 +92,12 @@ struct model {
  * they must be in writable memory although the pointer `inner` is const. */
 void model_number(const struct model *m);
 
-/* The sizes in bytes of the memory blocks that a layer needs for `rows` rows. A size of 0 means that the
- * layer has no such block. */
+/* The sizes in bytes of the memory blocks that a layer needs for `rows` rows, and the types of the elements
+ * of W, X, Y and T. A size of 0 means that the layer has no such block. The other blocks have no type: each
+ * layer divides them into arrays of its own. */
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
+    uint64_t b; /* B, and also the statistics of one micro-batch */
     uint64_t x; /* X, and also dX */
     uint64_t y; /* output; 0 for a loss */
     uint64_t s;
@@ -114,7 +107,16 @@ struct layer_sizes {
     uint64_t scratch_bwd;
     uint64_t target; /* losses: the targets T */
     uint64_t result; /* losses: the results R */
+    /* The types of W, X, Y and T. dW has the type of W, and dX has the type of X. All parameters of a layer
+     * have the type of W. */
+    enum dtype w_dtype, x_dtype, y_dtype, target_dtype;
 };
+
+/* Returns the number of elements of W. */
+static inline uint64_t layer_w_elements(const struct layer_sizes *s)
+{
+    return dtype_elements(s->w_dtype, s->w);
+}
 
 /* The arithmetic operations and the memory traffic of a layer for `rows` rows. If the planner has no
  * measured times, it estimates them from these numbers. */
@@ -145,6 +147,7 @@ extern const char *const param_class_names[PARAM_CLASS_COUNT]; /* "matrix", "bia
  * lie in W without padding, in the order in which layer_type.params lists them. */
 struct layer_param {
     char name[64]; /* for example "weight", "bias", "attn.qkv.weight" */
+    enum dtype dtype;
     uint32_t rank;
     uint64_t shape[4];
     uint64_t offset; /* bytes from the start of W */
@@ -166,6 +169,10 @@ struct layer_io {
      * micro-batch of a step. */
     bool accumulate;
     const float *w, *x;
+    const float *b; /* the buffers B, or NULL */
+    /* fwd in training: where to write the statistics of this micro-batch, which `fold` later adds to B. NULL
+     * if the layer has no buffers, in a recomputation, and in an evaluation. */
+    float *stat;
     /* fwd: the output of the layer. NULL if the pass is a recompute, which needs only S. */
     float *y;
     /* fwd: where to save S, or NULL if S is not saved. bwd: the S that the forward pass saved. */
@@ -184,7 +191,6 @@ struct layer_io {
 struct layer_type {
     const char *name;
     bool is_loss;
-    bool takes_ids; /* input is int32 ids, not floats */
     /* If true, the forward pass of this loss does nothing in training, and its backward pass computes the
      * loss together with the gradient. */
     bool loss_in_bwd;
@@ -193,16 +199,48 @@ struct layer_type {
     /* Writes the layer's parameters to `ret` and returns their number. If `ret` is NULL, the function only
      * counts the parameters. */
     uint32_t (*params)(const struct layer *l, struct layer_param *ret);
+    /* Writes the layer's named buffers, which fill B as parameters fill W, to `ret` and returns their number.
+     * If `ret` is NULL, the function only counts them. The pointer is NULL if the kind has no buffers. */
+    uint32_t (*buffers)(const struct layer *l, struct layer_param *ret);
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
+    /* Folds the statistics of one micro-batch into the buffers B, after the backward pass. The executor calls
+     * it for one micro-batch after another, in ascending order. NULL if the kind has no buffers that training
+     * changes. */
+    int (*fold)(const struct layer *l, const struct step_args *step, float *b, const float *stat,
+                const struct op_sink *sink);
 };
 
-/* The functions of all layer kinds. The index is an enum layer_kind. */
-extern const struct layer_type *const layer_types[LAYER_COUNT];
+/* The functions of each kind in layers.def, for example layer_dense. */
+#define LAYER(name) extern const struct layer_type layer_##name;
+#include "kernels/layers.def"
+#undef LAYER
+/* All kinds in the order of layers.def, ended by NULL. A layer may also have a type that is not in this
+ * table. */
+extern const struct layer_type *const layer_types[];
 
 static inline const struct layer_type *layer_type(const struct layer *l)
 {
-    return layer_types[l->kind];
+    return l->type;
+}
+
+/* layer_in and layer_out return the number of elements in a row of the input and of the output. The output
+ * of a loss has 0 elements. */
+uint32_t layer_in(const struct layer *l);
+uint32_t layer_out(const struct layer *l);
+/* layer_seq returns the number of tokens in a row. layer_width returns the number of elements in a token of
+ * the input, and layer_width_out returns the number of elements in a token of the output. */
+static inline uint32_t layer_seq(const struct layer *l)
+{
+    return l->in.rank == 2 ? l->in.dim[0] : 1;
+}
+static inline uint32_t layer_width(const struct layer *l)
+{
+    return layer_in(l) / layer_seq(l);
+}
+static inline uint32_t layer_width_out(const struct layer *l)
+{
+    return layer_out(l) / layer_seq(l);
 }
 
 /* Fills W with its initial values. Each value depends only on the seed, the key of the layer and the
@@ -224,22 +262,40 @@ struct optimizer {
     double clip; /* largest gradient norm; 0 means no clipping */
 };
 
-#define OPTIMIZER_PARTS 2 /* largest number of parts of K */
-#define OPTIMIZER_USES  2 /* largest number of layers that use one W */
-/* Returns the number of parts of the optimizer state K. Each part is as long as the weights W, and the parts
- * lie one after another. AdamW has the parts m and v, SGD with momentum has v, and SGD without momentum has
- * none. */
-uint32_t optimizer_parts(const struct optimizer *o);
-/* Returns the size in bytes of the optimizer state K for a layer whose W has w_bytes bytes. */
-uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes);
+/* One part of the optimizer state K of a layer, such as AdamW's first moment. optimizer_parts lists the parts
+ * of a layer. The graph stores the list, and whatever divides K reads it: shares, checkpoints, the executor.
+ * The parts lie in K one after another. The first part begins at byte 0, each part begins where the part
+ * before ends, and the last part ends with K. For example, AdamW has two parts for a W of 10 floats:
+ * exp_avg, bytes 0 to 40, and exp_avg_sq, bytes 40 to 80. */
+struct state_part {
+    /* The name of the part, which ends the names of its tensors in checkpoints, such as "exp_avg". NULL in
+     * graphs that are made from a profile table. */
+    const char *name;
+    enum dtype dtype;
+    /* Number of elements. If it is equal to the number of elements of W, element i of the part belongs to
+     * element i of W. */
+    uint64_t elements;
+    /* The bytes of K that the part takes. If the next part has a type with larger elements, `end` may be
+     * larger than the end of the last element, so that the next part is aligned. */
+    uint64_t begin, end;
+};
 
-enum group_type { GROUP_U64, GROUP_U32, GROUP_F32 };
+#define OPTIMIZER_PARTS 2       /* largest number of parts of K */
+#define OPTIMIZER_USES  OP_USES /* largest number of layers that use one W */
+/* Lists the parts of the optimizer state K for a layer whose W has `w_elements` elements, and returns their
+ * number. AdamW has the parts exp_avg and exp_avg_sq (m and v in formulas), SGD with momentum has
+ * momentum_buffer (v), and SGD without momentum has none. */
+uint32_t optimizer_parts(const struct optimizer *o, uint64_t w_elements,
+                         struct state_part ret[OPTIMIZER_PARTS]);
+/* Returns the size in bytes of the optimizer state K for a layer whose W has `w_elements` elements. */
+uint64_t optimizer_k_bytes(const struct optimizer *o, uint64_t w_elements);
+
 /* Describes one part of the group state, which is one field of struct group_state. A checkpoint stores the
  * parts whose `saved` flag is set, under their names. */
 struct group_part {
     const char *name;
-    enum group_type type;
-    size_t offset; /* offset in struct group_state */
+    enum dtype dtype; /* F32, U32 or U64 */
+    size_t offset;    /* offset in struct group_state */
     /* True if a checkpoint stores this part. The other parts need not be stored, because the task DECIDE
      * computes them again in every step that is not skipped. */
     bool saved;
@@ -251,21 +307,20 @@ uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const s
 /* Returns the size in bytes of the group state, or 0 if the optimizer has no group state. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 
-/* The memory that one update works on: a range of the weights W, and the same range of the gradient dW and
+/* The memory that one update works on: a range of the weights W, and the same range of each gradient dW and
  * of each part of the optimizer state K. */
 struct optimizer_io {
-    float *w;
-    /* `dw` is the gradient of W. If two layers share W (tied weights), `dw2` is the gradient from the second
-     * layer. Otherwise `dw2` is NULL. */
-    const float *dw, *dw2;
-    float *k[OPTIMIZER_PARTS];       /* the first optimizer_parts() pointers are used */
+    void *w;
+    struct op_gradients g;           /* the gradients of W, one from each layer that uses W */
+    void *k[OPTIMIZER_PARTS];        /* the first optimizer_parts() pointers are used */
     const struct group_state *group; /* NULL: no scale, no bias correction */
     uint64_t w_bytes;
+    enum dtype dtype; /* of w and the gradients */
     bool no_decay;
 };
-/* Points io->k[0], io->k[1] and so on at the parts of the optimizer state `k`. Each part is io->w_bytes
- * long. `k` may be NULL if the optimizer has no state. */
-void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *io);
+/* Points io->k[0], io->k[1] and so on at the parts of the whole optimizer state `k` of a layer, whose W has
+ * io->w_bytes bytes. `k` may be NULL if the optimizer has no state. */
+void optimizer_split(const struct optimizer *o, void *k, struct optimizer_io *io);
 /* The bytes from `begin` up to `end` of a layer's W. Weight decay applies either to all bytes of the range
  * or to none. */
 struct optimizer_range {

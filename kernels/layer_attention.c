@@ -15,13 +15,13 @@ struct attention_shape {
 
 static struct attention_shape attention_shape_of(const struct layer *l, uint32_t rows)
 {
-    uint32_t width = layer_width(l), head = width / l->heads;
+    uint32_t width = layer_width(l), head = width / l->attention.heads;
 
     return (struct attention_shape){
         .tokens = layer_tokens(l, rows),
         .width = width,
         .head = head,
-        .qkv = (l->heads + 2 * l->kv_heads) * head,
+        .qkv = (l->attention.heads + 2 * l->attention.kv_heads) * head,
     };
 }
 
@@ -36,9 +36,9 @@ static struct attention_weights attention_weights_of(const struct layer *l, cons
     struct attention_weights w;
 
     w.qkv_b = layer_bytes(s->qkv, s->width);
-    w.proj = w.qkv_b + (l->bias ? layer_bytes(s->qkv, 1) : 0);
+    w.proj = w.qkv_b + (l->attention.bias ? layer_bytes(s->qkv, 1) : 0);
     w.proj_b = w.proj + layer_bytes(s->width, s->width);
-    w.end = w.proj_b + (l->bias ? layer_bytes(s->width, 1) : 0);
+    w.end = w.proj_b + (l->attention.bias ? layer_bytes(s->width, 1) : 0);
     return w;
 }
 
@@ -54,7 +54,7 @@ static struct attention_saved attention_saved_of(const struct layer *l, const st
 
     a.attended = layer_round(layer_bytes(s->tokens, s->qkv));
     a.lse = a.attended + layer_round(layer_bytes(s->tokens, s->width));
-    a.end = a.lse + layer_round(layer_bytes(s->tokens, l->heads));
+    a.end = a.lse + layer_round(layer_bytes(s->tokens, l->attention.heads));
     return a;
 }
 
@@ -69,10 +69,10 @@ static struct attention_gradients attention_gradients_of(const struct layer *l,
 {
     struct attention_gradients g;
 
-    g.attended = l->dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0;
+    g.attended = l->attention.dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0;
     g.qkv = g.attended + layer_round(layer_bytes(s->tokens, s->width));
     g.scratch = g.qkv + layer_round(layer_bytes(s->tokens, s->qkv));
-    g.end = g.scratch + layer_round(layer_bytes(s->tokens, l->heads));
+    g.end = g.scratch + layer_round(layer_bytes(s->tokens, l->attention.heads));
     return g;
 }
 
@@ -83,8 +83,8 @@ static void attention_sizes(const struct layer *l, uint32_t rows, struct layer_s
 
     *ret = (struct layer_sizes){
         .w = attention_weights_of(l, &s).end,
-        .x = layer_bytes(rows, l->in),
-        .y = layer_bytes(rows, l->out),
+        .x = layer_bytes(rows, layer_in(l)),
+        .y = layer_bytes(rows, layer_out(l)),
         .s = a.end,
         .scratch_fwd = a.end,
         .scratch_bwd = attention_gradients_of(l, &s).end,
@@ -94,7 +94,7 @@ static void attention_sizes(const struct layer *l, uint32_t rows, struct layer_s
 static void attention_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
     struct attention_shape s = attention_shape_of(l, rows);
-    uint64_t w = attention_weights_of(l, &s).end, x = layer_bytes(rows, l->in),
+    uint64_t w = attention_weights_of(l, &s).end, x = layer_bytes(rows, layer_in(l)),
              qkv = layer_bytes(s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
     /* Counts the operations of the two products q k^T and p v. The causal mask skips half of each product,
@@ -114,12 +114,12 @@ static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
     struct layer_params p = {.l = l, .at = ret};
     struct attention_shape s = attention_shape_of(l, 1);
 
-    layer_add_param(&p, "qkv.weight", PARAM_MATRIX, s.qkv, s.width, l->init_std, s.width);
-    if (l->bias)
-        layer_add_param(&p, "qkv.bias", PARAM_BIAS, s.qkv, 0, l->init_std, s.width);
-    layer_add_param(&p, "proj.weight", PARAM_MATRIX, s.width, s.width, l->proj_std, s.width);
-    if (l->bias)
-        layer_add_param(&p, "proj.bias", PARAM_BIAS, s.width, 0, l->proj_std, s.width);
+    layer_add_param(&p, "qkv.weight", PARAM_MATRIX, s.qkv, s.width, l->attention.init_std, s.width);
+    if (l->attention.bias)
+        layer_add_param(&p, "qkv.bias", PARAM_BIAS, s.qkv, 0, l->attention.init_std, s.width);
+    layer_add_param(&p, "proj.weight", PARAM_MATRIX, s.width, s.width, l->attention.proj_std, s.width);
+    if (l->attention.bias)
+        layer_add_param(&p, "proj.bias", PARAM_BIAS, s.width, 0, l->attention.proj_std, s.width);
     return p.n;
 }
 
@@ -128,11 +128,11 @@ static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
 static int attention_rotate(const struct layer *l, const struct layer_io *io, const struct attention_shape *s,
                             float *qkv, bool inverse, const struct op_sink *sink)
 {
-    if (l->rope_theta <= 0)
+    if (l->attention.rope_theta <= 0)
         return 0;
     return LAYER_LAUNCH(io, sink, rope, .x = qkv, .rows = io->rows, .seq = layer_seq(l), .n = s->qkv,
-                        .heads = l->heads + l->kv_heads, .head = s->head, .theta = l->rope_theta,
-                        .inverse = inverse);
+                        .heads = l->attention.heads + l->attention.kv_heads, .head = s->head,
+                        .theta = l->attention.rope_theta, .inverse = inverse);
 }
 
 static int attention_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -143,20 +143,21 @@ static int attention_fwd(const struct layer *l, const struct layer_io *io, const
     float *qkv = io->s ? io->s : io->scratch, *attended = layer_at(qkv, a.attended);
 
     int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
-                         .b = l->bias ? layer_at_const(io->w, w.qkv_b) : NULL, .y = qkv, .rows = s.tokens,
-                         .in = s.width, .out = s.qkv);
+                         .b = l->attention.bias ? layer_at_const(io->w, w.qkv_b) : NULL, .y = qkv,
+                         .rows = s.tokens, .in = s.width, .out = s.qkv);
     if (!r)
         r = attention_rotate(l, io, &s, qkv, false, sink);
     if (!r)
         r = LAYER_LAUNCH(io, sink, attention_fwd, .qkv = qkv, .y = attended, .lse = layer_at(qkv, a.lse),
-                         .rows = io->rows, .seq = layer_seq(l), .heads = l->heads, .kv_heads = l->kv_heads,
-                         .head = s.head, .layer = l->key, .first_row = io->first_row, .p = l->score_dropout);
+                         .rows = io->rows, .seq = layer_seq(l), .heads = l->attention.heads,
+                         .kv_heads = l->attention.kv_heads, .head = s.head, .layer = l->key,
+                         .first_row = io->first_row, .p = l->attention.score_dropout);
     if (r || !io->y)
         return r;
     r = LAYER_LAUNCH(io, sink, linear_fwd, .x = attended, .w = layer_at_const(io->w, w.proj),
-                     .b = l->bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y, .rows = s.tokens,
-                     .in = s.width, .out = s.width);
-    return r ? r : layer_drop(l, io, io->y, io->y, sink);
+                     .b = l->attention.bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y,
+                     .rows = s.tokens, .in = s.width, .out = s.width);
+    return r ? r : layer_drop(l, l->attention.dropout, io, io->y, io->y, sink);
 }
 
 static int attention_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -172,32 +173,33 @@ static int attention_bwd(const struct layer *l, const struct layer_io *io, const
         .x = io->x,
         .w = io->w,
         .dw = io->dw,
-        .db = l->bias ? layer_at(io->dw, w.qkv_b) : NULL,
+        .db = l->attention.bias ? layer_at(io->dw, w.qkv_b) : NULL,
         .dx = io->dx,
         .rows = s.tokens,
         .in = s.width,
         .out = s.qkv,
     };
     const struct layer_linear proj = {
-        .dy = l->dropout > 0 ? io->scratch : io->dy,
+        .dy = l->attention.dropout > 0 ? io->scratch : io->dy,
         .x = attended,
         .w = layer_at_const(io->w, w.proj),
         .dw = layer_at(io->dw, w.proj),
-        .db = l->bias ? layer_at(io->dw, w.proj_b) : NULL,
+        .db = l->attention.bias ? layer_at(io->dw, w.proj_b) : NULL,
         .dx = d_attended,
         .rows = s.tokens,
         .in = s.width,
         .out = s.width,
     };
 
-    int r = layer_drop(l, io, io->dy, io->scratch, sink);
+    int r = layer_drop(l, l->attention.dropout, io, io->dy, io->scratch, sink);
     if (!r)
         r = layer_linear_bwd(io, &proj, sink);
     if (!r)
         r = LAYER_LAUNCH(io, sink, attention_bwd, .qkv = io->s, .y = attended, .lse = layer_at(io->s, a.lse),
                          .dy = d_attended, .dqkv = d_qkv, .scratch = layer_at(io->scratch, g.scratch),
-                         .rows = io->rows, .seq = layer_seq(l), .heads = l->heads, .kv_heads = l->kv_heads,
-                         .head = s.head, .layer = l->key, .first_row = io->first_row, .p = l->score_dropout);
+                         .rows = io->rows, .seq = layer_seq(l), .heads = l->attention.heads,
+                         .kv_heads = l->attention.kv_heads, .head = s.head, .layer = l->key,
+                         .first_row = io->first_row, .p = l->attention.score_dropout);
     if (!r)
         r = attention_rotate(l, io, &s, d_qkv, true, sink);
     return r ? r : layer_linear_bwd(io, &qkv, sink);

@@ -86,7 +86,7 @@ static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_
     uint64_t most = 0;
 
     for (uint32_t i = 1; i < outer->n_inner; i++)
-        most = max_u64(most, layer_round(layer_bytes(rows, outer->inner[i].in)));
+        most = max_u64(most, layer_round(layer_bytes(rows, layer_in(&outer->inner[i]))));
     *ret_n = outer->n_inner < 2 ? 0 : outer->n_inner == 2 ? 1 : 2;
     return most;
 }
@@ -98,8 +98,8 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     struct inner_walk k;
 
     *ret = (struct layer_sizes){
-        .x = layer_bytes(rows, l->in),
-        .y = layer_bytes(rows, l->out),
+        .x = layer_bytes(rows, layer_in(l)),
+        .y = layer_bytes(rows, layer_out(l)),
         .s = saved_bytes(l, rows),
     };
     inner_walk_begin(&k);
@@ -134,7 +134,7 @@ static void block_cost(const struct layer *l, uint32_t rows, struct layer_cost *
 
 static void residual_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in);
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l));
 
     block_cost(l, rows, ret);
     ret->fwd_flops += n;
@@ -200,7 +200,7 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
 
     if (r || !io->y)
         return r;
-    return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * l->in);
+    return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * layer_in(l));
 }
 
 /* Runs the backward pass of inner layer `i`. Two buffers in scratch, half[0] and half[1], take turns: the
@@ -242,7 +242,7 @@ static int residual_bwd(const struct layer *l, const struct layer_io *io, const 
 
     if (r || !io->dx)
         return r;
-    return LAYER_LAUNCH(io, sink, add, .y = io->dx, .x = io->dy, .n = (uint64_t)io->rows * l->in);
+    return LAYER_LAUNCH(io, sink, add, .y = io->dx, .x = io->dy, .n = (uint64_t)io->rows * layer_in(l));
 }
 
 const struct layer_type layer_block = {

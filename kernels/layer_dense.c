@@ -10,12 +10,12 @@
 
 static bool has_act(const struct layer *l)
 {
-    return l->act != ACT_NONE;
+    return l->dense.act != ACT_NONE;
 }
 
 static bool has_dropout(const struct layer *l)
 {
-    return l->dropout > 0.0f;
+    return l->dense.dropout > 0.0f;
 }
 
 static uint64_t weight_count(const struct layer *l)
@@ -25,12 +25,12 @@ static uint64_t weight_count(const struct layer *l)
 
 static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    uint64_t z = layer_bytes(rows, l->out);
+    uint64_t z = layer_bytes(rows, layer_out(l));
 
     *ret = (struct layer_sizes){
         .w = layer_bytes(layer_width_out(l), layer_width(l)) +
-             (l->bias ? layer_bytes(layer_width_out(l), 1) : 0),
-        .x = layer_bytes(rows, l->in),
+             (l->dense.bias ? layer_bytes(layer_width_out(l), 1) : 0),
+        .x = layer_bytes(rows, layer_in(l)),
         .y = z,
         .s = has_act(l) ? z : 0,
         .scratch_bwd = has_act(l) || has_dropout(l) ? z : 0,
@@ -39,9 +39,9 @@ static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
 
 static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t w = layer_bytes(layer_width_out(l), layer_width(l)), x = layer_bytes(rows, l->in),
-             z = layer_bytes(rows, l->out);
-    uint64_t product = 2 * (uint64_t)rows * l->in * layer_width_out(l);
+    uint64_t w = layer_bytes(layer_width_out(l), layer_width(l)), x = layer_bytes(rows, layer_in(l)),
+             z = layer_bytes(rows, layer_out(l));
+    uint64_t product = 2 * (uint64_t)rows * layer_in(l) * layer_width_out(l);
 
     *ret = (struct layer_cost){
         .fwd_flops = product,
@@ -49,7 +49,7 @@ static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *
         .fwd_bytes = x + w + z,
         .bwd_bytes = (z + x + 2 * w) + (z + w + x), /* for dw, then for dx */
     };
-    if (l->bias)
+    if (l->dense.bias)
         ret->bwd_bytes += z;
     if (has_act(l)) {
         ret->fwd_bytes += z;
@@ -65,10 +65,10 @@ static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
 
-    layer_add_param(&p, "weight", PARAM_MATRIX, layer_width_out(l), layer_width(l), l->init_std,
+    layer_add_param(&p, "weight", PARAM_MATRIX, layer_width_out(l), layer_width(l), l->dense.init_std,
                     layer_width(l));
-    if (l->bias)
-        layer_add_param(&p, "bias", PARAM_BIAS, layer_width_out(l), 0, l->init_std, layer_width(l));
+    if (l->dense.bias)
+        layer_add_param(&p, "bias", PARAM_BIAS, layer_width_out(l), 0, l->dense.init_std, layer_width(l));
     return p.n;
 }
 
@@ -83,10 +83,10 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
     if (!y)
         return 0; /* recompute of a layer that saves nothing */
     r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
-                     .b = l->bias ? io->w + weight_count(l) : NULL, .z = saves && io->y ? io->s : NULL,
+                     .b = l->dense.bias ? io->w + weight_count(l) : NULL, .z = saves && io->y ? io->s : NULL,
                      .y = y, .rows = layer_tokens(l, io->rows), .in = layer_width(l),
-                     .out = layer_width_out(l), .act = io->y ? l->act : ACT_NONE);
-    return r || !io->y ? r : layer_drop(l, io, y, y, sink);
+                     .out = layer_width_out(l), .act = io->y ? l->dense.act : ACT_NONE);
+    return r || !io->y ? r : layer_drop(l, l->dense.dropout, io, y, y, sink);
 }
 
 /* Computes the gradient of z, the activation's input, and points *ret at it. The gradient lies in scratch.
@@ -95,11 +95,11 @@ static int bwd_to_z(const struct layer *l, const struct layer_io *io, const stru
                     const float **ret)
 {
     const float *d = has_dropout(l) ? io->scratch : io->dy;
-    int r = layer_drop(l, io, io->dy, io->scratch, sink);
+    int r = layer_drop(l, l->dense.dropout, io, io->dy, io->scratch, sink);
 
     if (!r && has_act(l)) {
         r = LAYER_LAUNCH(io, sink, act_bwd, .x = io->s, .dy = d, .dx = io->scratch,
-                         .n = (uint64_t)io->rows * l->out, .act = l->act);
+                         .n = (uint64_t)io->rows * layer_out(l), .act = l->dense.act);
         d = io->scratch;
     }
     *ret = d;
@@ -115,7 +115,7 @@ static int dense_bwd(const struct layer *l, const struct layer_io *io, const str
         .x = io->x,
         .w = io->w,
         .dw = io->dw,
-        .db = l->bias ? io->dw + weight_count(l) : NULL,
+        .db = l->dense.bias ? io->dw + weight_count(l) : NULL,
         .dx = io->dx,
         .rows = layer_tokens(l, io->rows),
         .in = layer_width(l),

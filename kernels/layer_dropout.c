@@ -5,12 +5,12 @@
 
 static void dropout_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    *ret = (struct layer_sizes){.x = layer_bytes(rows, l->in), .y = layer_bytes(rows, l->out)};
+    *ret = (struct layer_sizes){.x = layer_bytes(rows, layer_in(l)), .y = layer_bytes(rows, layer_out(l))};
 }
 
 static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in);
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l));
     *ret = (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 2 * x, .bwd_bytes = 2 * x};
 }
 
@@ -19,8 +19,8 @@ static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost
 static int launch_dropout(const struct layer *l, const struct layer_io *io, const float *from, float *to,
                           const struct op_sink *sink)
 {
-    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = l->in, .layer = l->key,
-                        .first_row = io->first_row, .p = l->dropout);
+    return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = layer_in(l),
+                        .layer = l->key, .first_row = io->first_row, .p = l->dropout.p);
 }
 
 static int dropout_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)

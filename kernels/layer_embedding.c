@@ -1,26 +1,28 @@
-/* The embedding layer turns tokens into vectors. A row of the input is `seq` token ids of type int32. W is
- * the table [vocab][width], with one vector for each id. Token ids have no gradient, so dX is zero. All
- * functions run in the caller's thread. */
+/* The embedding layer turns tokens into vectors. A row of the input is a sequence of token ids of type
+ * int32. W is the table [vocab][width], with one vector for each id. Token ids have no gradient, so dX is
+ * zero. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void embedding_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
     *ret = (struct layer_sizes){
-        .w = layer_bytes(l->vocab, layer_width_out(l)),
-        .x = layer_bytes(rows, l->in),
-        .y = layer_bytes(rows, l->out),
+        .w = layer_bytes(l->embedding.vocab, layer_width_out(l)),
+        .x = layer_bytes_of(DTYPE_I32, rows, layer_in(l)),
+        .y = layer_bytes(rows, layer_out(l)),
+        .x_dtype = DTYPE_I32,
     };
 }
 
 static void embedding_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->out, x = layer_bytes(rows, l->in), y = layer_bytes(rows, l->out);
+    uint64_t n = (uint64_t)rows * layer_out(l), x = layer_bytes_of(DTYPE_I32, rows, layer_in(l)),
+             y = layer_bytes(rows, layer_out(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = n,
         .bwd_flops = n,
         .fwd_bytes = x + 2 * y,
-        .bwd_bytes = x + 3 * y + layer_bytes(l->vocab, layer_width_out(l)),
+        .bwd_bytes = x + 3 * y + layer_bytes(l->embedding.vocab, layer_width_out(l)),
     };
 }
 
@@ -28,7 +30,8 @@ static uint32_t embedding_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
 
-    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->vocab, layer_width_out(l), l->init_std, 0);
+    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->embedding.vocab, layer_width_out(l),
+                    l->embedding.init_std, 0);
     return p.n;
 }
 
@@ -38,7 +41,7 @@ static int embedding_fwd(const struct layer *l, const struct layer_io *io, const
         return 0;
     return LAYER_LAUNCH(io, sink, embedding_fwd, .ids = (const int32_t *)(const void *)io->x, .table = io->w,
                         .y = io->y, .rows = layer_tokens(l, io->rows), .n = layer_width_out(l),
-                        .vocab = l->vocab);
+                        .vocab = l->embedding.vocab);
 }
 
 static int embedding_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -46,19 +49,18 @@ static int embedding_bwd(const struct layer *l, const struct layer_io *io, const
     int r = 0;
 
     if (!io->accumulate)
-        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw, .n = (uint64_t)l->vocab * layer_width_out(l));
+        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw, .n = (uint64_t)l->embedding.vocab * layer_width_out(l));
     if (!r)
         r = LAYER_LAUNCH(io, sink, embedding_bwd, .ids = (const int32_t *)(const void *)io->x, .dy = io->dy,
                          .dtable = io->dw, .rows = layer_tokens(l, io->rows), .n = layer_width_out(l),
-                         .vocab = l->vocab);
+                         .vocab = l->embedding.vocab);
     if (!r && io->dx)
-        r = LAYER_LAUNCH(io, sink, zero, .y = io->dx, .n = (uint64_t)io->rows * l->in);
+        r = LAYER_LAUNCH(io, sink, zero, .y = io->dx, .n = (uint64_t)io->rows * layer_in(l));
     return r;
 }
 
 const struct layer_type layer_embedding = {
     .name = "embedding",
-    .takes_ids = true,
     .sizes = embedding_sizes,
     .cost = embedding_cost,
     .params = embedding_params,

@@ -7,23 +7,24 @@
 
 #include "kernels/layer.h"
 
-#define LAYER(name) extern const struct layer_type layer_##name;
-#include "kernels/layers.def"
-#undef LAYER
-
 /* Sends one op to the sink and evaluates to 0 or a negative errno. Example: LAYER_LAUNCH(io, sink, bias_fwd,
  * .y = y, .x = x, .b = b, .rows = rows, .n = n). */
 #define LAYER_LAUNCH(io, sink, name, ...)                                                                    \
     ((sink)->launch((sink)->ctx,                                                                             \
                     &(struct op_call){.op = OP_##name, .step = (io)->step, .name = {__VA_ARGS__}}))
 
-/* Returns the size in bytes of a float array [a][b]. If the size is 2^60 or more, returns 2^60, so that
- * callers can add up several sizes without an overflow. */
-static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
+/* Returns the size in bytes of an array [a][b] of elements of the given type. If the size is 2^60 or more,
+ * returns 2^60, so that callers can add up several sizes without an overflow. */
+static inline uint64_t layer_bytes_of(enum dtype dtype, uint32_t a, uint32_t b)
 {
     const uint64_t most = UINT64_C(1) << 60;
-    uint64_t n = (uint64_t)a * b;
-    return n < most / sizeof(float) ? n * sizeof(float) : most;
+    uint64_t bytes;
+    return dtype_bytes(dtype, (uint64_t)a * b, &bytes) && bytes < most ? bytes : most;
+}
+/* Returns the size in bytes of an array [a][b] of the type that layers compute with. */
+static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
+{
+    return layer_bytes_of(DTYPE_F32, a, b);
 }
 
 /* Rounds a size in bytes up to whole cache lines of 64 bytes, so that the next array is aligned for vector
@@ -36,36 +37,22 @@ static inline uint64_t layer_round(uint64_t bytes)
 /* Returns the address that lies `bytes` bytes after the start of `block`, or NULL if `block` is NULL. */
 static inline float *layer_at(float *block, uint64_t bytes)
 {
-    return block ? block + bytes / sizeof(float) : NULL;
+    return block ? block + dtype_elements(DTYPE_F32, bytes) : NULL;
 }
 static inline const float *layer_at_const(const float *block, uint64_t bytes)
 {
-    return block ? block + bytes / sizeof(float) : NULL;
+    return block ? block + dtype_elements(DTYPE_F32, bytes) : NULL;
 }
 
-/* layer_seq returns the number of tokens in a row. layer_width returns the number of elements in a token of
- * the input, and layer_width_out returns the number of elements in a token of the output. */
-static inline uint32_t layer_seq(const struct layer *l)
-{
-    return l->seq > 1 ? l->seq : 1;
-}
-static inline uint32_t layer_width(const struct layer *l)
-{
-    return l->in / layer_seq(l);
-}
-static inline uint32_t layer_width_out(const struct layer *l)
-{
-    return l->out / layer_seq(l);
-}
 /* Returns the total number of tokens in `rows` rows. */
 static inline uint32_t layer_tokens(const struct layer *l, uint32_t rows)
 {
     return rows * layer_seq(l);
 }
 
-/* Launches the layer's dropout on its result, or on the gradient of its result. If the layer has no dropout,
+/* Launches dropout with probability `p` on the layer's result, or on the gradient of its result. If `p` is 0,
  * the function launches nothing and does not write to `to`. */
-int layer_drop(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+int layer_drop(const struct layer *l, float p, const struct layer_io *io, const float *from, float *to,
                const struct op_sink *sink);
 
 /* The arguments of layer_linear_bwd, which computes the gradients of y = x w^T + b. The function always

@@ -20,7 +20,8 @@
  * have more, up to a sixth of the number of elements of W. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
-    uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->vocab, share = layer_width(l) / 6;
+    uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->lm_head.vocab,
+             share = layer_width(l) / 6;
     uint64_t chunk = (few > share ? few : share) / CHUNK_STEP * CHUNK_STEP;
 
     chunk = chunk < CHUNK_STEP ? CHUNK_STEP : chunk;
@@ -29,15 +30,16 @@ static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 
 static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    uint64_t logits = layer_bytes(chunk_tokens(l, rows), l->vocab);
+    uint64_t logits = layer_bytes(chunk_tokens(l, rows), l->lm_head.vocab);
 
     *ret = (struct layer_sizes){
-        .w = layer_bytes(l->vocab, layer_width(l)),
-        .x = layer_bytes(rows, l->in),
+        .w = layer_bytes(l->lm_head.vocab, layer_width(l)),
+        .x = layer_bytes(rows, layer_in(l)),
         .scratch_fwd = logits,
         .scratch_bwd = logits,
-        .target = layer_bytes(rows, layer_seq(l)),
+        .target = layer_bytes_of(DTYPE_I32, rows, layer_seq(l)),
         .result = sizeof(struct step_result),
+        .target_dtype = DTYPE_I32,
     };
 }
 
@@ -45,12 +47,13 @@ static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_siz
  * all the work. */
 static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_bytes(rows, l->in),
-             w = layer_bytes(l->vocab, layer_width(l)), logits = layer_bytes((uint32_t)tokens, l->vocab);
+    uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_bytes(rows, layer_in(l)),
+             w = layer_bytes(l->lm_head.vocab, layer_width(l)),
+             logits = layer_bytes((uint32_t)tokens, l->lm_head.vocab);
     uint64_t chunks = (tokens + chunk_tokens(l, rows) - 1) / chunk_tokens(l, rows);
 
     *ret = (struct layer_cost){
-        .bwd_flops = 6 * (uint64_t)rows * l->in * l->vocab,
+        .bwd_flops = 6 * (uint64_t)rows * layer_in(l) * l->lm_head.vocab,
         .bwd_bytes = 3 * x + (2 * chunks + 2 * chunks) * w + 6 * logits,
     };
 }
@@ -60,7 +63,8 @@ static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
     struct layer_params p = {.l = l, .at = ret};
 
     if (!l->tied)
-        layer_add_param(&p, "weight", PARAM_MATRIX, l->vocab, layer_width(l), l->init_std, layer_width(l));
+        layer_add_param(&p, "weight", PARAM_MATRIX, l->lm_head.vocab, layer_width(l), l->lm_head.init_std,
+                        layer_width(l));
     return p.n;
 }
 
@@ -78,13 +82,13 @@ static int logits_of(const struct layer *l, const struct layer_io *io, const str
 {
     uint32_t seq = layer_seq(l), width = layer_width(l);
     int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = c->x, .w = io->w, .y = io->scratch, .rows = c->n,
-                         .in = width, .out = l->vocab);
+                         .in = width, .out = l->lm_head.vocab);
     if (r)
         return r;
     return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->scratch,
                         .target = (const int32_t *)io->target + c->first, .result = io->result, .dx = dx,
-                        .rows = c->n, .n = l->vocab, .first_row = io->first_row * seq + c->first, .seq = seq,
-                        .smoothing = l->smoothing, .accumulate = c->first > 0);
+                        .rows = c->n, .n = l->lm_head.vocab, .first_row = io->first_row * seq + c->first,
+                        .seq = seq, .smoothing = l->lm_head.smoothing, .accumulate = c->first > 0);
 }
 
 static int bwd_chunk(const struct layer *l, const struct layer_io *io, const struct token_chunk *c,
@@ -95,12 +99,12 @@ static int bwd_chunk(const struct layer *l, const struct layer_io *io, const str
 
     if (!r)
         r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = io->scratch, .x = c->x, .dw = io->dw,
-                         .rows = c->n, .in = width, .out = l->vocab,
+                         .rows = c->n, .in = width, .out = l->lm_head.vocab,
                          .accumulate = io->accumulate || c->first > 0);
     if (!r && io->dx)
         r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = io->scratch, .w = io->w,
                          .dx = io->dx + (uint64_t)c->first * width, .rows = c->n, .in = width,
-                         .out = l->vocab);
+                         .out = l->lm_head.vocab);
     return r;
 }
 

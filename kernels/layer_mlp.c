@@ -18,8 +18,8 @@ static struct mlp_shape mlp_shape_of(const struct layer *l, uint32_t rows)
     return (struct mlp_shape){
         .tokens = layer_tokens(l, rows),
         .width = layer_width(l),
-        .fc = l->gated ? 2 * l->hidden : l->hidden,
-        .hidden = l->hidden,
+        .fc = l->mlp.gated ? 2 * l->mlp.hidden : l->mlp.hidden,
+        .hidden = l->mlp.hidden,
     };
 }
 
@@ -34,9 +34,9 @@ static struct mlp_weights mlp_weights_of(const struct layer *l, const struct mlp
     struct mlp_weights w;
 
     w.fc_b = layer_bytes(s->fc, s->width);
-    w.proj = w.fc_b + (l->bias ? layer_bytes(s->fc, 1) : 0);
+    w.proj = w.fc_b + (l->mlp.bias ? layer_bytes(s->fc, 1) : 0);
     w.proj_b = w.proj + layer_bytes(s->width, s->hidden);
-    w.end = w.proj_b + (l->bias ? layer_bytes(s->width, 1) : 0);
+    w.end = w.proj_b + (l->mlp.bias ? layer_bytes(s->width, 1) : 0);
     return w;
 }
 
@@ -53,9 +53,9 @@ static struct mlp_gradients mlp_gradients_of(const struct layer *l, const struct
     uint64_t hidden = layer_round(layer_bytes(s->tokens, s->hidden));
     struct mlp_gradients g;
 
-    g.d_fc = l->gated ? hidden : 0;
+    g.d_fc = l->mlp.gated ? hidden : 0;
     g.dy = g.d_fc + layer_round(layer_bytes(s->tokens, s->fc));
-    g.end = g.dy + (l->dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0);
+    g.end = g.dy + (l->mlp.dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0);
     return g;
 }
 
@@ -66,8 +66,8 @@ static void mlp_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *
 
     *ret = (struct layer_sizes){
         .w = mlp_weights_of(l, &s).end,
-        .x = layer_bytes(rows, l->in),
-        .y = layer_bytes(rows, l->out),
+        .x = layer_bytes(rows, layer_in(l)),
+        .y = layer_bytes(rows, layer_out(l)),
         .s = layer_bytes(s.tokens, s.fc),
         .room = hidden,
         .scratch_fwd = z + hidden,
@@ -78,8 +78,8 @@ static void mlp_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *
 static void mlp_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
     struct mlp_shape s = mlp_shape_of(l, rows);
-    uint64_t w = mlp_weights_of(l, &s).end, x = layer_bytes(rows, l->in), z = layer_bytes(s.tokens, s.fc),
-             hidden = layer_bytes(s.tokens, s.hidden);
+    uint64_t w = mlp_weights_of(l, &s).end, x = layer_bytes(rows, layer_in(l)),
+             z = layer_bytes(s.tokens, s.fc), hidden = layer_bytes(s.tokens, s.hidden);
     uint64_t products = 2 * (uint64_t)s.tokens * s.width * (s.fc + s.hidden);
 
     *ret = (struct layer_cost){
@@ -95,12 +95,12 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
     struct layer_params p = {.l = l, .at = ret};
     struct mlp_shape s = mlp_shape_of(l, 1);
 
-    layer_add_param(&p, "fc.weight", PARAM_MATRIX, s.fc, s.width, l->init_std, s.width);
-    if (l->bias)
-        layer_add_param(&p, "fc.bias", PARAM_BIAS, s.fc, 0, l->init_std, s.width);
-    layer_add_param(&p, "proj.weight", PARAM_MATRIX, s.width, s.hidden, l->proj_std, s.hidden);
-    if (l->bias)
-        layer_add_param(&p, "proj.bias", PARAM_BIAS, s.width, 0, l->proj_std, s.hidden);
+    layer_add_param(&p, "fc.weight", PARAM_MATRIX, s.fc, s.width, l->mlp.init_std, s.width);
+    if (l->mlp.bias)
+        layer_add_param(&p, "fc.bias", PARAM_BIAS, s.fc, 0, l->mlp.init_std, s.width);
+    layer_add_param(&p, "proj.weight", PARAM_MATRIX, s.width, s.hidden, l->mlp.proj_std, s.hidden);
+    if (l->mlp.bias)
+        layer_add_param(&p, "proj.bias", PARAM_BIAS, s.width, 0, l->mlp.proj_std, s.hidden);
     return p.n;
 }
 
@@ -108,10 +108,10 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
 static int mlp_activate(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
                         const float *z, float *to, const struct op_sink *sink)
 {
-    if (l->gated)
+    if (l->mlp.gated)
         return LAYER_LAUNCH(io, sink, swiglu_fwd, .x = z, .y = to, .rows = s->tokens, .n = s->hidden);
     return LAYER_LAUNCH(io, sink, act_fwd, .x = z, .y = to, .n = (uint64_t)s->tokens * s->hidden,
-                        .act = l->act);
+                        .act = l->mlp.act);
 }
 
 static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -120,11 +120,11 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
     struct mlp_weights w = mlp_weights_of(l, &s);
     float *z = io->s ? io->s : io->scratch;
     float *hidden = io->s ? io->scratch : layer_at(z, layer_round(layer_bytes(s.tokens, s.fc)));
-    const float *fc_b = l->bias ? layer_at_const(io->w, w.fc_b) : NULL;
-    bool fused = !l->gated && l->act != ACT_NONE && io->y;
+    const float *fc_b = l->mlp.bias ? layer_at_const(io->w, w.fc_b) : NULL;
+    bool fused = !l->mlp.gated && l->mlp.act != ACT_NONE && io->y;
 
     int r = fused ? LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .z = z, .y = hidden,
-                                 .rows = s.tokens, .in = s.width, .out = s.fc, .act = l->act)
+                                 .rows = s.tokens, .in = s.width, .out = s.fc, .act = l->mlp.act)
                   : LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .y = z,
                                  .rows = s.tokens, .in = s.width, .out = s.fc);
     if (r || !io->y)
@@ -133,9 +133,9 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
         r = mlp_activate(l, io, &s, z, hidden, sink);
     if (!r)
         r = LAYER_LAUNCH(io, sink, linear_fwd, .x = hidden, .w = layer_at_const(io->w, w.proj),
-                         .b = l->bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y, .rows = s.tokens,
-                         .in = s.hidden, .out = s.width);
-    return r ? r : layer_drop(l, io, io->y, io->y, sink);
+                         .b = l->mlp.bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y,
+                         .rows = s.tokens, .in = s.hidden, .out = s.width);
+    return r ? r : layer_drop(l, l->mlp.dropout, io, io->y, io->y, sink);
 }
 
 /* Computes `d_fc`, the gradient of fc's output, from `dy`, the gradient of proj's output. */
@@ -145,9 +145,9 @@ static int mlp_bwd_inside(const struct layer *l, const struct layer_io *io, cons
     struct mlp_weights w = mlp_weights_of(l, s);
     const float *proj = layer_at_const(io->w, w.proj);
 
-    if (!l->gated)
+    if (!l->mlp.gated)
         return LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dy, .w = proj, .z = io->s, .dx = d_fc,
-                            .rows = s->tokens, .in = s->hidden, .out = s->width, .act = l->act);
+                            .rows = s->tokens, .in = s->hidden, .out = s->width, .act = l->mlp.act);
     int r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dy, .w = proj, .dx = d_hidden, .rows = s->tokens,
                          .in = s->hidden, .out = s->width);
     return r ? r
@@ -162,13 +162,13 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
     struct mlp_gradients g = mlp_gradients_of(l, &s);
     float *hidden = io->scratch, *d_fc = layer_at(io->scratch, g.d_fc),
           *dropped = layer_at(io->scratch, g.dy);
-    const float *dy = l->dropout > 0 ? dropped : io->dy;
+    const float *dy = l->mlp.dropout > 0 ? dropped : io->dy;
     const struct layer_linear fc = {
         .dy = d_fc,
         .x = io->x,
         .w = io->w,
         .dw = io->dw,
-        .db = l->bias ? layer_at(io->dw, w.fc_b) : NULL,
+        .db = l->mlp.bias ? layer_at(io->dw, w.fc_b) : NULL,
         .dx = io->dx,
         .rows = s.tokens,
         .in = s.width,
@@ -179,13 +179,13 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
         .dy = dy,
         .x = hidden,
         .dw = layer_at(io->dw, w.proj),
-        .db = l->bias ? layer_at(io->dw, w.proj_b) : NULL,
+        .db = l->mlp.bias ? layer_at(io->dw, w.proj_b) : NULL,
         .rows = s.tokens,
         .in = s.hidden,
         .out = s.width,
     };
 
-    int r = layer_drop(l, io, io->dy, dropped, sink);
+    int r = layer_drop(l, l->mlp.dropout, io, io->dy, dropped, sink);
     if (!r)
         r = mlp_activate(l, io, &s, io->s, hidden, sink);
     if (!r)

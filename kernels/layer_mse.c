@@ -5,15 +5,16 @@
 static void mse_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
     *ret = (struct layer_sizes){
-        .x = layer_bytes(rows, l->in),
-        .target = layer_bytes(rows, l->in),
+        .x = layer_bytes(rows, layer_in(l)),
+        .target = layer_bytes(rows, layer_in(l)),
         .result = sizeof(struct step_result),
     };
 }
 
 static void mse_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in), target = layer_bytes(rows, l->in);
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l)),
+             target = layer_bytes(rows, layer_in(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = 3 * n,
@@ -26,7 +27,7 @@ static void mse_cost(const struct layer *l, uint32_t rows, struct layer_cost *re
 static int mse_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, mse_fwd, .x = io->x, .target = io->target, .result = io->result,
-                        .rows = io->rows, .n = l->in, .first_row = io->first_row);
+                        .rows = io->rows, .n = layer_in(l), .first_row = io->first_row);
 }
 
 static int mse_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -34,7 +35,7 @@ static int mse_bwd(const struct layer *l, const struct layer_io *io, const struc
     if (!io->dx)
         return 0;
     return LAYER_LAUNCH(io, sink, mse_bwd, .x = io->x, .target = io->target, .dx = io->dx, .rows = io->rows,
-                        .n = l->in, .first_row = io->first_row);
+                        .n = layer_in(l), .first_row = io->first_row);
 }
 
 const struct layer_type layer_mse = {

@@ -5,16 +5,17 @@
 static void norm_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
     *ret = (struct layer_sizes){
-        .w = layer_bytes(layer_width(l), l->bias ? 2 : 1),
-        .x = layer_bytes(rows, l->in),
-        .y = layer_bytes(rows, l->out),
+        .w = layer_bytes(layer_width(l), l->norm.bias ? 2 : 1),
+        .x = layer_bytes(rows, layer_in(l)),
+        .y = layer_bytes(rows, layer_out(l)),
         .s = layer_bytes(layer_tokens(l, rows), 2),
     };
 }
 
 static void norm_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in), w = layer_bytes(layer_width(l), 2);
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l)),
+             w = layer_bytes(layer_width(l), 2);
 
     *ret = (struct layer_cost){
         .fwd_flops = 8 * n,
@@ -29,7 +30,7 @@ static uint32_t norm_params(const struct layer *l, struct layer_param *ret)
     struct layer_params p = {.l = l, .at = ret};
 
     layer_add_param(&p, "weight", PARAM_NORM, layer_width(l), 0, 0, 0);
-    if (l->bias)
+    if (l->norm.bias)
         layer_add_param(&p, "bias", PARAM_BIAS, layer_width(l), 0, 1, 0);
     return p.n;
 }
@@ -39,15 +40,16 @@ static int norm_fwd(const struct layer *l, const struct layer_io *io, const stru
     if (!io->y && !io->s)
         return 0;
     return LAYER_LAUNCH(io, sink, rownorm_fwd, .x = io->x, .w = io->w,
-                        .b = l->bias ? io->w + layer_width(l) : NULL, .y = io->y, .stats = io->s,
-                        .rows = layer_tokens(l, io->rows), .n = layer_width(l), .eps = l->eps, .rms = l->rms);
+                        .b = l->norm.bias ? io->w + layer_width(l) : NULL, .y = io->y, .stats = io->s,
+                        .rows = layer_tokens(l, io->rows), .n = layer_width(l), .eps = l->norm.eps,
+                        .rms = l->norm.rms);
 }
 
 static int norm_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, rownorm_bwd, .x = io->x, .w = io->w, .stats = io->s, .dy = io->dy,
-                        .dx = io->dx, .dw = io->dw, .db = l->bias ? io->dw + layer_width(l) : NULL,
-                        .rows = layer_tokens(l, io->rows), .n = layer_width(l), .rms = l->rms,
+                        .dx = io->dx, .dw = io->dw, .db = l->norm.bias ? io->dw + layer_width(l) : NULL,
+                        .rows = layer_tokens(l, io->rows), .n = layer_width(l), .rms = l->norm.rms,
                         .accumulate = io->accumulate);
 }
 

@@ -1,24 +1,24 @@
-/* The positions layer: y = dropout(x + p), with in = out. p holds a learned vector for each of `positions`
- * positions. The layer uses the first `seq` vectors and saves nothing. The positions are a separate layer,
- * so that the W of an embedding is only the token table and can be tied to an lm_head. All functions run in
- * the caller's thread and have no effect besides their launches.
+/* The positions layer: y = dropout(x + p), with in = out. p holds a learned vector for each of `count`
+ * positions. The layer uses as many vectors as a row has tokens, and saves nothing. The positions are a
+ * separate layer, so that the W of an embedding is only the token table and can be tied to an lm_head. All
+ * functions run in the caller's thread and have no effect besides their launches.
  */
 #include "kernels/layer_impl.h"
 
 static void positions_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
     *ret = (struct layer_sizes){
-        .w = layer_bytes(l->positions, layer_width(l)),
-        .x = layer_bytes(rows, l->in),
-        .y = layer_bytes(rows, l->out),
-        .scratch_bwd = l->dropout > 0 ? layer_bytes(rows, l->in) : 0,
+        .w = layer_bytes(l->positions.count, layer_width(l)),
+        .x = layer_bytes(rows, layer_in(l)),
+        .y = layer_bytes(rows, layer_out(l)),
+        .scratch_bwd = l->positions.dropout > 0 ? layer_bytes(rows, layer_in(l)) : 0,
     };
 }
 
 static void positions_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in),
-             w = layer_bytes(l->positions, layer_width(l));
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l)),
+             w = layer_bytes(l->positions.count, layer_width(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = n,
@@ -32,7 +32,8 @@ static uint32_t positions_params(const struct layer *l, struct layer_param *ret)
 {
     struct layer_params p = {.l = l, .at = ret};
 
-    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->positions, layer_width(l), l->init_std, 0);
+    layer_add_param(&p, "weight", PARAM_EMBEDDING, l->positions.count, layer_width(l), l->positions.init_std,
+                    0);
     return p.n;
 }
 
@@ -40,25 +41,25 @@ static int positions_fwd(const struct layer *l, const struct layer_io *io, const
 {
     if (!io->y)
         return 0;
-    int r =
-        LAYER_LAUNCH(io, sink, bias_fwd, .x = io->x, .b = io->w, .y = io->y, .rows = io->rows, .n = l->in);
-    return r ? r : layer_drop(l, io, io->y, io->y, sink);
+    int r = LAYER_LAUNCH(io, sink, bias_fwd, .x = io->x, .b = io->w, .y = io->y, .rows = io->rows,
+                         .n = layer_in(l));
+    return r ? r : layer_drop(l, l->positions.dropout, io, io->y, io->y, sink);
 }
 
 static int positions_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    uint64_t rest = (uint64_t)(l->positions - layer_seq(l)) * layer_width(l);
-    const float *d = l->dropout > 0 ? io->scratch : io->dy;
-    int r = layer_drop(l, io, io->dy, io->scratch, sink);
+    uint64_t rest = (uint64_t)(l->positions.count - layer_seq(l)) * layer_width(l);
+    const float *d = l->positions.dropout > 0 ? io->scratch : io->dy;
+    int r = layer_drop(l, l->positions.dropout, io, io->dy, io->scratch, sink);
 
     if (!r && io->dx)
         r = LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = d, .dx = io->dx,
-                         .n = (uint64_t)io->rows * l->in);
+                         .n = (uint64_t)io->rows * layer_in(l));
     if (!r)
-        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = d, .db = io->dw, .rows = io->rows, .n = l->in,
+        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = d, .db = io->dw, .rows = io->rows, .n = layer_in(l),
                          .accumulate = io->accumulate);
     if (!r && rest > 0 && !io->accumulate)
-        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw + l->in, .n = rest);
+        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw + layer_in(l), .n = rest);
     return r;
 }
 

@@ -6,16 +6,17 @@
 static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
     *ret = (struct layer_sizes){
-        .x = layer_bytes(rows, l->in),
-        .target = layer_bytes(rows, layer_seq(l)),
+        .x = layer_bytes(rows, layer_in(l)),
+        .target = layer_bytes_of(DTYPE_I32, rows, layer_seq(l)),
         .result = sizeof(struct step_result),
+        .target_dtype = DTYPE_I32,
     };
 }
 
 static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * l->in, x = layer_bytes(rows, l->in),
-             target = layer_bytes(rows, layer_seq(l));
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l)),
+             target = layer_bytes_of(DTYPE_I32, rows, layer_seq(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = 3 * n,
@@ -34,7 +35,7 @@ static int launch_xent(const struct layer *l, const struct layer_io *io, const s
 
     return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->x, .target = io->target, .result = result, .dx = dx,
                         .rows = io->rows * seq, .n = layer_width(l), .first_row = io->first_row * seq,
-                        .seq = seq, .smoothing = l->smoothing);
+                        .seq = seq, .smoothing = l->softmax_xent.smoothing);
 }
 
 static int softmax_xent_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)

@@ -1,5 +1,5 @@
-/* This file defines the names of all ops and activation functions. The names are constant data, so any
- * thread may read them. */
+/* This file defines the names of all ops and activation functions, and finds the type that a call computes
+ * with. It keeps no state, so any thread may use it. */
 #include "kernels/op.h"
 
 const char *const op_names[OP_COUNT] = {
@@ -12,3 +12,19 @@ const char *const act_names[ACT_COUNT] = {
     [ACT_NONE] = "none", [ACT_RELU] = "relu",         [ACT_GELU] = "gelu",
     [ACT_TANH] = "tanh", [ACT_GELU_ERF] = "gelu_erf", [ACT_SILU] = "silu",
 };
+
+enum dtype op_dtype(const struct op_call *call)
+{
+    switch (call->op) {
+    case OP_add:
+        return call->add.dtype;
+    case OP_adamw:
+        return call->adamw.dtype;
+    case OP_sgd:
+        return call->sgd.dtype;
+    case OP_sumsq:
+        return call->sumsq.dtype;
+    default:
+        return DTYPE_F32;
+    }
+}

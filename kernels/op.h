@@ -8,6 +8,12 @@
  * allows it. An op never allocates memory whose size depends on the model.
  *
  * Shapes are written as [rows][n]. A comment such as "y may be x" says that the op can work in place.
+ *
+ * Types. Most ops exist for float32 only, and their pointers have that type. An op that is made for several
+ * types has pointers to void and a field `dtype`, which gives the type of all elements behind them; op_dtype
+ * and op_ranges.c know the field too. A backend computes with the types it implements. It refuses a call
+ * with another type when the call is launched, with -EINVAL. Both backends implement only DTYPE_F32 today.
+ * The updates and the sums of gradients follow this pattern: sgd, adamw, add and sumsq.
  */
 #ifndef KERNELS_OP_H
 #define KERNELS_OP_H
@@ -15,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/dtype.h"
 #include "kernels/step.h"
 
 /* All ops, in the order of ops.def. Each op has a struct for its arguments. For example, OP_linear_fwd takes
@@ -241,46 +248,57 @@ struct op_mse_bwd {
     float *dx;
     uint32_t rows, n, first_row;
 };
+/* The largest number of gradients that an op can combine. */
+#define OP_USES 8
+/* The gradients of one W, one from each layer that uses W. Ops combine them element by element, in float and
+ * in the order of the array: the sum ((dw[0] + dw[1]) + dw[2]) + ..., or that sum times the float 1/n if
+ * `mean` is true. */
+struct op_gradients {
+    const void *dw[OP_USES]; /* the first n pointers are used; the op gives their type */
+    uint32_t n;              /* at least 1 */
+    bool mean;
+};
 /* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. Without
  * momentum, the pointer `v` is NULL. */
 struct op_sgd {
-    float *w;
-    /* `dw` is the gradient of w. If two layers share w (tied weights), `dw2` is the gradient from the second
-     * layer, and the op adds both. Otherwise `dw2` is NULL. */
-    const float *dw, *dw2;
-    float *v;
+    void *w;
+    struct op_gradients g;
+    void *v;
     /* The group state that this step's decision wrote. If the pointer is NULL, the op always applies the
      * update, with scale 1. */
     const struct group_state *group;
     uint64_t n;
     float momentum, weight_decay;
+    enum dtype dtype; /* of w, the gradients and v */
 };
 /* Updates weights by AdamW, with the formulas of PyTorch: w -= lr*wd*w; update m and v; w -= lr * (m*bc1) /
  * (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. */
 struct op_adamw {
-    float *w;
-    /* `dw` is the gradient of w. If two layers share w (tied weights), `dw2` is the gradient from the second
-     * layer, and the op adds both. Otherwise `dw2` is NULL. */
-    const float *dw, *dw2;
-    float *m, *v;
+    void *w;
+    struct op_gradients g;
+    void *m, *v;
     /* The group state that this step's decision wrote. If the pointer is NULL, the op always applies the
      * update, with scale, bc1 and bc2 equal to 1. */
     const struct group_state *group;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
+    enum dtype dtype; /* of w, the gradients, m and v */
 };
 /* Adds x to y, element by element. */
 struct op_add {
-    float *y;
-    const float *x;
+    void *y;
+    const void *x;
     uint64_t n;
+    enum dtype dtype; /* of x and y */
 };
-/* Computes a sum of squares in double precision: *sum = the sum of (x + x2)^2. The op adds within blocks of
- * a fixed size, so the order of additions and the bits of the result are always the same. */
+/* Computes the squared norm of a gradient in double precision: *sum = the sum of the squares of the combined
+ * gradients. The op adds within blocks of a fixed size, so the order of additions and the bits of the result
+ * are always the same. */
 struct op_sumsq {
-    const float *x, *x2; /* x2 may be NULL */
+    struct op_gradients g;
     double *sum;
     uint64_t n;
+    enum dtype dtype; /* of the gradients */
 };
 /* Adds one layer's sum of squares, *sum, to the total decision->sumsq. If `first` is true, the op first sets
  * the total to 0 and decision->bad_layer to STEP_NO_LAYER. If *sum is not finite, the op sets
@@ -316,13 +334,17 @@ struct op_call {
     };
 };
 
+/* Returns the type of the elements that a call computes with: its field `dtype`, or DTYPE_F32 if the op has
+ * no such field. */
+enum dtype op_dtype(const struct op_call *call);
+
 /* One of the arrays that an op_call reads or writes. */
 struct op_range {
     const void *at;
     uint64_t bytes;
     bool write; /* false: the call only reads it */
 };
-#define OP_RANGES 7 /* largest number of arrays in one call */
+#define OP_RANGES (OP_USES + 4) /* largest number of arrays in one call */
 
 /* Lists all arrays that a call may read or write, each once and with its exact size in bytes. Returns the
  * number of arrays. The result of the op depends only on these arrays, the shapes in `call` and the values

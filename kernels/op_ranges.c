@@ -25,9 +25,14 @@ static void writes(struct range_list *l, const void *at, uint64_t bytes)
     add_range(l, at, bytes, true);
 }
 
+static uint64_t elements(enum dtype dtype, uint64_t n)
+{
+    return n * dtype_size(dtype);
+}
+
 static uint64_t floats(uint64_t a, uint64_t b)
 {
-    return a * b * sizeof(float);
+    return elements(DTYPE_F32, a * b);
 }
 
 /* Adds the input and the output of an elementwise op. If the op works in place, input and output are the
@@ -196,35 +201,38 @@ static void ranges_mse_bwd(const struct op_mse_bwd *o, struct range_list *l)
     writes(l, o->dx, floats(o->rows, o->n));
 }
 
+static void ranges_gradients(const struct op_gradients *g, enum dtype dtype, uint64_t n, struct range_list *l)
+{
+    for (uint32_t u = 0; u < g->n; u++)
+        reads(l, g->dw[u], elements(dtype, n));
+}
+
 static void ranges_sgd(const struct op_sgd *o, struct range_list *l)
 {
-    reads(l, o->dw, floats(1, o->n));
-    reads(l, o->dw2, floats(1, o->n));
+    ranges_gradients(&o->g, o->dtype, o->n, l);
     reads(l, o->group, sizeof *o->group);
-    writes(l, o->w, floats(1, o->n));
-    writes(l, o->v, floats(1, o->n));
+    writes(l, o->w, elements(o->dtype, o->n));
+    writes(l, o->v, elements(o->dtype, o->n));
 }
 
 static void ranges_adamw(const struct op_adamw *o, struct range_list *l)
 {
-    reads(l, o->dw, floats(1, o->n));
-    reads(l, o->dw2, floats(1, o->n));
+    ranges_gradients(&o->g, o->dtype, o->n, l);
     reads(l, o->group, sizeof *o->group);
-    writes(l, o->w, floats(1, o->n));
-    writes(l, o->m, floats(1, o->n));
-    writes(l, o->v, floats(1, o->n));
+    writes(l, o->w, elements(o->dtype, o->n));
+    writes(l, o->m, elements(o->dtype, o->n));
+    writes(l, o->v, elements(o->dtype, o->n));
 }
 
 static void ranges_add(const struct op_add *o, struct range_list *l)
 {
-    reads(l, o->x, floats(1, o->n));
-    writes(l, o->y, floats(1, o->n));
+    reads(l, o->x, elements(o->dtype, o->n));
+    writes(l, o->y, elements(o->dtype, o->n));
 }
 
 static void ranges_sumsq(const struct op_sumsq *o, struct range_list *l)
 {
-    reads(l, o->x, floats(1, o->n));
-    reads(l, o->x2, floats(1, o->n));
+    ranges_gradients(&o->g, o->dtype, o->n, l);
     writes(l, o->sum, sizeof *o->sum);
 }
 

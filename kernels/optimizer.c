@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
+#include "base/checked.h"
 #include "kernels/layer.h"
 
 const char *const optimizer_names[OPTIMIZER_COUNT] = {
@@ -15,11 +16,11 @@ const char *const optimizer_names[OPTIMIZER_COUNT] = {
 /* The table of all parts of the group state. Only AdamW uses the first GROUP_PARTS_ADAMW rows of the
  * table. */
 static const struct group_part group_parts[] = {
-    {"t", GROUP_U64, offsetof(struct group_state, t), true},
-    {"bias_correct1", GROUP_F32, offsetof(struct group_state, bias_correct1), false},
-    {"bias_correct2", GROUP_F32, offsetof(struct group_state, bias_correct2), false},
-    {"scale", GROUP_F32, offsetof(struct group_state, scale), false},
-    {"apply", GROUP_U32, offsetof(struct group_state, apply), false},
+    {"t", DTYPE_U64, offsetof(struct group_state, t), true},
+    {"bias_correct1", DTYPE_F32, offsetof(struct group_state, bias_correct1), false},
+    {"bias_correct2", DTYPE_F32, offsetof(struct group_state, bias_correct2), false},
+    {"scale", DTYPE_F32, offsetof(struct group_state, scale), false},
+    {"apply", DTYPE_U32, offsetof(struct group_state, apply), false},
 };
 #define GROUP_PARTS       (sizeof group_parts / sizeof *group_parts)
 #define GROUP_PARTS_ADAMW 3
@@ -44,13 +45,23 @@ static bool has_momentum(const struct optimizer *o)
     return o->momentum != 0.0f;
 }
 
-uint32_t optimizer_parts(const struct optimizer *o)
+/* One row of the table of parts. Every part has as many elements as W. */
+struct part_kind {
+    const char *name; /* as in PyTorch's optimizers */
+    enum dtype dtype;
+};
+static const struct part_kind adamw_parts[] = {{"exp_avg", DTYPE_F32}, {"exp_avg_sq", DTYPE_F32}};
+static const struct part_kind sgd_parts[] = {{"momentum_buffer", DTYPE_F32}};
+
+static uint32_t part_kinds(const struct optimizer *o, const struct part_kind **ret)
 {
     switch (o->kind) {
     case OPTIMIZER_ADAMW:
-        return 2;
+        *ret = adamw_parts;
+        return sizeof adamw_parts / sizeof *adamw_parts;
     case OPTIMIZER_SGD:
-        return has_momentum(o) ? 1 : 0;
+        *ret = sgd_parts;
+        return has_momentum(o) ? sizeof sgd_parts / sizeof *sgd_parts : 0;
     case OPTIMIZER_COUNT:
         break;
     }
@@ -58,15 +69,37 @@ uint32_t optimizer_parts(const struct optimizer *o)
     return 0;
 }
 
-uint64_t optimizer_state_bytes(const struct optimizer *o, uint64_t w_bytes)
+uint32_t optimizer_parts(const struct optimizer *o, uint64_t w_elements,
+                         struct state_part ret[OPTIMIZER_PARTS])
 {
-    return optimizer_parts(o) * w_bytes;
+    const struct part_kind *kinds;
+    const uint32_t n = part_kinds(o, &kinds);
+    uint64_t at = 0;
+
+    for (uint32_t p = 0; p < n; p++) {
+        const uint64_t end = at + w_elements * dtype_size(kinds[p].dtype);
+        const uint64_t next = p + 1 < n ? dtype_size(kinds[p + 1].dtype) : 1;
+        ret[p] = (struct state_part){kinds[p].name, kinds[p].dtype, w_elements, at, round_up(end, next)};
+        at = ret[p].end;
+    }
+    return n;
 }
 
-void optimizer_split(const struct optimizer *o, float *k, struct optimizer_io *io)
+uint64_t optimizer_k_bytes(const struct optimizer *o, uint64_t w_elements)
 {
-    for (uint32_t p = 0; p < optimizer_parts(o); p++)
-        io->k[p] = k + p * (io->w_bytes / sizeof *k);
+    struct state_part parts[OPTIMIZER_PARTS];
+    const uint32_t n = optimizer_parts(o, w_elements, parts);
+
+    return n > 0 ? parts[n - 1].end : 0;
+}
+
+void optimizer_split(const struct optimizer *o, void *k, struct optimizer_io *io)
+{
+    struct state_part parts[OPTIMIZER_PARTS];
+    const uint32_t n = optimizer_parts(o, dtype_elements(io->dtype, io->w_bytes), parts);
+
+    for (uint32_t p = 0; p < n; p++)
+        io->k[p] = (char *)k + parts[p].begin;
 }
 
 static bool has_no_decay(const struct optimizer *o, const struct layer_param *p)
@@ -86,7 +119,7 @@ uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint
     layer_type(l)->params(l, params);
     for (uint32_t i = 0; i <= n_params; i++) {
         const struct layer_param *p = &params[i];
-        uint64_t to = i < n_params ? p->offset + p->count * sizeof(float) : end;
+        uint64_t to = i < n_params ? p->offset + p->count * dtype_size(p->dtype) : end;
         bool no_decay = i < n_params && has_no_decay(o, p);
         to = to > end ? end : to;
         if (to <= last.end)
@@ -112,15 +145,16 @@ uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end)
 {
+    const struct part_kind *kinds;
+    const uint32_t n = part_kinds(o, &kinds);
     struct optimizer_io part = *io;
-    uint64_t at = begin / sizeof *io->w;
+    uint64_t at = dtype_elements(io->dtype, begin);
 
-    part.w += at;
-    part.dw += at;
-    if (part.dw2)
-        part.dw2 += at;
-    for (uint32_t p = 0; p < optimizer_parts(o); p++)
-        part.k[p] += at;
+    part.w = (char *)io->w + begin;
+    for (uint32_t u = 0; u < io->g.n; u++)
+        part.g.dw[u] = (const char *)io->g.dw[u] + begin;
+    for (uint32_t p = 0; p < n; p++)
+        part.k[p] = (char *)io->k[p] + at * dtype_size(kinds[p].dtype);
     part.w_bytes = end - begin;
     return part;
 }
@@ -128,7 +162,7 @@ struct optimizer_io optimizer_part(const struct optimizer *o, const struct optim
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink)
 {
-    uint64_t n = io->w_bytes / sizeof *io->w;
+    uint64_t n = dtype_elements(io->dtype, io->w_bytes);
     struct op_call call = {.step = step};
 
     switch (o->kind) {
@@ -136,12 +170,12 @@ int optimizer_update(const struct optimizer *o, const struct step_args *step, co
         call.op = OP_adamw;
         call.adamw = (struct op_adamw){
             .w = io->w,
-            .dw = io->dw,
-            .dw2 = io->dw2,
+            .g = io->g,
             .m = io->k[0],
             .v = io->k[1],
             .group = io->group,
             .n = n,
+            .dtype = io->dtype,
             .beta1 = o->beta1,
             .beta2 = o->beta2,
             .eps = o->eps,
@@ -152,11 +186,11 @@ int optimizer_update(const struct optimizer *o, const struct step_args *step, co
         call.op = OP_sgd;
         call.sgd = (struct op_sgd){
             .w = io->w,
-            .dw = io->dw,
-            .dw2 = io->dw2,
+            .g = io->g,
             .v = has_momentum(o) ? io->k[0] : NULL,
             .group = io->group,
             .n = n,
+            .dtype = io->dtype,
             .momentum = o->momentum,
             .weight_decay = io->no_decay ? 0.0f : o->weight_decay,
         };

@@ -1,45 +1,78 @@
-/* The task graph: which tasks one training step has, and which values each task reads and writes.
+/* The task graph: which tasks one cycle of training has, and which values each task reads and writes.
  *
  * The graph describes the computation, not how a machine carries it out. The builder turns a graph into a
  * plan, and the verifier compares the plan with the graph: the plan must have the same tasks (invariant 6)
- * with the same operands (invariant 10).
+ * with the same operands (invariant 10). Nothing after the graph knows how layers are connected, or by which
+ * method a model is trained: it only sees tasks and operands.
  *
- * Order. The tasks stand in a sequential order: for micro-batch 0 the FWD of all layers and then the BWD of
- * all layers in reverse, the same for micro-batch 1, and so on; then RED for each layer and replica; then
- * NORM for each layer, if gradients decide about the step; then DECIDE, if there is a group state; then UPD
- * for each layer. Every plan computes the same result as this order.
+ * Layers. The layers stand in an order in which every layer comes after the layers whose values it uses.
+ * Usually they form a chain: each layer reads the output of the layer before it, and the last layer is the
+ * loss. struct graph_link connects them in other ways:
+ *
+ *     fork    Several layers may read one output. Each of them may return a gradient to the layer that wrote
+ *             the output, or none (`stop`).
+ *     losses  Any number of layers may be losses. Each loss has its own targets and results.
+ *     uses    Several layers may use the weights W of one layer, their owner. Each use has its own gradient
+ *             dW. The owner's NORM and UPD combine the gradients in ascending order of layers: they add them,
+ *             or take their mean if the owner says so (layer.mean_uses).
+ *     twins   A layer that receives two gradients runs backward twice, once for each gradient. The second
+ *             backward pass belongs to a twin. A twin is a layer without a FWD task. Its BWD reads the input
+ *             and the S of its original, the layer that it is a twin of. A layer whose input is a twin reads
+ *             the output of the original, but returns its gradient to the twin.
+ *     groups  A decision group is the set of layers whose updates one DECIDE task covers.
+ *
+ * Example: a chain of layers 0, 1, 2 whose layer 1 also feeds a loss of its own, layer 3. Layer 2 is the
+ * other loss. Layers 2 and 3 both read the output of layer 1. If only layer 3 returns a gradient (layer 2 has
+ * `stop`), layers 0 and 1 learn from layer 3 alone.
+ *
+ * Order. The tasks stand in a sequential order, one training step after another. Every plan computes the
+ * same result as this order. The order of one step is:
+ *
+ *     1. for each micro-batch: FWD of all layers, then BWD of all layers in reverse
+ *     2. RED of each layer and replica
+ *     3. for each decision group: NORM of each layer, if gradients decide about the step; DECIDE, if the
+ *        group has a state; UPD of each layer
+ *
+ * Steps. A graph covers one cycle: `steps` training steps, one after another. Values that live within a
+ * training step, such as activations, are tensors of their own in each step. Weights, optimizer state,
+ * buffers and the group state are one tensor for all steps. An evaluation graph has the tensors of the
+ * training graph, but only the forward tasks of step 0.
  *
  * Replicas. The micro-batches of a step are divided among n_replicas, in order. Each replica sums its own dW.
  * The RED of replica r adds that sum to the dW of replica 0, in ascending order of r, and NORM and UPD read
  * the total there. A replica is a number; the policy chooses its device.
  *
- * Rows. Each layer has its own micro-batch size, `rows`. Of two neighbouring layers, one size divides the
- * other. The X and dX between them have the larger size, and the layer with the smaller size reads and writes
- * them in pieces. For example, if layer 4 has 8 rows and layer 5 has 2, then X5 has 8 rows, and a FWD of
+ * Rows. Each layer has its own micro-batch size, `rows`. Of two connected layers, one size divides the
+ * other. The Y and dX between them have the larger size, and the layer with the smaller size reads and writes
+ * them in pieces. For example, if layer 4 has 8 rows and layer 5 has 2, then Y4 has 8 rows, and a FWD of
  * layer 5 reads a quarter of it. Graphs of jobs have one size for all layers.
  *
- * Decision group. A decision group is the set of layers whose updates one DECIDE covers: today, all layers.
- * Its state, the GROUP tensor (struct group_state), holds what UPD needs and what is unknown when the step is
- * enqueued: whether to apply the update, the scale of the gradients, and AdamW's bias corrections. GROUP
- * survives the step. DECIDE turns version 0 of the step into version 1, and every UPD reads version 1. If
- * gradients decide about the step (clipping, or skipping of steps with non-finite gradients), DECIDE reads
- * every SUMSQ and thus waits for all gradients. Otherwise DECIDE reads nothing of its step, and updates start
- * as early as they would without it.
+ * Group state. The GROUP tensor of a decision group (struct group_state) holds the values that UPD needs and
+ * that nobody knows yet when the step is enqueued: whether to apply the update, the scale of the gradients,
+ * and AdamW's bias corrections. GROUP keeps its value from step to step. In step s of the cycle, DECIDE turns
+ * version s of GROUP into version s + 1, and every UPD of the step reads version s + 1. If gradients decide
+ * about the step (clipping, or skipping of steps with non-finite gradients), DECIDE reads every SUMSQ of the
+ * group and thus waits for all gradients of the group. Otherwise GROUP is the only operand of DECIDE, and
+ * DECIDE delays no update.
+ *
+ * Buffers. A layer may have buffers B that training changes without gradients, such as running means. The
+ * FWD of each micro-batch reads B and writes its contribution, STAT. The layer's UPD folds the STAT of all
+ * micro-batches into B, in ascending order. It does so even if the decision skips the step.
  *
  * Versions. The version of a tensor counts the writes that its value has seen. A tensor with n writes
- * per step has the versions s*n to s*n + n during step s. An operand names a count within the step: the
+ * per cycle has the versions c*n to c*n + n during cycle c. An operand names a count within the cycle: the
  * count that it must see to read, and the count that it makes when it writes. For example, where a
- * replica has m micro-batches:
+ * replica has m micro-batches and a cycle has one step:
  *
- *     FWD reads W at 0; UPD turns W from 0 into 1, which is 0 of the next step
+ *     FWD reads W at 0; UPD turns W from 0 into 1, which is 0 of the next cycle
  *     BWD of the replica's first micro-batch writes dW at 1 without reading it
  *     BWD of the replica's micro-batch j >= 1 turns dW from j into j + 1
  *     RED of replica r turns the dW of replica 0 from m + r - 1 into m + r
  *
  * Every byte has its own version: a tensor that is written in pieces is at version 1 where its piece has been
- * written. A tensor that is not persistent has no value before the first write of a step. The loader writes X
- * of layer 0 and TARGET once per step, to their host copy, before the step starts. A REC repeats its FWD: it
- * reads and writes the same versions.
+ * written. A tensor that is not persistent has no value before its first write in a cycle. The loader writes
+ * X and TARGET once per cycle, to their host copy, before the cycle starts. A REC repeats its FWD: it reads
+ * and writes the same versions.
  */
 #ifndef SCHEDULER_GRAPH_H
 #define SCHEDULER_GRAPH_H
@@ -52,16 +85,20 @@
 struct graph_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
+    uint32_t step;                  /* training step within the cycle; PLAN_NONE if persistent */
+    uint32_t group;                 /* GROUP and DECISION: the decision group; otherwise PLAN_NONE */
+    enum dtype dtype;               /* as in struct plan_tensor */
     uint64_t bytes;
     /* Number of equal pieces that tasks read or write one at a time. It is 1 if every task uses the whole
      * tensor. */
     uint32_t pieces;
-    uint32_t writes_per_step;
+    uint32_t writes_per_cycle;
     /* Whether the tensor keeps its value from one training step to the next, like weights and optimizer
      * state. Activations do not. */
     bool persistent;
-    /* Whether code outside the plan uses the tensor on the host: the loader writes X of layer 0 and TARGET,
-     * and the trainer reads RESULT and DECISION. An external tensor has PLAN_RING host slots. */
+    /* Whether code outside the plan uses the tensor on the host. The loader writes X and TARGET. The trainer
+     * reads RESULT, DECISION, and an output Y that no layer reads. An external tensor has PLAN_RING host
+     * slots. */
     bool external;
 };
 
@@ -73,68 +110,102 @@ struct graph_operand {
     /* Whether an instruction may leave this write out. A FWD writes either TENSOR_S and TENSOR_ROOM, or
      * TENSOR_WORK. A REC may leave out any of its writes. */
     bool optional;
-    /* READ and RW only: the version that the tensor must have, as a number of writes within the training
-     * step. */
+    /* READ and RW only: the version that the tensor must have, as a number of writes within the cycle. */
     uint32_t read_version;
-    /* WRITE and RW only: the version that the tensor gets, as a number of writes within the training step. */
+    /* WRITE and RW only: the version that the tensor gets, as a number of writes within the cycle. */
     uint32_t write_version;
     /* The bytes of the tensor that the task uses: one piece, or the whole tensor. */
     uint64_t begin, end;
 };
 
-/* Where a task may run. FWD and BWD need a device (PLACE_DEVICE), and DECIDE needs the host (PLACE_HOST).
- * RED, NORM and UPD can run on a device or on the host (PLACE_ANY). */
-enum task_place { PLACE_DEVICE, PLACE_HOST, PLACE_ANY };
+/* Where a task may run. FWD and BWD need a device (PLACE_DEVICE). RED, NORM, DECIDE and UPD can run on a
+ * device or on the host (PLACE_ANY). */
+enum task_place { PLACE_DEVICE, PLACE_ANY };
 
-/* One task of a training step. The graph has no REC tasks, because a REC is only a FWD that a plan runs a
- * second time. */
+/* One task of a cycle. The graph has no REC tasks, because a REC is only a FWD that a plan runs a second
+ * time. */
 struct graph_task {
-    enum instr_kind kind; /* FWD, BWD, RED, NORM, DECIDE or UPD */
-    uint32_t layer, micro, replica;
+    enum instr_kind kind;           /* FWD, BWD, RED, NORM, DECIDE or UPD */
+    uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
+    uint32_t step;                  /* training step within the cycle */
+    uint32_t group;                 /* decision group of the layer, or of the DECIDE */
     enum task_place place;
     uint32_t operand, n_operands; /* first operand and count, in graph.operands */
 };
 
-/* What planning needs to know about one layer: the sizes of its tensors, and the work of one micro-batch. */
+/* What planning needs to know about one layer: the sizes of its tensors, the work of one micro-batch, and how
+ * the layer is connected with others. Layers are named by their index in graph.layers. */
 struct graph_layer {
     /* Name of the layer's type, such as "dense", for messages. */
     const char *type;
     uint32_t rows; /* rows of a micro-batch */
+    /* The sizes and types of the layer's blocks. In graphs that are made from a profile table, every type is
+     * DTYPE_U8, because the table has only sizes in bytes. */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
-    /* Whether the layer uses the weights W of the earlier layer `owner`. A tied layer has its own gradient
-     * dW, but no W, no K and no update. The owner's NORM and UPD add up the gradients of all layers that use
-     * W. */
-    bool tied;
-    /* Tied layers only: the layer that owns the weights W. */
-    uint32_t owner;
+    /* The parts of the optimizer state K, which together fill K. They come from the optimizer. In graphs that
+     * are made from a profile table, they come from the sizes: if K is a multiple of W, it consists of parts
+     * that are as long as W; otherwise it is one part. */
+    const struct state_part *parts;
+    uint32_t n_parts;
+    struct layer_cost cost; /* per micro-batch */
+
+    /* The layer that writes this layer's input, or PLAN_NONE if the loader writes it. If `input` is a twin,
+     * this layer reads the output of the twin's original, but returns its gradient to the twin. */
+    uint32_t input;
+    /* The layer whose FWD task computes this layer's output and S: the layer itself, or the original of a
+     * twin. */
+    uint32_t original;
+    /* The layer whose dX is the gradient of this layer's output. PLAN_NONE if no gradient comes back. */
+    uint32_t reader;
+    /* Whether the layer has a backward pass: it needs a gradient, for its weights or for earlier layers, and
+     * a gradient comes back to it. An evaluation graph has the same value here as the training graph, but it
+     * has no BWD tasks. */
+    bool backward;
+    /* Whether BWD computes dX, the gradient that goes to `input`. */
+    bool returns;
+    bool is_loss;
     /* Whether this is a loss layer that computes RESULT in its backward task. In training, its forward task
      * then only reads X. */
     bool loss_in_bwd;
-    struct layer_cost cost; /* per micro-batch */
+    /* Whether UPD folds the statistics of the forward passes (STAT) into the buffers B. */
+    bool folds;
+
+    /* Whether the layer uses the weights W of the earlier layer `owner`. A tied layer has its own gradient
+     * dW, but no W, no K and no update. The owner's NORM and UPD combine the gradients of all layers that use
+     * W. */
+    bool tied;
+    /* The layer that owns the weights W: the layer itself unless it is tied. */
+    uint32_t owner;
+    /* Owners only: number of layers that use W and have BWD tasks. UPD reads as many gradients. */
+    uint32_t n_uses;
+    uint32_t group; /* decision group */
 };
 
-/* The graph of one training step, or of one evaluation. It does not change once it is built. The caller frees
- * the graph with graph_destroy. */
+/* A decision group: the layers whose updates one DECIDE task covers. */
+struct graph_group {
+    /* Whether the gradients influence the update: they may be clipped, or a step with infinite or NaN
+     * gradients may be skipped. If so, every UPD of the group must wait for all gradients of the group. */
+    bool decision;
+    /* Whether the group has a GROUP tensor. In training, it then also has a DECIDE task, which writes this
+     * tensor. */
+    bool has_state;
+};
+
+/* The graph of one training cycle, or of one evaluation. graph_build makes it, and it does not change
+ * afterwards. The builder and the verifier of plans read it. The caller frees it with graph_destroy. */
 struct graph {
-    uint32_t n_layers, n_replicas;
+    uint32_t n_layers, n_replicas, n_groups;
     /* Number of rows in a micro-batch. If layers have micro-batches of different sizes, this is the
      * smallest. */
     uint32_t rows;
     /* Number of micro-batches with `rows` rows in a training step, counting all replicas. */
     uint32_t n_micro;
-    /* The first layer that has weights W. The backward pass ends there, because no earlier layer needs
-     * gradients. Equal to `n_layers` if no layer has weights. */
-    uint32_t first_trained;
+    uint32_t steps; /* training steps of a cycle */
     /* Whether the graph is for training. An evaluation graph has only the tasks of the forward pass. */
     bool training;
-    /* Whether the gradients influence the update: they may be clipped, or a step with infinite or NaN
-     * gradients may be skipped. If so, every UPD must wait for all gradients. */
-    bool decision;
-    /* Whether the graph has a GROUP tensor. In training, it then also has a DECIDE task, which writes this
-     * tensor. */
-    bool has_group;
     struct graph_layer *layers;
+    struct graph_group *groups;
     struct graph_tensor *tensors;
     struct graph_task *tasks;
     struct graph_operand *operands;
@@ -143,19 +214,40 @@ struct graph {
     struct arena *arena;       /* owns all arrays, and this struct */
 };
 
-/* The input of graph_build: a model, its optimizer, and how a training step is divided into micro-batches. */
+/* How one layer of a model is connected with earlier layers. A method that does not train a plain chain
+ * passes one link for each layer to graph_build, which does not keep the links. Numbers are indices of the
+ * model's layers, and PLAN_NONE stands for "none". */
+struct graph_link {
+    uint32_t input; /* the layer whose output is read; PLAN_NONE: the loader's input X */
+    bool stop;      /* no gradient goes back to `input` */
+    /* The earlier layer that this layer is a twin of. The model must then have the same layer at both
+     * places. */
+    uint32_t twin_of;
+    uint32_t owner; /* the earlier layer whose weights W this layer uses */
+    uint32_t group; /* decision group */
+};
+
+/* Returns the link that connects layer number `l` of a model in a plain chain. */
+struct graph_link graph_chain_link(const struct model *m, uint32_t l);
+
+/* The input of graph_build: a model, its optimizers, and how a training step is divided into
+ * micro-batches. */
 struct graph_config {
     const struct model *model;
-    /* The optimizer, which determines the sizes of K and GROUP. If optimizer.clip is greater than 0, every
-     * update waits for the norm of all gradients. */
+    /* One link for each layer of the model. NULL means that the layers form a chain. */
+    const struct graph_link *links;
+    /* The optimizers, one for each decision group. They determine the sizes of K and GROUP. If the clip of an
+     * optimizer is greater than 0, every update of the group waits for the norm of the group's gradients. */
     const struct optimizer *optimizer;
-    uint32_t rows;    /* rows of a micro-batch */
-    uint32_t n_micro; /* micro-batches of a step */
+    uint32_t n_groups; /* number of decision groups; 0 means one */
+    uint32_t rows;     /* rows of a micro-batch */
+    uint32_t n_micro;  /* micro-batches of a step */
     /* Number of replicas. It must divide `n_micro`. 0 means one replica. */
     uint32_t n_replicas;
+    uint32_t steps; /* training steps of a cycle; 0 means one */
     bool training;
     /* Whether to skip the update of a step whose gradients are infinite or NaN. If true, every update waits
-     * for all gradients. */
+     * for all gradients of its group. */
     bool skip_nonfinite;
 };
 
@@ -179,12 +271,13 @@ int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bo
 int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
                       struct graph **ret, struct err *err);
 
-/* Maximum number of FWD and BWD tasks in a training step. A graph of this size takes a few seconds and about
- * 2 GB of memory to plan, on a few devices. */
+/* Maximum number of FWD and BWD tasks in a cycle. A graph of this size takes a few seconds and about 2 GB of
+ * memory to plan, on a few devices. */
 #define GRAPH_MAX_TASKS (1u << 18)
 
 /* Builds the graph of a model. Training and evaluation graphs have the same tensors with the same ids.
- * Returns -EINVAL if the model has no layers, is not a valid chain, or needs more than GRAPH_MAX_TASKS tasks.
+ * Returns -EINVAL if the model has no layers, if its layers cannot be connected as the links say, or if it
+ * needs more than GRAPH_MAX_TASKS tasks.
  * Returns -EOVERFLOW if all tensors together exceed 2^53 bytes. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
 
@@ -195,32 +288,63 @@ int graph_describe(const struct graph_config *config, struct graph **ret, struct
 /* Frees a graph and everything in it. Does nothing if `g` is NULL. */
 void graph_destroy(struct graph *g);
 
-/* Returns whether the graph has an UPD task for `layer`. In a graph with a decision, such a layer also has a
- * NORM task. */
+/* Returns whether the layer owns weights W that training changes. Such a layer has K and, if its group has a
+ * decision, a NORM task. */
+static inline bool graph_trains(const struct graph *g, uint32_t layer)
+{
+    const struct graph_layer *l = &g->layers[layer];
+    return l->size.w > 0 && !l->tied && l->n_uses > 0;
+}
+
+/* Returns whether the graph has an UPD task for `layer`: to update weights, or to fold statistics into
+ * buffers. */
 static inline bool graph_updates(const struct graph *g, uint32_t layer)
 {
-    return g->layers[layer].size.w > 0 && !g->layers[layer].tied;
+    return graph_trains(g, layer) || g->layers[layer].folds;
 }
+
+/* Returns whether the updates of a layer wait for a decision that depends on gradients. */
+static inline bool graph_decides(const struct graph *g, uint32_t layer)
+{
+    return g->groups[g->layers[layer].group].decision;
+}
+
+/* Returns whether the layer has FWD tasks. A twin has none. */
+static inline bool graph_has_fwd(const struct graph *g, uint32_t layer)
+{
+    return g->layers[layer].original == layer;
+}
+
+/* Returns whether any of the layers from layer + 1 to end - 1 reads the output of `layer`. */
+bool graph_read_before(const struct graph *g, uint32_t layer, uint32_t end);
+
+/* Returns whether a backward pass reads the S that the FWD of `layer` saves: the backward pass of the layer
+ * itself, or of one of its twins. */
+bool graph_saves(const struct graph *g, uint32_t layer);
 
 /* Returns how many micro-batches pass through `layer` in one training step, counting all replicas. */
 static inline uint32_t graph_micros(const struct graph *g, uint32_t layer)
 {
     return (uint32_t)((uint64_t)g->rows * g->n_micro / g->layers[layer].rows);
 }
+
 /* Returns the number of the replica that computes micro-batch `micro` of `layer`. */
 static inline uint32_t graph_replica(const struct graph *g, uint32_t layer, uint32_t micro)
 {
     return micro / (graph_micros(g, layer) / g->n_replicas);
 }
 
-/* Returns the id of a tensor, or PLAN_NONE if there is no such tensor. `which` is the replica for a dW, the
- * micro-batch for kinds that have one, such as X, and PLAN_NONE otherwise. For a tied layer, W is the owner's
- * W. */
-tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t layer, uint32_t which);
+/* Returns the id of a tensor of training step `step`, or PLAN_NONE if there is no such tensor. `of` is the
+ * layer, or the decision group for GROUP and DECISION. `which` is the replica for a dW, the micro-batch for
+ * kinds that have one, such as Y, and PLAN_NONE otherwise. For a tied layer, W is the owner's W. All steps
+ * share the persistent tensors. X is the same tensor for every layer that reads the loader's input. */
+tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t of, uint32_t which,
+                            uint32_t step);
 
-/* Returns the index of a task in graph.tasks, or PLAN_NONE if there is no such task. `which` is the
- * micro-batch for FWD and BWD, the replica for RED, and PLAN_NONE otherwise. For REC, returns the FWD that
- * the REC repeats. */
-uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t which);
+/* Returns the index of a task in graph.tasks, or PLAN_NONE if there is no such task. `of` is the layer, or
+ * the decision group for DECIDE. `which` is the micro-batch for FWD and BWD, the replica for RED, and
+ * PLAN_NONE otherwise. For REC, returns the FWD that the REC repeats. */
+uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t of, uint32_t which,
+                         uint32_t step);
 
 #endif

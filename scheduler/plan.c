@@ -14,13 +14,10 @@
 #include "base/vec.h"
 
 const char *const tensor_kind_names[TENSOR_KIND_COUNT] = {
-    [TENSOR_W] = "W",         [TENSOR_DW] = "dW",
-    [TENSOR_K] = "K",         [TENSOR_B] = "B",
-    [TENSOR_X] = "X",         [TENSOR_DX] = "dX",
-    [TENSOR_S] = "S",         [TENSOR_WORK] = "work",
-    [TENSOR_ROOM] = "room",   [TENSOR_SCRATCH] = "scratch",
-    [TENSOR_TARGET] = "T",    [TENSOR_RESULT] = "R",
-    [TENSOR_SUMSQ] = "N",     [TENSOR_DECISION] = "decision",
+    [TENSOR_W] = "W",         [TENSOR_DW] = "dW",     [TENSOR_K] = "K",       [TENSOR_B] = "B",
+    [TENSOR_X] = "X",         [TENSOR_Y] = "Y",       [TENSOR_DX] = "dX",     [TENSOR_S] = "S",
+    [TENSOR_WORK] = "work",   [TENSOR_ROOM] = "room", [TENSOR_STAT] = "stat", [TENSOR_SCRATCH] = "scratch",
+    [TENSOR_TARGET] = "T",    [TENSOR_RESULT] = "R",  [TENSOR_SUMSQ] = "N",   [TENSOR_DECISION] = "decision",
     [TENSOR_GROUP] = "group",
 };
 
@@ -50,15 +47,14 @@ void plan_destroy(struct plan *p)
 enum byte_class tensor_byte_class(const struct plan_tensor *t)
 {
     switch (t->kind) {
+    case TENSOR_X: /* the loader fills X in every step; the outputs Y are made by the step itself */
     case TENSOR_TARGET:
     case TENSOR_RESULT:
     case TENSOR_DECISION:
     case TENSOR_GROUP:
         return BYTES_DATA;
-    /* The loader fills the input of layer 0 in every step, so this input counts as data. The inputs of later
-     * layers count as stash, because the step itself makes them. */
-    case TENSOR_X:
-        return t->layer == 0 ? BYTES_DATA : BYTES_STASH;
+    case TENSOR_Y:
+    case TENSOR_STAT:
     case TENSOR_DX:
     case TENSOR_S:
     case TENSOR_WORK:
@@ -108,6 +104,25 @@ void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_byt
         count_instr(p, prog, &prog->instrs[i], ret);
 }
 
+void plan_step_bytes(const struct plan *p, struct plan_bytes *ret)
+{
+    struct plan_bytes b;
+
+    plan_count_bytes(p, PROGRAM_CYCLE, &b);
+    *ret = (struct plan_bytes){
+        .in = b.in / p->steps,
+        .out = b.out / p->steps,
+        .peer = b.peer / p->steps,
+        .state_in = b.state_in / p->steps,
+        .state_out = b.state_out / p->steps,
+        .stash_in = b.stash_in / p->steps,
+        .stash_out = b.stash_out / p->steps,
+        .data_in = b.data_in / p->steps,
+        .data_out = b.data_out / p->steps,
+        .group_in = b.group_in / p->steps,
+    };
+}
+
 /* Counts each move for the device whose stream runs the move. A SEND runs on a stream of the sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret)
@@ -123,7 +138,8 @@ void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t
 static bool tensors_equal(const struct plan_tensor *a, const struct plan_tensor *b)
 {
     return a->kind == b->kind && a->layer == b->layer && a->micro == b->micro && a->replica == b->replica &&
-           a->bytes == b->bytes && a->host_offset == b->host_offset && a->host_slots == b->host_slots;
+           a->step == b->step && a->group == b->group && a->dtype == b->dtype && a->bytes == b->bytes &&
+           a->host_offset == b->host_offset && a->host_slots == b->host_slots;
 }
 
 static bool copies_equal(const struct plan_copy *a, const struct plan_copy *b)
@@ -144,8 +160,8 @@ static bool instrs_equal(const struct plan_program *pa, const struct plan_instr 
                          const struct plan_program *pb, const struct plan_instr *b)
 {
     if (a->kind != b->kind || a->stream != b->stream || a->layer != b->layer || a->micro != b->micro ||
-        a->replica != b->replica || a->step != b->step || a->n_operands != b->n_operands ||
-        a->n_waits != b->n_waits)
+        a->replica != b->replica || a->step != b->step || a->group != b->group ||
+        a->n_operands != b->n_operands || a->n_waits != b->n_waits)
         return false;
     for (uint32_t i = 0; i < a->n_operands; i++)
         if (!operands_equal(&pa->operands[a->operand + i], &pb->operands[b->operand + i]))
@@ -171,8 +187,8 @@ static bool programs_equal(const struct plan_program *a, const struct plan_progr
 static bool headers_equal(const struct plan *a, const struct plan *b)
 {
     if (strcmp(a->policy, b->policy) != 0 || a->n_devices != b->n_devices || a->n_layers != b->n_layers ||
-        a->n_micro != b->n_micro || a->n_replicas != b->n_replicas || a->rows != b->rows ||
-        a->steps != b->steps || a->host_lease_bytes != b->host_lease_bytes ||
+        a->n_micro != b->n_micro || a->n_replicas != b->n_replicas || a->n_groups != b->n_groups ||
+        a->rows != b->rows || a->steps != b->steps || a->host_lease_bytes != b->host_lease_bytes ||
         a->host_bytes != b->host_bytes || a->n_tensors != b->n_tensors || a->n_boundary != b->n_boundary)
         return false;
     for (uint32_t d = 0; d < a->n_devices; d++)

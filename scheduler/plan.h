@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "kernels/device.h"
+#include "kernels/dtype.h"
 
 /* Index of a tensor in plan.tensors. The task graph uses the same index for the same tensor. */
 typedef uint32_t tensor_id;
@@ -40,11 +41,19 @@ typedef uint32_t tensor_id;
 #define PLAN_HOST UINT32_MAX
 /* Value of plan_tensor.host_offset for a tensor that is never stored in host memory. */
 #define PLAN_NO_HOST UINT64_MAX
-/* Number of host slots of a tensor that the loader fills or the trainer reads. With 2 slots, they can work on
- * one training step while the devices work on another. */
+/* Number of host slots of a tensor that the loader fills or the trainer reads: one for each run of the cycle
+ * that can be in progress. With 2 slots, loader and trainer can work on one run while the devices work on
+ * another. */
 #define PLAN_RING 2
 /* Every copy of a tensor starts at a multiple of this number of bytes, on devices and in host memory. */
 #define PLAN_ALIGN DEVICE_ALIGN
+/* A share of a layer's state begins at an element of W whose number is a multiple of this number, which
+ * depends on the type of W. So the share also begins at a multiple of PLAN_ALIGN bytes. For example, shares
+ * are cut at multiples of 64 elements in F32, and at multiples of 128 elements in BF16. */
+static inline uint64_t plan_share_unit(enum dtype w_dtype)
+{
+    return PLAN_ALIGN / dtype_size(w_dtype);
+}
 /* Largest distance of a wait, in runs of the program. The executor never has more runs than this in progress
  * at once. */
 #define PLAN_MAX_DISTANCE 16
@@ -56,11 +65,16 @@ enum tensor_kind {
     /* dW, the sum of a layer's weight gradients. There is one per layer and replica. */
     TENSOR_DW,
     TENSOR_K, /* optimizer state: one per layer */
-    /* Buffers, which training steps only read. There is one tensor of buffers per layer. */
+    /* Buffers, such as running means, which training changes without gradients. There is one tensor of
+     * buffers per layer. */
     TENSOR_B,
-    /* X, the input of a layer. There is one per layer and micro-batch. The loader fills the X of layer 0. */
+    /* X, the input of the model, which the loader fills. There is one per micro-batch. It is named after the
+     * first layer that reads it. */
     TENSOR_X,
-    /* dX, the gradient of a layer's input X. There is one per layer and micro-batch. */
+    /* Y, the output of a layer. There is one per layer and micro-batch. Any number of layers read it. */
+    TENSOR_Y,
+    /* dX, the gradient of a layer's input. There is one per layer and micro-batch. It belongs to the layer
+     * that reads the input: if two layers read one output, each may return its own gradient. */
     TENSOR_DX,
     /* S, the values that a forward task saves for its backward task. There is one per layer and
      * micro-batch. */
@@ -71,8 +85,11 @@ enum tensor_kind {
     TENSOR_ROOM,
     /* Working memory of a backward task. There is one per layer and micro-batch. */
     TENSOR_SCRATCH,
-    /* Targets, with which the loss compares the model's output. There is one tensor per micro-batch, filled
-     * by the loader. */
+    /* Statistics: the contribution of one micro-batch to the buffers B, with the size of B. The forward task
+     * writes it, and the layer's UPD folds it into B. */
+    TENSOR_STAT,
+    /* Targets, with which a loss compares its input. There is one tensor per loss and micro-batch, filled by
+     * the loader. */
     TENSOR_TARGET,
     /* A struct step_result, which has the loss of a micro-batch. There is one per micro-batch, and the
      * trainer reads it. */
@@ -89,16 +106,23 @@ enum tensor_kind {
 };
 
 /* One tensor, and where it is stored in host memory. If the loader or the trainer uses the tensor, it has
- * PLAN_RING host slots, so that the loader can fill one slot while a training step reads the other. */
+ * PLAN_RING host slots, so that the loader can fill one slot while a run of the cycle reads the other. */
 struct plan_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
+    /* Number of the training step within the cycle. PLAN_NONE for a tensor that keeps its value from step to
+     * step. */
+    uint32_t step;
+    uint32_t group; /* GROUP and DECISION: the decision group; otherwise PLAN_NONE */
+    /* The type of the elements. DTYPE_U8 if the tensor is a struct, or if a layer or a table of parts divides
+     * the tensor into arrays, as for S and K. */
+    enum dtype dtype;
     uint64_t bytes;
     /* Where slot 0 of the tensor begins in the host pool, or PLAN_NO_HOST if the tensor is never on the
      * host. */
     uint64_t host_offset;
-    /* Number of copies in host memory. Training step `s` uses slot s % host_slots. A slot has `bytes` bytes,
-     * rounded up to a multiple of PLAN_ALIGN. */
+    /* Number of copies in host memory. Run number r of the cycle uses slot r % host_slots. A slot has `bytes`
+     * bytes, rounded up to a multiple of PLAN_ALIGN. */
     uint32_t host_slots;
 };
 
@@ -115,11 +139,12 @@ enum instr_kind {
     INSTR_RED,
     /* Computes the squared norm of a layer's gradient (SUMSQ), once dW is complete. */
     INSTR_NORM,
-    /* Computes the new group state (GROUP) on the host. Also computes DECISION, if the graph has this
+    /* Computes the new state (GROUP) of a decision group. Also computes DECISION, if the group has this
      * tensor. */
     INSTR_DECIDE,
     /* Updates the weights W and the optimizer state K from the gradient dW. If there is a GROUP tensor,
-     * applies its scale and bias corrections. */
+     * applies its scale and bias corrections. If the layer has statistics (STAT), also folds those of all
+     * micro-batches into the buffers B. */
     INSTR_UPD,
     INSTR_FETCH, /* copies from host to device */
     INSTR_SPILL, /* copies from device to host */
@@ -134,13 +159,13 @@ enum instr_kind {
 enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_RW = 3, ACCESS_DROP = 4 };
 
 /* The roles that an operand can have in its task: the enum constant, the name in plan files, and the words
- * for messages. For example, tensor X3.1 is the output (Y) of the FWD of layer 2 and the input (X) of the
+ * for messages. For example, tensor Y2.1 is the output (Y) of the FWD of layer 2 and the input (X) of the
  * FWD of layer 3. Whoever builds the graph sets the roles, and the plan copies them, so the executor finds
  * the memory of a kernel's argument without knowing how layers are connected.
  *
- * A task has at most one operand of each role, with three exceptions. DECIDE has one SUMSQ for each layer.
+ * A task has at most one operand of each role, with these exceptions. DECIDE has one SUMSQ for each layer.
  * NORM and UPD have one DW for each layer that uses the weights. A share of an UPD has one K for each part
- * of the optimizer state. */
+ * of the optimizer state. UPD has one STAT for each micro-batch. */
 #define PLAN_ROLES(ROLE)                                                                                     \
     ROLE(NONE, "-", "no role") /* operands of moves and drops */                                             \
     ROLE(W, "w", "weights")                                                                                  \
@@ -148,6 +173,7 @@ enum access { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_RW = 3, ACCESS_DROP = 4 
     ROLE(DW_OTHER, "dw_other", "other replica's gradient sum") /* RED adds it to DW */                       \
     ROLE(K, "k", "optimizer state")                                                                          \
     ROLE(B, "b", "buffers")                                                                                  \
+    ROLE(STAT, "stat", "statistics")                                                                         \
     ROLE(X, "x", "input")                                                                                    \
     ROLE(Y, "y", "output")                                                                                   \
     ROLE(DX, "dx", "gradient of the input")                                                                  \
@@ -204,17 +230,21 @@ struct plan_wait {
  *     DROP   device DROP                              on any lane of the device
  *
  * Shares. RED and UPD work element by element, so a plan may split one of these tasks into several
- * instructions, for example one per device. Each such share covers one byte range [b, e) of W and dW, and
- * together the shares cover every byte exactly once. K consists of parts that are as long as W and lie one
- * behind the other (AdamW has two), so a share has one K operand for each part p: the bytes from p*W + b to
- * p*W + e, where W is the size of the weights. */
+ * instructions, for example one per device. Each such share covers one range [b, e) of the elements of W and
+ * dW, and together the shares cover every element exactly once. K consists of parts that lie one behind the
+ * other (AdamW has two), so a share has one K operand for each part: the elements [b, e) of that part. If a
+ * part has another number of elements than W, the share has the proportional range of the part. The graph
+ * lists the parts of each layer (struct graph_layer). */
 struct plan_instr {
     enum instr_kind kind;
     uint32_t stream; /* plan_stream(device, lane), or plan_host_stream */
     /* The numbers of the task. PLAN_NONE where this kind of instruction has no such number. */
     uint32_t layer, micro, replica;
-    /* Number of the training step within one run of the cycle, from 0 to plan.steps - 1. */
+    /* Number of the training step within one run of the cycle, from 0 to plan.steps - 1. It is 0 in moves
+     * and drops. */
     uint32_t step;
+    /* Tasks only: decision group of the layer or of the DECIDE. 0 in moves and drops. */
+    uint32_t group;
     uint32_t operand, n_operands; /* first operand and count, in plan_program.operands */
     uint32_t wait, n_waits;       /* first wait and count, in plan_program.waits */
 };
@@ -269,9 +299,9 @@ struct plan {
     /* Number of replicas. Each replica computes n_micro / n_replicas consecutive micro-batches of a training
      * step. */
     uint32_t n_replicas;
-    uint32_t rows; /* rows of a micro-batch */
-    /* Number of training steps in one run of the cycle, from 1 to PLAN_RING. */
-    uint32_t steps;
+    uint32_t n_groups; /* decision groups */
+    uint32_t rows;     /* rows of a micro-batch */
+    uint32_t steps;    /* training steps in one run of the cycle */
     /* Number of bytes of host memory that the job may use. */
     uint64_t host_lease_bytes;
     uint64_t host_bytes; /* size of the host pool */
@@ -336,8 +366,8 @@ enum byte_class {
     BYTES_CLASS_COUNT
 };
 
-/* Returns the class of a tensor for counting bytes. The X of layer 0 counts as data, because the loader fills
- * it in every step. */
+/* Returns the class of a tensor for counting bytes. X counts as data, because the loader fills it in
+ * every step. */
 enum byte_class tensor_byte_class(const struct plan_tensor *t);
 
 /* The bytes that one run of a program moves over links. `in` is the sum of `state_in`, `stash_in` and
@@ -346,8 +376,8 @@ struct plan_bytes {
     /* Bytes moved from host to devices, from devices to host, and between devices. */
     uint64_t in, out, peer;
     uint64_t state_in, state_out; /* W, dW, K, B, SUMSQ */
-    /* Bytes of activations: inputs of the layers after the first (X), gradients of inputs (dX), and values
-     * saved for the backward pass (S). */
+    /* Bytes of activations: outputs of layers (Y), gradients of inputs (dX), and values saved for the
+     * backward pass (S). Statistics (STAT) are counted here too. */
     uint64_t stash_in, stash_out;
     uint64_t data_in, data_out; /* inputs, targets, results, decision, group state */
     /* The part of data_in that belongs to the group state. Every device that updates weights fetches the
@@ -357,6 +387,10 @@ struct plan_bytes {
 
 /* Counts the bytes that all devices together move in one run of program `k`. */
 void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_bytes *ret);
+
+/* Counts the bytes that all devices together move in one training step. If the cycle has several steps, this
+ * is the average over its steps, rounded down. */
+void plan_step_bytes(const struct plan *p, struct plan_bytes *ret);
 
 /* Counts the bytes that one device moves in one run of program `k`. A transfer between devices counts for the
  * sender. */

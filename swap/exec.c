@@ -42,7 +42,7 @@ struct exec {
     /* The events that mark the end of a run of the cycle, for the last PLAN_RING runs. Each run has one event
      * per stream. */
     struct event **ends[PLAN_RING];
-    struct step_args *ring; /* [PLAN_RING][plan->steps], for cycle runs */
+    struct step_args *ring; /* [PLAN_RING][plan->steps][plan->n_groups], for cycle runs */
     struct step_args once;  /* for exec_run; streams read it */
 
     enum exec_state state;
@@ -71,32 +71,41 @@ static int launch_on_stream(void *ctx, const struct op_call *call)
     return devset_launch(on->devices, on->stream, call);
 }
 
-/* Returns the address that an operand has in training step `step`. It differs from step to step only if the
- * tensor has several host slots. */
-static void *address(const struct exec *e, const struct bound_operand *o, uint64_t step)
+/* What all instructions of one run of a program have in common. It is made for each run and lives until the
+ * run is enqueued. */
+struct run_ref {
+    uint64_t number; /* runs of the program since the last entry, without this run */
+    uint64_t slot;   /* selects the host slots of ring tensors, see exec_slot */
+    const struct step_args *args;
+};
+
+/* Returns the address that an operand has in a run. The address depends on the run only if the tensor has
+ * several host slots. */
+static void *address(const struct exec *e, const struct bound_operand *o, uint64_t slot)
 {
-    return o->ring ? (char *)store_ptr(e->config.store, o->tensor, step) + o->begin : o->at;
+    return o->ring ? (char *)store_ptr(e->config.store, o->tensor, slot) + o->begin : o->at;
 }
 
-/* The addresses of a task's operands in one training step. issue_work fills it in for one instruction. */
+/* The addresses of a task's operands in one run. issue_work fills it in for one instruction. */
 struct task_addresses {
     /* Per role: address of the first operand with that role, or NULL. */
     void *at[ROLE_COUNT];
     /* Addresses of all operands of the roles that an UPD may have several of, in the order of operands. */
     void *dw[OPTIMIZER_USES], *k[OPTIMIZER_PARTS];
+    uint32_t n_dw;
 };
 
 static void gather_addresses(const struct exec *e, const struct bound_program *p,
-                             const struct bound_instr *in, uint64_t step, struct task_addresses *ret)
+                             const struct bound_instr *in, uint64_t slot, struct task_addresses *ret)
 {
     *ret = (struct task_addresses){0};
     for (uint32_t i = 0; i < in->n_operands; i++) {
         const struct bound_operand *o = &p->operands[in->operand + i];
-        void *at = address(e, o, step);
+        void *at = address(e, o, slot);
         if (o->nth == 0)
             ret->at[o->role] = at;
         if (o->role == ROLE_DW)
-            ret->dw[o->nth] = at;
+            ret->dw[ret->n_dw++] = at;
         else if (o->role == ROLE_K)
             ret->k[o->nth] = at;
     }
@@ -111,6 +120,8 @@ static struct layer_io layer_io(const struct exec *e, const struct bound_instr *
         .first_row = in->first_row,
         .accumulate = in->accumulate,
         .w = a->at[ROLE_W],
+        .b = a->at[ROLE_B],
+        .stat = a->at[ROLE_STAT],
         .x = a->at[ROLE_X],
         .y = a->at[ROLE_Y],
         .s = a->at[ROLE_S],
@@ -129,9 +140,22 @@ static int launch_red(const struct bound_instr *in, const struct step_args *step
     const struct op_call call = {
         .op = OP_add,
         .step = step,
-        .add = {.y = a->at[ROLE_DW], .x = a->at[ROLE_DW_OTHER], .n = in->bytes / sizeof(float)},
+        .add = {.y = a->at[ROLE_DW],
+                .x = a->at[ROLE_DW_OTHER],
+                .n = dtype_elements(in->dtype, in->bytes),
+                .dtype = in->dtype},
     };
     return sink->launch(sink->ctx, &call);
+}
+
+/* Returns the gradients that a NORM or UPD combines: one from each layer that uses the weights. */
+static struct op_gradients gradients(const struct bound_instr *in, const struct task_addresses *a)
+{
+    struct op_gradients g = {.n = a->n_dw, .mean = in->layer->mean_uses};
+
+    for (uint32_t u = 0; u < a->n_dw; u++)
+        g.dw[u] = a->dw[u];
+    return g;
 }
 
 static int launch_norm(const struct bound_instr *in, const struct step_args *step,
@@ -140,10 +164,10 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     const struct op_call call = {
         .op = OP_sumsq,
         .step = step,
-        .sumsq = {.x = a->at[ROLE_DW],
-                  .x2 = a->dw[1],
+        .sumsq = {.g = gradients(in, a),
                   .sum = a->at[ROLE_SUMSQ],
-                  .n = in->bytes / sizeof(float)},
+                  .n = dtype_elements(in->dtype, in->bytes),
+                  .dtype = in->dtype},
     };
     return sink->launch(sink->ctx, &call);
 }
@@ -151,10 +175,11 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
 /* Enqueues the decision whether the update of the training step is applied. The decision depends on the sum
  * of the gradients' squared norms. Without norms, the update is always applied. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
-                         const struct step_args *step, const struct task_addresses *a,
+                         const struct run_ref *run, const struct task_addresses *a,
                          const struct op_sink *sink)
 {
-    const struct optimizer *optimizer = e->config.optimizer;
+    const struct optimizer *optimizer = &e->config.optimizer[in->group];
+    const struct step_args *step = &run->args[in->args];
     bool first = true;
     int r;
 
@@ -165,10 +190,10 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
         const struct op_call add = {
             .op = OP_norm_add,
             .step = step,
-            .norm_add = {.sum = address(e, o, step->step),
+            .norm_add = {.sum = address(e, o, run->slot),
                          .decision = a->at[ROLE_DECISION],
                          .first = first,
-                         .layer = e->config.plan->tensors[o->tensor].layer},
+                         .layer = e->config.model->layers[e->config.plan->tensors[o->tensor].layer].id},
         };
         r = sink->launch(sink->ctx, &add);
         if (r < 0)
@@ -187,16 +212,34 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
     return sink->launch(sink->ctx, &decide);
 }
 
+/* Folds the statistics of all micro-batches into the layer's buffers, in the order of the operands. */
+static int launch_folds(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
+                        const struct run_ref *run, void *b, const struct op_sink *sink)
+{
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < in->n_operands; i++) {
+        const struct bound_operand *o = &p->operands[in->operand + i];
+        if (o->role == ROLE_STAT)
+            r = layer_type(in->layer)->fold(in->layer, &run->args[in->args], b, address(e, o, run->slot),
+                                            sink);
+    }
+    return r;
+}
+
 static int launch_update(const struct exec *e, const struct bound_instr *in, const struct step_args *step,
                          const struct task_addresses *a, const struct op_sink *sink)
 {
-    const struct optimizer *o = e->config.optimizer;
+    const struct optimizer *o = &e->config.optimizer[in->group];
     struct optimizer_io io = {.w = a->at[ROLE_W],
-                              .dw = a->at[ROLE_DW],
-                              .dw2 = a->dw[1],
+                              .g = gradients(in, a),
                               .group = a->at[ROLE_GROUP],
-                              .w_bytes = in->bytes};
+                              .w_bytes = in->bytes,
+                              .dtype = in->dtype};
     int r = 0;
+
+    if (!io.w) /* the UPD only folds statistics into buffers */
+        return 0;
 
     if (in->split)
         for (uint32_t p = 0; p < OPTIMIZER_PARTS; p++)
@@ -215,16 +258,18 @@ static int launch_update(const struct exec *e, const struct bound_instr *in, con
 /* Enqueues the work of one instruction. The caller enqueues the waits before the work, and the event after
  * it. */
 static int issue_work(struct exec *e, const struct bound_program *p, const struct bound_instr *in,
-                      const struct step_args *step)
+                      const struct run_ref *run)
 {
+    const struct step_args *step = &run->args[in->args];
     struct stream_ref on = {e->config.devices, in->stream};
     const struct op_sink sink = {launch_on_stream, &on};
     const struct bound_operand *move = &p->operands[in->operand]; /* the source, then the destination */
-    struct task_addresses a;
+    struct task_addresses a = {.n_dw = 0};
     struct layer_io io;
+    int r;
 
     if (in->kind <= INSTR_UPD)
-        gather_addresses(e, p, in, step->step, &a);
+        gather_addresses(e, p, in, run->slot, &a);
     switch (in->kind) {
     case INSTR_FWD:
     case INSTR_REC:
@@ -238,19 +283,20 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     case INSTR_NORM:
         return launch_norm(in, step, &a, &sink);
     case INSTR_DECIDE:
-        return launch_decide(e, p, in, step, &a, &sink);
+        return launch_decide(e, p, in, run, &a, &sink);
     case INSTR_UPD:
-        return launch_update(e, in, step, &a, &sink);
+        r = launch_update(e, in, step, &a, &sink);
+        return r < 0 ? r : launch_folds(e, p, in, run, a.at[ROLE_B], &sink);
     case INSTR_FETCH:
     case INSTR_SPILL:
     case INSTR_SEND:
     case INSTR_COPY:
-        return devset_copy(e->config.devices, in->stream, address(e, move + 1, step->step),
-                           address(e, move, step->step), in->bytes);
+        return devset_copy(e->config.devices, in->stream, address(e, move + 1, run->slot),
+                           address(e, move, run->slot), in->bytes);
     /* A drop needs no work on a real device. A backend for tests overwrites the dropped bytes, so that later
      * reads of them are noticed. */
     case INSTR_DROP:
-        return devset_discard(e->config.devices, in->stream, address(e, move, step->step), in->bytes);
+        return devset_discard(e->config.devices, in->stream, address(e, move, run->slot), in->bytes);
     case INSTR_KIND_COUNT:
         break;
     }
@@ -268,40 +314,39 @@ static struct event *event_of(const struct exec *e, enum program_kind k, const s
 
 /* Enqueues one instruction: first its waits, then its work, then its event. `span` receives its start and end
  * time, and is NULL if the run is not measured. */
-static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, uint64_t run,
-                 const struct step_args *args, struct plan_span *span)
+static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, const struct run_ref *run,
+                 struct plan_span *span)
 {
     const struct bound_program *p = &e->programs[k];
     int r;
 
     for (uint32_t i = 0; i < in->n_waits; i++) {
         const struct bound_wait *w = &p->waits[in->wait + i];
-        if (w->distance > run)
+        if (w->distance > run->number)
             continue; /* runs before the first count as done */
         r = event_wait(e->config.devices, in->stream,
-                       event_of(e, k, &p->instrs[w->instr], run - w->distance));
+                       event_of(e, k, &p->instrs[w->instr], run->number - w->distance));
         if (r < 0)
             return r;
     }
     r = span ? devset_mark(e->config.devices, in->stream, &span->start_ns) : 0;
     if (r == 0)
-        r = issue_work(e, p, in, &args[in->step]);
+        r = issue_work(e, p, in, run);
     if (r == 0 && span)
         r = devset_mark(e->config.devices, in->stream, &span->end_ns);
     if (r < 0 || in->n_events == 0)
         return r;
-    return event_record(e->config.devices, in->stream, event_of(e, k, in, run));
+    return event_record(e->config.devices, in->stream, event_of(e, k, in, run->number));
 }
 
-/* Enqueues all instructions of a program. The streams read `args` later, so `args` must not change until the
- * run is complete. `spans` is NULL if the run is not measured. */
-static int enqueue(struct exec *e, enum program_kind k, uint64_t run, const struct step_args *args,
-                   struct plan_span *spans)
+/* Enqueues all instructions of a program. The streams read run->args later, so the caller must not change
+ * run->args until the run is complete. `spans` is NULL if the run is not measured. */
+static int enqueue(struct exec *e, enum program_kind k, const struct run_ref *run, struct plan_span *spans)
 {
     const struct bound_program *p = &e->programs[k];
 
     for (uint32_t i = 0; i < p->n_instrs; i++) {
-        const int r = issue(e, k, &p->instrs[i], run, args, spans ? &spans[i] : NULL);
+        const int r = issue(e, k, &p->instrs[i], run, spans ? &spans[i] : NULL);
         if (r < 0)
             return r;
     }
@@ -364,7 +409,8 @@ static int run_drained(struct exec *e, enum program_kind k, const struct step_ar
     if (r < 0)
         return r;
     e->once = args ? *args : (struct step_args){0};
-    r = enqueue(e, k, 0, &e->once, NULL);
+    const struct run_ref run = {0, exec_slot(e->config.plan, e->once.step), &e->once};
+    r = enqueue(e, k, &run, NULL);
     return r < 0 ? r : drain(e);
 }
 
@@ -398,12 +444,12 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
  * run may start at any step. */
 static bool args_follow(const struct exec *e, const struct step_args *args)
 {
-    const uint32_t steps = e->config.plan->steps;
+    const uint32_t steps = e->config.plan->steps, groups = e->config.plan->n_groups;
 
     if (e->runs > 0 && args[0].step != e->first_step + e->runs * steps)
         return false;
-    for (uint32_t i = 1; i < steps; i++)
-        if (args[i].step != args[0].step + i)
+    for (uint32_t i = 1; i < steps * groups; i++)
+        if (args[i].step != args[0].step + i / groups)
             return false;
     return true;
 }
@@ -411,32 +457,30 @@ static bool args_follow(const struct exec *e, const struct step_args *args)
 /* Enqueues the next run of the cycle. First waits until the host slots that this run uses are free. */
 static int enqueue_cycle(struct exec *e, const struct step_args *args)
 {
-    const uint64_t run = e->runs;
-    const uint32_t steps = e->config.plan->steps;
-    struct step_args *slot = &e->ring[run % PLAN_RING * steps];
+    const uint64_t number = e->runs;
+    const uint32_t n_args = e->config.plan->steps * e->config.plan->n_groups;
+    struct step_args *slot = &e->ring[number % PLAN_RING * n_args];
     struct plan_span *spans = window_spans(&e->window, args[0].step, e->programs[PROGRAM_CYCLE].n_instrs);
+    const struct run_ref run = {number, exec_slot(e->config.plan, args[0].step), slot};
     int r;
 
-    /* The last step of this run uses the same slot as the step PLAN_RING steps before it. Wait until the run
-     * of that earlier step is complete. */
-    const uint64_t end = (run + 1) * steps;
-    if (end > PLAN_RING) {
-        r = wait_run(e, (end - 1 - PLAN_RING) / steps);
+    if (number >= PLAN_RING) {
+        r = wait_run(e, number - PLAN_RING);
         if (r < 0)
             return r;
     }
-    for (uint32_t i = 0; i < steps; i++)
+    for (uint32_t i = 0; i < n_args; i++)
         slot[i] = args[i];
-    r = enqueue(e, PROGRAM_CYCLE, run, slot, spans);
+    r = enqueue(e, PROGRAM_CYCLE, &run, spans);
     if (r == 0)
-        r = record_end(e, run);
+        r = record_end(e, number);
     if (r < 0)
         return r;
-    if (run == 0)
+    if (number == 0)
         e->first_step = args[0].step;
     e->runs++;
     if (spans)
-        window_advance(&e->window, run);
+        window_advance(&e->window, number);
     return 0;
 }
 
@@ -492,11 +536,11 @@ static int check_config(const struct exec_config *c, struct err *err)
     if (p->n_layers != c->model->n_layers)
         return err_set(err, -EINVAL, "the plan is for %" PRIu32 " layers, but the model has %" PRIu32,
                        p->n_layers, c->model->n_layers);
-    if (p->steps < 1 || p->rows < 1)
+    if (p->steps < 1 || p->rows < 1 || p->n_groups < 1)
         return err_set(err, -EINVAL,
-                       "a plan needs at least one step and one row, but this plan has %" PRIu32
-                       " and %" PRIu32,
-                       p->steps, p->rows);
+                       "a plan needs at least one step, one row and one decision group, but this plan has "
+                       "%" PRIu32 ", %" PRIu32 " and %" PRIu32,
+                       p->steps, p->rows, p->n_groups);
     if (p->n_replicas < 1 || p->n_micro % p->n_replicas != 0)
         return err_set(err, -EINVAL,
                        "the plan has %" PRIu32 " micro-batches for %" PRIu32
@@ -554,7 +598,8 @@ int exec_create(const struct exec_config *config, struct exec **ret, struct err 
     e = arena_alloc(arena, sizeof *e);
     e->config = *config;
     e->arena = arena;
-    e->ring = arena_alloc_array(arena, (size_t)PLAN_RING * config->plan->steps, sizeof *e->ring);
+    e->ring = arena_alloc_array(arena, (size_t)PLAN_RING * config->plan->steps * config->plan->n_groups,
+                                sizeof *e->ring);
     for (uint32_t k = 0; k < PROGRAM_COUNT; k++) {
         r = bind_program(config, (enum program_kind)k, arena, &e->programs[k], err);
         if (r < 0)

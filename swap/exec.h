@@ -14,11 +14,15 @@
  * exec_run drains all streams before and after the program. exec_cycle only enqueues. A call out of this
  * order returns -EPROTO.
  *
- * Ring slots: the host copies of inputs, targets and results have PLAN_RING slots, which the steps use in
- * rotation. The loader may fill the slot of step s (X of layer 0, TARGET) once exec_wait(s - PLAN_RING) has
- * returned, and must have filled it before exec_cycle(s). The trainer may read RESULT and DECISION of step s
- * between exec_wait(s) and exec_cycle(s + PLAN_RING). To keep this safe, exec_cycle first waits, for each
- * step s of its run, until the run of step s - PLAN_RING is complete.
+ * Ring slots: the host copies of inputs, targets and results have PLAN_RING slots, which the runs of the
+ * cycle use in rotation. exec_slot computes the number that selects the slot of a run. A run covers
+ * plan->steps training steps, and each step has tensors of its own.
+ *
+ * The loader fills X and TARGET in the slot of run r. It may begin when exec_wait has returned for the last
+ * step of run r - PLAN_RING, and it must be done before exec_cycle is called for run r. The trainer may read
+ * RESULT, DECISION and the outputs of run r when exec_wait has returned for the last step of run r. It must
+ * be done before exec_cycle is called for run r + PLAN_RING. exec_cycle itself waits until run r - PLAN_RING
+ * is complete, because the two runs share a slot.
  *
  * The executor allocates no heap memory after exec_create.
  */
@@ -36,7 +40,7 @@ struct exec;
 struct exec_config {
     const struct plan *plan; /* verified */
     const struct model *model;
-    const struct optimizer *optimizer;
+    const struct optimizer *optimizer; /* one for each decision group of the plan */
     struct devset *devices;
     struct store *store;
 };
@@ -48,11 +52,21 @@ int exec_create(const struct exec_config *config, struct exec **ret, struct err 
 void exec_destroy(struct exec *e);
 
 /* Runs one program other than the cycle, and waits until the program is complete. Only eval needs `args`,
- * with `training` = 0 and `valid_rows` set. The executor copies `args`. */
+ * with `training` = 0 and `valid_rows` set. Eval uses the tensors of training step 0, in the host slot
+ * that exec_slot gives for args->step. The executor copies `args`. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Enqueues one run of the cycle. `args` has one entry for each training step of the run, and the executor
- * copies it. The first step must be the one after the last step of the previous run. */
+/* Returns the number by which store_ptr selects the host slot of a run of the cycle. `first_step` is the
+ * first training step of the run. Consecutive runs have consecutive numbers, whatever the step of the first
+ * run. */
+static inline uint64_t exec_slot(const struct plan *p, uint64_t first_step)
+{
+    return first_step / p->steps;
+}
+
+/* Enqueues one run of the cycle. `args` has one entry for each training step of the run and each decision
+ * group: args[step * plan->n_groups + group]. The groups of a step may differ in their learning rate. The
+ * executor copies `args`. The first step must be the one after the last step of the previous run. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
 /* Waits until training step `step` is complete. Returns at once if an entry program ran after that step,

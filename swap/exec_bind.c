@@ -79,6 +79,8 @@ static const uint32_t role_tasks[ROLE_COUNT] = {
     [ROLE_DW] = T(BWD) | T(RED) | T(NORM) | T(UPD),
     [ROLE_DW_OTHER] = T(RED),
     [ROLE_K] = T(UPD),
+    [ROLE_B] = T(FWD) | T(REC) | T(BWD) | T(UPD),
+    [ROLE_STAT] = T(FWD) | T(UPD),
     [ROLE_X] = T(FWD) | T(REC) | T(BWD),
     [ROLE_Y] = T(FWD) | T(REC),
     [ROLE_DX] = T(BWD),
@@ -93,38 +95,64 @@ static const uint32_t role_tasks[ROLE_COUNT] = {
     [ROLE_GROUP] = T(DECIDE) | T(UPD),
 };
 
-/* Returns how many operands of one role a task may have. A DECIDE reads any number of squared norms. */
-static uint32_t most_of_role(const struct binder *b, enum instr_kind kind, enum role role)
+static const struct optimizer *optimizer_of(const struct binder *b, uint32_t group)
 {
-    if (role == ROLE_SUMSQ && kind == INSTR_DECIDE)
+    return &b->config->optimizer[group];
+}
+
+/* Returns how many operands of one role a task may have. A DECIDE reads any number of squared norms, and an
+ * UPD any number of statistics. `parts` is the number of parts of the optimizer state. */
+static uint32_t most_of_role(enum instr_kind kind, enum role role, uint32_t parts)
+{
+    if ((role == ROLE_SUMSQ && kind == INSTR_DECIDE) || (role == ROLE_STAT && kind == INSTR_UPD))
         return UINT32_MAX;
     if (role == ROLE_DW && (kind == INSTR_NORM || kind == INSTR_UPD))
         return OPTIMIZER_USES;
-    return role == ROLE_K ? optimizer_parts(b->config->optimizer) : 1;
+    return role == ROLE_K ? parts : 1;
 }
 
 /* Sets ret[role] to the number of bytes that the tensor with this role must have. The number is 0 if the
- * layer has no such tensor. */
-static void role_bytes(const struct binder *b, const struct bound_instr *in, uint64_t ret[ROLE_COUNT])
+ * layer has no such tensor. `size` has the sizes of the task's layer. */
+static void role_bytes(const struct binder *b, const struct bound_instr *in, const struct layer_sizes *size,
+                       uint64_t ret[ROLE_COUNT])
 {
-    const struct layer *layer = in->layer;
-    struct layer_sizes size = {0};
-
-    if (layer)
-        layer_type(layer)->sizes(layer, b->plan->rows, &size);
-    ret[ROLE_W] = ret[ROLE_DW] = ret[ROLE_DW_OTHER] = size.w;
-    ret[ROLE_K] = optimizer_state_bytes(b->config->optimizer, size.w);
-    ret[ROLE_X] = ret[ROLE_DX] = size.x;
-    ret[ROLE_Y] = ret[ROLE_DY] = size.y;
-    ret[ROLE_S] = size.s;
-    ret[ROLE_SCRATCH] = in->kind == INSTR_BWD ? size.scratch_bwd : size.scratch_fwd;
-    ret[ROLE_SAVE_WORK] = size.room;
-    ret[ROLE_TARGET] = size.target;
-    ret[ROLE_RESULT] = size.result;
+    ret[ROLE_W] = ret[ROLE_DW] = ret[ROLE_DW_OTHER] = size->w;
+    ret[ROLE_K] = optimizer_k_bytes(optimizer_of(b, in->group), layer_w_elements(size));
+    ret[ROLE_B] = ret[ROLE_STAT] = size->b;
+    ret[ROLE_X] = ret[ROLE_DX] = size->x;
+    ret[ROLE_Y] = ret[ROLE_DY] = size->y;
+    ret[ROLE_S] = size->s;
+    ret[ROLE_SCRATCH] = in->kind == INSTR_BWD ? size->scratch_bwd : size->scratch_fwd;
+    ret[ROLE_SAVE_WORK] = size->room;
+    ret[ROLE_TARGET] = size->target;
+    ret[ROLE_RESULT] = size->result;
     ret[ROLE_SUMSQ] = sizeof(double);
     ret[ROLE_DECISION] = sizeof(struct step_decision);
     ret[ROLE_GROUP] = sizeof(struct group_state);
-    ret[ROLE_NONE] = ret[ROLE_B] = 0;
+    ret[ROLE_NONE] = 0;
+}
+
+/* Returns the type that the elements of a tensor with this role must have. */
+static enum dtype role_dtype(enum role role, const struct layer_sizes *size)
+{
+    switch (role) {
+    case ROLE_W:
+    case ROLE_DW:
+    case ROLE_DW_OTHER:
+        return size->w_dtype;
+    case ROLE_X:
+    case ROLE_DX:
+        return size->x_dtype;
+    case ROLE_Y:
+    case ROLE_DY:
+        return size->y_dtype;
+    case ROLE_TARGET:
+        return size->target_dtype;
+    case ROLE_SUMSQ:
+        return DTYPE_F64;
+    default: /* structs, and blocks that a layer or the optimizer divides into arrays */
+        return DTYPE_U8;
+    }
 }
 
 /* Returns a bit mask of the roles that a task must have. `have` is the mask of the roles that it has. A role
@@ -132,18 +160,20 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, uin
  *
  * Some operands are optional. S of a FWD, and Y and S of a REC, are written only if the plan wants them. dX
  * is written only if an earlier layer is trained, and BWD reads W only in this case. DECIDE reads squared
- * norms only if it writes a decision, which it must do if gradients are clipped. */
+ * norms only if it writes a decision, which it must do if gradients are clipped. An UPD that folds statistics
+ * into buffers need not update weights. */
 static uint32_t roles_needed(const struct binder *b, const struct bound_instr *in, uint32_t have)
 {
 #define R(name) (1u << ROLE_##name)
     const bool late = in->layer && layer_type(in->layer)->loss_in_bwd;
-    const bool clips = b->config->optimizer->clip > 0;
+    const bool clips = optimizer_of(b, in->group)->clip > 0;
+    uint32_t update = 0;
     switch (in->kind) {
     case INSTR_FWD:
     case INSTR_REC:
         if (late && b->kind != PROGRAM_EVAL)
             return R(X);
-        return R(W) | R(X) | R(TARGET) | R(RESULT) | (in->kind == INSTR_FWD ? R(Y) : 0) |
+        return R(W) | R(B) | R(X) | R(TARGET) | R(RESULT) | (in->kind == INSTR_FWD ? R(Y) : 0) |
                (have & R(S) ? R(SAVE_WORK) : R(SCRATCH));
     case INSTR_BWD:
         return R(X) | R(S) | R(DY) | R(DW) | R(SCRATCH) | R(TARGET) | (have & R(DX) || late ? R(W) : 0) |
@@ -155,7 +185,12 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
     case INSTR_DECIDE:
         return R(GROUP) | (have & (R(SUMSQ) | R(DECISION)) || clips ? R(SUMSQ) | R(DECISION) : 0);
     case INSTR_UPD:
-        return R(W) | R(DW) | R(K) | (optimizer_group_bytes(b->config->optimizer, clips) > 0 ? R(GROUP) : 0);
+        if (have & R(B))
+            update = R(B) | R(STAT);
+        if (update == 0 || have & (R(W) | R(DW) | R(K)))
+            update |= R(W) | R(DW) | R(K) |
+                      (optimizer_group_bytes(optimizer_of(b, in->group), clips) > 0 ? R(GROUP) : 0);
+        return update;
     default:
         return 0;
     }
@@ -222,7 +257,11 @@ static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 struct task_binding {
     const struct plan_instr *in;
     struct bound_instr *to;
+    struct layer_sizes size;   /* sizes of the task's layer; all 0 for DECIDE */
     uint64_t want[ROLE_COUNT]; /* required size of each role's tensor */
+    /* The parts of the layer's optimizer state. */
+    struct state_part parts[OPTIMIZER_PARTS];
+    uint32_t n_parts;
     /* The byte range of W and dW that the task works on. For RED and UPD, it may be one share. For all other
      * tasks, it is everything. */
     uint64_t begin, end;
@@ -240,12 +279,16 @@ static bool is_whole_k(const struct task_binding *t, const struct plan_operand *
 static void wanted_range(const struct task_binding *t, enum role role, uint32_t nth, uint64_t *ret_begin,
                          uint64_t *ret_end)
 {
-    const bool part = t->to->split && role == ROLE_K;
-    const bool share = role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER || part;
-    const uint64_t base = part ? nth * t->want[ROLE_W] : 0;
+    const bool share = role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER;
 
-    *ret_begin = share ? base + t->begin : 0;
-    *ret_end = share ? base + t->end : t->want[role];
+    *ret_begin = share ? t->begin : 0;
+    *ret_end = share ? t->end : t->want[role];
+    if (t->to->split && role == ROLE_K) {
+        const struct state_part *p = &t->parts[nth];
+        const uint64_t each = dtype_size(p->dtype);
+        *ret_begin = p->begin + dtype_elements(t->size.w_dtype, t->begin) * each;
+        *ret_end = t->end == t->size.w ? p->end : p->begin + dtype_elements(t->size.w_dtype, t->end) * each;
+    }
 }
 
 static int check_range(const struct binder *b, const struct task_binding *t, uint32_t nth,
@@ -253,8 +296,12 @@ static int check_range(const struct binder *b, const struct task_binding *t, uin
 {
     const enum role role = o->role;
     const uint64_t bytes = b->plan->tensors[o->tensor].bytes;
+    const enum dtype is = b->plan->tensors[o->tensor].dtype, should = role_dtype(role, &t->size);
     uint64_t begin, end;
 
+    if (is != should)
+        return bind_fail(b, "its %s must have elements of type %s, the plan says %s", role_words[role],
+                         dtype_names[should], (uint32_t)is < DTYPE_COUNT ? dtype_names[is] : "unknown");
     wanted_range(t, role, nth, &begin, &end);
     if (bytes == t->want[role] && o->begin == begin && o->end == end)
         return 0;
@@ -282,9 +329,9 @@ static int bind_task_operand(const struct binder *b, struct task_binding *t, con
                          (uint32_t)o->role < ROLE_COUNT ? role_words[o->role] : "operand of an unknown role");
     ret->role = o->role;
     ret->nth = t->n[o->role]++;
-    if (ret->nth >= most_of_role(b, in->kind, o->role))
+    if (ret->nth >= most_of_role(in->kind, o->role, t->n_parts))
         return bind_fail(b, "it has %" PRIu32 " operands that are its %s, and can have only %" PRIu32,
-                         ret->nth + 1, role_words[o->role], most_of_role(b, in->kind, o->role));
+                         ret->nth + 1, role_words[o->role], most_of_role(in->kind, o->role, t->n_parts));
     if (o->role == ROLE_K && ret->nth == 0)
         t->to->split = !is_whole_k(t, o);
     if (!task_reaches(b->plan, in->stream, o->loc))
@@ -314,22 +361,24 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
-/* Checks that operands of one role stand in ascending order of their layers. DECIDE adds squared norms, and
- * NORM and UPD add gradients, in the order of their operands. Another order could change the bits of a
- * sum. */
+/* Checks that operands of one role stand in ascending order of their layers and micro-batches. DECIDE adds
+ * squared norms, NORM and UPD add gradients, and UPD folds statistics in the order of their operands. Another
+ * order could change the bits of a sum. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in, enum role role)
 {
-    uint32_t last = PLAN_NONE;
+    const struct plan_tensor *last = NULL;
 
     for (uint32_t i = 0; i < in->n_operands; i++) {
         const struct plan_operand *o = &b->from->operands[in->operand + i];
-        const uint32_t layer = b->plan->tensors[o->tensor].layer;
+        const struct plan_tensor *t = &b->plan->tensors[o->tensor];
         if (o->role != role)
             continue;
-        if (last != PLAN_NONE && layer <= last)
+        if (last && (t->layer < last->layer || (t->layer == last->layer && t->micro <= last->micro)))
             return bind_fail(b, "layers must be added in ascending order, %" PRIu32 " comes after %" PRIu32,
-                             layer, last);
-        last = layer;
+                             t->layer, last->layer);
+        if (last && role == ROLE_DW && t->layer == last->layer)
+            return bind_fail(b, "layers must be added in ascending order, %" PRIu32 " comes twice", t->layer);
+        last = t;
     }
     return 0;
 }
@@ -353,7 +402,8 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
  * whole tensor. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
-    const uint64_t whole = t->want[ROLE_DW];
+    const uint64_t whole = t->want[ROLE_DW],
+                   cut = plan_share_unit(t->size.w_dtype) * dtype_size(t->size.w_dtype);
 
     t->begin = 0;
     t->end = whole;
@@ -366,13 +416,13 @@ static int bind_share(const struct binder *b, struct task_binding *t)
         t->end = o->end;
         break;
     }
-    if (t->begin % PLAN_ALIGN != 0 || (t->end % PLAN_ALIGN != 0 && t->end != whole) || t->begin > t->end ||
+    if (t->begin % cut != 0 || (t->end % cut != 0 && t->end != whole) || t->begin > t->end ||
         (t->begin == t->end && whole > 0))
-        return bind_fail(
-            b,
-            "bytes %" PRIu64 "..%" PRIu64 " of %" PRIu64
-            " are not a share: a share begins and ends at a multiple of %d, or ends with the tensor",
-            t->begin, t->end, whole, PLAN_ALIGN);
+        return bind_fail(b,
+                         "bytes %" PRIu64 "..%" PRIu64 " of %" PRIu64
+                         " are not a share: a share begins and ends at a multiple of %" PRIu64
+                         ", or ends with the tensor",
+                         t->begin, t->end, whole, cut);
     return 0;
 }
 
@@ -380,7 +430,7 @@ static int bind_share(const struct binder *b, struct task_binding *t)
  * from the first byte of the share that the UPD updates. */
 static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
-    const struct optimizer *o = b->config->optimizer;
+    const struct optimizer *o = optimizer_of(b, t->to->group);
     struct bound_instr *to = t->to;
 
     to->n_ranges = optimizer_ranges(o, to->layer, t->begin, t->end, NULL);
@@ -395,7 +445,6 @@ static void bind_ranges(const struct binder *b, const struct task_binding *t)
 /* Checks that no operand is missing. */
 static int check_complete(const struct binder *b, const struct task_binding *t)
 {
-    const uint32_t parts = optimizer_parts(b->config->optimizer);
     uint32_t have = 0;
 
     for (uint32_t role = 0; role < ROLE_COUNT; role++)
@@ -404,9 +453,9 @@ static int check_complete(const struct binder *b, const struct task_binding *t)
     for (uint32_t role = 0; role < ROLE_COUNT; role++)
         if (missing & (1u << role) && t->want[role] > 0)
             return bind_fail(b, "it has no %s", role_words[role]);
-    if (t->to->split && t->n[ROLE_K] < parts)
+    if (t->to->split && t->n[ROLE_K] < t->n_parts)
         return bind_fail(b, "it has %" PRIu32 " of the %" PRIu32 " parts of its optimizer state",
-                         t->n[ROLE_K], parts);
+                         t->n[ROLE_K], t->n_parts);
     return 0;
 }
 
@@ -420,7 +469,10 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
     r = bind_task_layer(b, in, ret);
     if (r < 0)
         return r;
-    role_bytes(b, ret, t.want);
+    if (ret->layer)
+        layer_type(ret->layer)->sizes(ret->layer, b->plan->rows, &t.size);
+    role_bytes(b, ret, &t.size, t.want);
+    t.n_parts = optimizer_parts(optimizer_of(b, ret->group), layer_w_elements(&t.size), t.parts);
     r = bind_share(b, &t);
     if (r < 0)
         return r;
@@ -438,10 +490,13 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
     if (r < 0)
         return r;
     ret->bytes = t.end - t.begin;
+    ret->dtype = t.size.w_dtype;
     if (in->kind == INSTR_UPD)
         bind_ranges(b, &t);
     b->to->needs_args = true;
     r = check_ascending(b, in, ROLE_SUMSQ);
+    if (r == 0)
+        r = check_ascending(b, in, ROLE_STAT);
     return r < 0 ? r : check_ascending(b, in, ROLE_DW);
 }
 
@@ -569,6 +624,8 @@ static int check_ranges(const struct binder *b, const struct plan_instr *in)
         return bind_fail(b, "stream %" PRIu32 " does not exist", in->stream);
     if (b->kind == PROGRAM_CYCLE && in->step >= b->plan->steps)
         return bind_fail(b, "step %" PRIu32 " is not within the cycle", in->step);
+    if (in->group >= b->plan->n_groups)
+        return bind_fail(b, "decision group %" PRIu32 " does not exist", in->group);
     if (in->operand > p->n_operands || in->n_operands > p->n_operands - in->operand)
         return bind_fail(b, "its operands lie outside the program's");
     if (in->wait > p->n_waits || in->n_waits > p->n_waits - in->wait)
@@ -587,9 +644,10 @@ static int bind_instr(const struct binder *b)
         return r;
     to->kind = in->kind;
     to->stream = in->stream;
-    /* Only the cycle may have several training steps. All other programs get the arguments of one step, at
-     * index 0. */
-    to->step = b->kind == PROGRAM_CYCLE ? in->step : 0;
+    to->group = in->group;
+    /* Only the cycle has arguments for each training step and group. All other programs get the arguments of
+     * one step, at index 0. */
+    to->args = b->kind == PROGRAM_CYCLE ? in->step * b->plan->n_groups + in->group : 0;
     to->operand = b->to->n_operands;
     to->n_operands = in->n_operands;
     b->to->n_operands += in->n_operands;

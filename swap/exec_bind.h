@@ -3,7 +3,7 @@
  *
  * bind_program runs once per program when an executor is created. Afterwards exec.c needs neither the plan's
  * operands nor its tensor table: a bound instruction names its layer, its addresses and its events. Two
- * things still depend on the step: the slot of a ring tensor's host copy (operands with `ring` set), and
+ * things still depend on the run: the slot of a ring tensor's host copy (operands with `ring` set), and
  * struct step_args.
  */
 #ifndef SWAP_EXEC_BIND_H
@@ -15,13 +15,13 @@
 #include "scheduler/plan.h"
 #include "swap/exec.h"
 
-/* An operand with its address. If `ring` is set, the address is computed again in every step. */
+/* An operand with its address. If `ring` is set, the address is computed again in every run. */
 struct bound_operand {
     enum role role; /* ROLE_NONE in moves and drops */
     /* Number of operands with the same role that precede this one in its instruction. For example, the
      * second part of K has nth 1. */
     uint32_t nth;
-    /* True for a host copy with several slots. Its address is store_ptr(tensor, step) + begin. */
+    /* True for a host copy with several slots. Its address is store_ptr(tensor, run) + begin. */
     bool ring;
     /* The tensor. It is set only for operands of tasks and for operands with `ring`. */
     tensor_id tensor;
@@ -40,7 +40,8 @@ struct bound_wait {
 struct bound_instr {
     enum instr_kind kind;
     uint32_t stream;
-    uint32_t step;             /* index into the run's step_args */
+    uint32_t args;             /* index into the run's step_args */
+    uint32_t group;            /* tasks: decision group of the layer, or of the DECIDE */
     const struct layer *layer; /* NULL for DECIDE, moves and DROP */
     /* Only for FWD, REC and BWD: the first row of the micro-batch, counted from the start of the batch. */
     uint32_t first_row;
@@ -54,6 +55,7 @@ struct bound_instr {
     /* Number of bytes that a move transfers or a DROP drops. For RED, NORM and UPD, the number of bytes of
      * dW, or of the share of dW. */
     uint64_t bytes;
+    enum dtype dtype; /* RED, NORM, UPD: the type of W and dW */
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
     /* The events that this instruction records, in rotation: run r records event number event + r % n_events.

@@ -1,6 +1,9 @@
 /* The host store. It is one block of host memory that holds the home copy of every tensor, at the offsets
  * that the plan assigned. The memory is page-locked if the backend needs that. All memory is freed at once.
  *
+ * Two plans of the same model can take turns on the same memory: each has a store of its own, with its own
+ * offsets, and store_move carries the state of training from one to the other.
+ *
  * Threads: loader, trainer and streams all use the pointers. The plan's waits and the rules on ring slots in
  * exec.h say who may touch which bytes when.
  */
@@ -15,16 +18,29 @@ struct store;
 /* Allocates host memory, filled with zeros, for all tensors of the plan. The store keeps no pointer to
  * `plan`. Returns -ENOMEM if there is too little memory, or -EINVAL if the plan has a wrong offset. */
 int store_create(struct devset *devices, const struct plan *plan, struct store **ret, struct err *err);
-/* Frees the store. All commands on the devices must be done, because they could still use the memory. `s` may
- * be NULL. */
+/* Makes a store for another plan on the memory of `owner`, which must be at least plan->host_bytes long and
+ * must outlive the new store. Returns -EINVAL if a tensor of the plan does not fit. */
+int store_share(const struct store *owner, const struct plan *plan, struct store **ret, struct err *err);
+/* Frees the store. A store that store_create made also frees the memory. All commands on the devices must be
+ * done, because they could still use the memory. `s` may be NULL. */
 void store_destroy(struct store *s);
 
-/* Returns the address of a tensor's host copy, or NULL if the tensor has none. If the tensor has several
- * slots, `step` selects the slot. Otherwise `step` is ignored. */
-void *store_ptr(const struct store *s, tensor_id tensor, uint64_t step);
+/* Moves every tensor that keeps its value from step to step (W, K, B and GROUP) from its place in `from` to
+ * its place in `to`. Both stores must have the same memory. Afterwards `from` has no valid values until
+ * store_move moves them back. All commands on the devices must be done, and the host must have the newest
+ * values. W, K and B have the same offsets in all plans of a model, so that only the small group state really
+ * moves. */
+void store_move(const struct store *from, const struct store *to);
 
-/* Returns the tensor with this kind, layer and micro-batch, or PLAN_NONE if there is none. For a kind without
- * a layer or micro-batch, pass PLAN_NONE for it. */
-tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t layer, uint32_t micro);
+/* Returns the address of a tensor's host copy, or NULL if the tensor has none. If the tensor has several
+ * slots, run number `run` of the cycle uses slot run % slots (exec_slot in exec.h gives `run`). Otherwise
+ * `run` is ignored. */
+void *store_ptr(const struct store *s, tensor_id tensor, uint64_t run);
+
+/* Returns the tensor with these numbers, or PLAN_NONE if there is none. `of` is the layer, or the decision
+ * group for GROUP and DECISION. `micro` is PLAN_NONE for a kind without micro-batches. `step` is the training
+ * step within the cycle, and is 0 for tensors that keep their value from step to step. */
+tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t of, uint32_t micro,
+                     uint32_t step);
 
 #endif

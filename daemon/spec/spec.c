@@ -30,14 +30,21 @@
 
 /* ------------------------------------------------------------------------------------------ sections */
 
+const char *const method_names[METHOD_COUNT + 1] = {
+#define METHOD(id) [METHOD_##id] = #id,
+#include "daemon/spec/methods.def"
+#undef METHOD
+};
+
 static int read_method(const struct spec_reader *r, const struct json *node)
 {
-    static const char *const now[] = {"backprop", NULL}, *const later[] = {"local", "sil", NULL};
+    static const char *const later[] = {"local", "sil", NULL};
     struct json_obj o;
-    int type;
+    int type = METHOD_backprop;
 
     json_obj_begin(&o, node, "method", r->err);
-    spec_take_choice(&o, "type", JSON_REQUIRED, now, later, &type);
+    spec_take_choice(&o, "type", JSON_REQUIRED, method_names, later, &type);
+    r->s->method = (enum method_id)type;
     return json_obj_end(&o);
 }
 
@@ -99,8 +106,9 @@ static void set_defaults(struct spec *s)
     s->data.scale_hi = 1;
     s->data.noise = 0.1;
     s->checkpoint.keep = 2;
-    s->schedule.gamma = 0.1;
+    s->rate.gamma = 0.1;
     s->resources.devices_min = 1;
+    s->memory.cycle_steps = 1;
 }
 
 /* Returns true if `name` is allowed as a job's name. The name becomes part of a path and of printed tables,
@@ -213,8 +221,8 @@ static int check_activations(const struct spec *s, struct err *err)
     for (uint32_t i = 0; i < s->model.n_layers; i++)
         /* The sum cannot overflow, because there are at most 10,000 layers, and each has at most 2^30
          * elements per row. */
-        width += s->model.layers[i].in;
-    if (!checked_mul(width, s->train.global_batch, &bytes) || !checked_mul(bytes, sizeof(float), &bytes) ||
+        width += layer_in(&s->model.layers[i]);
+    if (!checked_mul(width, s->train.global_batch, &bytes) || !dtype_bytes(DTYPE_F32, bytes, &bytes) ||
         bytes > SPEC_MAX_BYTES / 8)
         return err_set_at(err, -EINVAL, "train.global_batch",
                           "the activations of %" PRIu32
@@ -234,10 +242,14 @@ static int apply_across_sections(struct spec *s, struct err *err)
     if (s->model.n_layers == 0)
         return 0;
     struct layer *loss = &s->model.layers[s->model.n_layers - 1];
-    loss->smoothing = (float)s->train.label_smoothing;
-    if (s->mse && loss->smoothing > 0)
+    if (loss->type == &layer_lm_head)
+        loss->lm_head.smoothing = (float)s->train.label_smoothing;
+    else if (loss->type == &layer_softmax_xent)
+        loss->softmax_xent.smoothing = (float)s->train.label_smoothing;
+    else if ((float)s->train.label_smoothing > 0)
         return err_set_at(err, -EINVAL, "train.label_smoothing",
-                          "the loss mse has no labels to smooth; remove \"label_smoothing\"");
+                          "the loss %s has no labels to smooth; remove \"label_smoothing\"",
+                          layer_type(loss)->name);
     if (s->transformer && !s->no_decay_given)
         s->optimizer.no_decay = 1u << PARAM_BIAS | 1u << PARAM_NORM;
     if (s->tokens && (!checked_mul(s->train.global_batch, s->seq, &targets) || targets > UINT32_MAX))
@@ -436,13 +448,13 @@ static int check_size(const char *path, uint32_t asked, uint32_t resolved, struc
                       asked, resolved);
 }
 
-static int check_resolved_sizes(const struct spec *s, struct spec_sizes sizes, struct err *err)
+static int check_resolved_sizes(uint32_t batch, struct spec_sizes asked, struct spec_sizes sizes,
+                                struct err *err)
 {
-    uint32_t batch = s->train.global_batch;
-    int r = check_size("train.replicas", s->train.replicas, sizes.replicas, err);
+    int r = check_size("train.replicas", asked.replicas, sizes.replicas, err);
 
     if (r == 0)
-        r = check_size("train.micro_batch", s->train.micro_batch, sizes.micro_batch, err);
+        r = check_size("train.micro_batch", asked.micro_batch, sizes.micro_batch, err);
     if (r < 0)
         return r;
     if (batch % sizes.replicas != 0)
@@ -456,62 +468,87 @@ static int check_resolved_sizes(const struct spec *s, struct spec_sizes sizes, s
     return 0;
 }
 
-int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
-                 struct err *err)
+/* Makes s->resolved.phases long enough for phase number `phase`. The sizes of a new phase are 0. */
+static void extend_phases(struct spec *s, uint32_t phase)
 {
-    uint32_t batch = s->train.global_batch;
-    uint64_t steps = 0;
+    uint32_t n = s->resolved.n_phases;
+    struct spec_sizes *phases;
+
+    if (phase < n)
+        return;
+    phases = arena_alloc_array(s->arena, phase + 1, sizeof *phases);
+    if (n > 0)
+        memcpy(phases, s->resolved.phases, n * sizeof *phases);
+    s->resolved.phases = phases;
+    s->resolved.n_phases = phase + 1;
+}
+
+int spec_resolve_phase(struct spec *s, uint32_t phase, uint32_t batch, struct spec_sizes asked,
+                       struct spec_sizes sizes, struct err *err)
+{
     int r;
 
-    assert(train_samples > 0);
     if (sizes.replicas == 0)
-        sizes.replicas = s->train.replicas ? s->train.replicas : 1;
+        sizes.replicas = asked.replicas ? asked.replicas : 1;
     if (sizes.micro_batch == 0)
-        sizes.micro_batch = s->train.micro_batch ? s->train.micro_batch : batch / sizes.replicas;
+        sizes.micro_batch = asked.micro_batch ? asked.micro_batch : batch / sizes.replicas;
     /* A micro-batch of 0 samples means that there are more replicas than samples in a batch.
      * check_resolved_sizes below refuses that. */
     if (sizes.micro_batch == 0)
         sizes.micro_batch = 1;
-    r = check_resolved_sizes(s, sizes, err);
+    r = check_resolved_sizes(batch, asked, sizes, err);
+    if (r < 0)
+        return r;
+    extend_phases(s, phase);
+    s->resolved.phases[phase] = sizes;
+    return 0;
+}
+
+int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
+                 struct err *err)
+{
+    const struct spec_sizes asked = {s->train.micro_batch, s->train.replicas};
+    uint64_t steps = 0;
+    int r;
+
+    assert(train_samples > 0);
+    r = spec_resolve_phase(s, 0, s->train.global_batch, asked, sizes, err);
     if (r == 0)
         r = count_steps(s, train_samples, &steps, err);
     if (r < 0)
         return r;
-    s->resolved.micro_batch = sizes.micro_batch;
-    s->resolved.n_micro = batch / sizes.micro_batch;
-    s->resolved.replicas = sizes.replicas;
     s->resolved.train_samples = train_samples;
     s->resolved.data_crc = data_crc;
     s->resolved.total_steps = steps;
     return 0;
 }
 
-double spec_lr(const struct spec *s, uint64_t step)
+double spec_lr(const struct spec_rate *rate, uint64_t total_steps, uint64_t step)
 {
-    uint64_t warmup = s->schedule.warmup_steps, total = s->resolved.total_steps;
-    double min = s->schedule.min_lr_ratio, t;
+    uint64_t warmup = rate->warmup_steps;
+    double min = rate->min_lr_ratio, t;
 
-    assert(total > 0);
+    assert(total_steps > 0);
     if (step < warmup)
-        /* The learning rate during the warm-up never exceeds s->lr, because the quotient is at most 1. */
-        return s->lr * ((double)(step + 1) / (double)warmup);
-    if (s->schedule.type == SCHEDULE_CONSTANT)
-        return s->lr;
-    if (s->schedule.type == SCHEDULE_STEP) {
-        t = pow(s->schedule.gamma, (double)((step - warmup) / s->schedule.every_steps));
-        return s->lr * (t > min ? t : min);
+        /* The learning rate during the warm-up never exceeds rate->lr, because the quotient is at most 1. */
+        return rate->lr * ((double)(step + 1) / (double)warmup);
+    if (rate->type == SCHEDULE_CONSTANT)
+        return rate->lr;
+    if (rate->type == SCHEDULE_STEP) {
+        t = pow(rate->gamma, (double)((step - warmup) / rate->every_steps));
+        return rate->lr * (t > min ? t : min);
     }
-    if (step >= total)
-        return s->lr * min;
-    t = (double)(step - warmup) / (double)(total - warmup); /* warmup <= step < total */
-    if (s->schedule.type == SCHEDULE_COSINE)
+    if (step >= total_steps)
+        return rate->lr * min;
+    t = (double)(step - warmup) / (double)(total_steps - warmup); /* warmup <= step < total_steps */
+    if (rate->type == SCHEDULE_COSINE)
         t = 0.5 * (1 - cos(M_PI * t));
-    return s->lr * (1 - (1 - min) * t);
+    return rate->lr * (1 - (1 - min) * t);
 }
 
-bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done)
+bool spec_due(const struct spec *s, const struct spec_every *every, uint32_t batch, uint64_t steps_done)
 {
-    uint64_t period, at = steps_done * s->train.global_batch;
+    uint64_t period, at = steps_done * batch;
 
     if (steps_done == 0)
         return false;
@@ -519,5 +556,5 @@ bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t ste
         return steps_done % every->steps == 0;
     if (!every->epochs || !checked_mul(every->epochs, s->resolved.train_samples, &period))
         return false;
-    return at / period > (at - s->train.global_batch) / period;
+    return at / period > (at - batch) / period;
 }

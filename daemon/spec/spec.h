@@ -4,7 +4,7 @@
  * Order of calls:
  *     spec_load, spec_parse or spec_read    read the text and check syntax, schema and cross-references
  *     dataset_open (data.h)                 opens the data and learns the number of samples
- *     spec_resolve                          fixes the sizes that were "auto" and the number of steps
+ *     spec_resolve, spec_resolve_phase      fix the sizes that were "auto" and the number of steps
  *     spec_lr, spec_due, data_index,        may be called from now on
  *     spec_resolved_json, spec_hash
  *
@@ -26,11 +26,21 @@
 #include "kernels/layer.h"
 #include "scheduler/policy/policy.h"
 
-#define SPEC_MAX_LAYERS 10000u
-#define SPEC_MAX_DIM    (1u << 30)    /* most elements per row, rows per batch */
-#define SPEC_MAX_BYTES  (1ull << 53)  /* most bytes in any computed size */
-#define SPEC_MAX_STEPS  0xffffffffull /* most training steps; must fit 32 bits */
-#define SPEC_MAX_FILES  400u          /* most files per split, all open together */
+#define SPEC_MAX_LAYERS      10000u
+#define SPEC_MAX_DIM         (1u << 30)    /* most elements per row, rows per batch */
+#define SPEC_MAX_BYTES       (1ull << 53)  /* most bytes in any computed size */
+#define SPEC_MAX_STEPS       0xffffffffull /* most training steps; must fit 32 bits */
+#define SPEC_MAX_FILES       400u          /* most files per split, all open together */
+#define SPEC_MAX_CYCLE_STEPS 64u           /* most training steps in one run of a plan */
+
+/* The training methods, such as METHOD_backprop. daemon/worker/phase.h says what a method does. */
+enum method_id {
+#define METHOD(id) METHOD_##id,
+#include "daemon/spec/methods.def"
+#undef METHOD
+    METHOD_COUNT
+};
+extern const char *const method_names[METHOD_COUNT + 1]; /* NULL-terminated */
 
 enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COUNT };
 enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
@@ -47,6 +57,25 @@ extern const char *const spec_best_names[BEST_COUNT + 1]; /* "none", "val/accura
  * never happens. */
 struct spec_every {
     uint64_t epochs, steps;
+};
+
+/* How the learning rate of a phase changes from training step to training step: a linear warm-up, then a
+ * schedule. The spec has one, and every training phase has its own copy. */
+struct spec_rate {
+    double lr; /* learning rate after the warm-up */
+    enum spec_schedule type;
+    uint64_t warmup_steps;
+    double min_lr_ratio;
+    /* With SCHEDULE_STEP, the learning rate is multiplied by `gamma` after every `every_steps` training
+     * steps. */
+    uint64_t every_steps;
+    double gamma;
+};
+
+/* The two sizes that may be "auto" in a spec although they affect the bits of the result. A job must keep
+ * them once they are chosen. Every phase has its own sizes. */
+struct spec_sizes {
+    uint32_t micro_batch, replicas; /* 0: not decided yet */
 };
 
 /* The two IDX files of a data split (training or validation). Both paths are NULL if the spec does not have
@@ -136,16 +165,8 @@ struct spec {
     /* True if the spec has the key optimizer.no_decay. If it is false, the kind of model decides which
      * parameters have no weight decay. */
     bool no_decay_given;
-    double lr; /* learning rate after the warm-up */
-    struct {
-        enum spec_schedule type;
-        uint64_t warmup_steps;
-        double min_lr_ratio;
-        /* With SCHEDULE_STEP, the learning rate is multiplied by `gamma` after every `every_steps` training
-         * steps. */
-        uint64_t every_steps;
-        double gamma;
-    } schedule;
+    struct spec_rate rate; /* the sections `schedule` and `optimizer.lr` */
+    enum method_id method;
 
     struct spec_every eval;
     struct {
@@ -164,18 +185,21 @@ struct spec {
     struct {
         enum policy_id policy;
         enum update_place update;
+        uint32_t cycle_steps; /* training steps in one run of the plan; 1 to SPEC_MAX_CYCLE_STEPS */
     } memory;
     /* Only the daemon uses this section. */
     struct {
         uint64_t time_limit_s; /* 0: no limit */
     } queue;
 
-    /* Filled in by spec_resolve; all 0 before. */
+    /* Filled in by spec_resolve and spec_resolve_phase; all 0 before. */
     struct {
-        uint32_t micro_batch, n_micro, replicas;
+        /* The sizes of each phase of the job. The array belongs to the spec. */
+        struct spec_sizes *phases;
+        uint32_t n_phases;
         uint64_t train_samples;
         uint32_t data_crc;
-        uint64_t total_steps;
+        uint64_t total_steps; /* the number of training steps that the section `train` asks for */
     } resolved;
 };
 
@@ -239,32 +263,33 @@ struct spec_demand {
  * s->resources, because it fills in the defaults. */
 struct spec_demand spec_demand(const struct spec *s);
 
-/* The two sizes that may be "auto" in a spec although they affect the bits of the result. A job must keep
- * them once they are chosen. */
-struct spec_sizes {
-    uint32_t micro_batch, replicas; /* 0: not decided yet */
-};
-
-/* Fixes the micro-batch, the number of replicas and the number of steps, and stores them in s->resolved. If
- * the spec gives a size, `sizes` must hold the same number or 0. If the spec says "auto", a 0 in `sizes`
- * means one replica and the largest possible micro-batch. `train_samples` and `data_crc` describe the open
- * training dataset. Epochs become ceil(epochs * train_samples / global_batch) steps. Returns -EINVAL when the
- * sizes contradict the spec or do not divide the global batch. May be called again, for example with another
- * micro-batch. */
+/* Fixes the number of steps, and the sizes of phase 0 as the section `train` asks for them, and stores them
+ * in s->resolved. `train_samples` and `data_crc` describe the open training dataset. Epochs become
+ * ceil(epochs * train_samples / global_batch) steps. `sizes` is as in spec_resolve_phase. Returns -EINVAL
+ * when the sizes contradict the spec or do not divide the global batch. May be called again, for example
+ * with another micro-batch. */
 int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples, uint32_t data_crc,
                  struct err *err);
+
+/* Fixes the sizes of phase `phase`, whose steps have `batch` samples, and stores them in s->resolved.phases.
+ * The array grows as needed. If `asked` gives a size, `sizes` must hold the same number or 0. If `asked`
+ * holds a 0, which means "auto", a 0 in `sizes` means one replica and the largest possible micro-batch.
+ * Returns -EINVAL when the sizes contradict each other or do not divide the batch. May be called again. */
+int spec_resolve_phase(struct spec *s, uint32_t phase, uint32_t batch, struct spec_sizes asked,
+                       struct spec_sizes sizes, struct err *err);
 
 /* Finds the divisors of `batch` that are nearest to `want`. *ret_below is at most `want`, and *ret_above is
  * at least `want`. Either is 0 if there is no such divisor. Example: for 96 and 40 they are 32 and 48. */
 void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above);
 
-/* Returns the learning rate of training step `step`, which counts from 0. The schedule begins after a linear
- * warm-up. Call spec_resolve first. */
-double spec_lr(const struct spec *s, uint64_t step);
+/* Returns the learning rate of training step `step` of a phase with `total_steps` steps. Steps count from
+ * 0. */
+double spec_lr(const struct spec_rate *rate, uint64_t total_steps, uint64_t step);
 
-/* Returns true if `every` says that something is due after `steps_done` training steps. An epoch ends with
- * the step that reaches its last sample. Nothing is due after 0 steps. Call spec_resolve first. */
-bool spec_due(const struct spec *s, const struct spec_every *every, uint64_t steps_done);
+/* Returns true if `every` says that something is due after `steps_done` training steps of a phase, whose
+ * steps have `batch` samples. An epoch ends with the step that reaches its last sample. Nothing is due after
+ * 0 steps. Call spec_resolve first. */
+bool spec_due(const struct spec *s, const struct spec_every *every, uint32_t batch, uint64_t steps_done);
 
 /* Appends everything that determines the bits of a job's result to `b`, as one line of canonical JSON without
  * paths. The number of training steps is included only if the learning rates depend on it, so that a job
@@ -277,8 +302,10 @@ void spec_layer_json(const struct layer *l, struct strbuf *b);
 /* Returns a 64-bit hash of the text that spec_resolved_json makes for `s`. */
 uint64_t spec_hash(const struct spec *s);
 
-/* Reads the micro-batch size and the number of replicas from a text made by spec_resolved_json. If they were
- * "auto" in the spec, these are the values that were chosen when the job was first planned. */
-int spec_resolved_sizes(const char *resolved_json, size_t bytes, struct spec_sizes *ret, struct err *err);
+/* Reads the sizes of the `n_phases` phases of a job from a text made by spec_resolved_json, into ret[0] to
+ * ret[n_phases - 1]. If sizes were "auto" in the spec, these are the values that were chosen when the job was
+ * first planned. If the text is of a job with another number of phases, all sizes are 0. */
+int spec_resolved_sizes(const char *resolved_json, size_t bytes, uint32_t n_phases, struct spec_sizes *ret,
+                        struct err *err);
 
 #endif

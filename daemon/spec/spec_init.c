@@ -1,9 +1,9 @@
 /* Reads how a model's weights are initialised: the section `init`, and the key `init` of a layer in a chain.
  * docs/job.md has the rule as a table, and kernels/layer.c draws the numbers.
  *
- * A standard deviation that the spec does not give is 0 in struct layer. For matrices and their biases, 0
- * means uniform numbers scaled by the fan-in. Embeddings and positions are always drawn from a normal
- * distribution. `init` is read before the model, so that every layer is complete when it is added.
+ * A standard deviation that the spec does not give is 0 in the settings of a layer. For matrices and their
+ * biases, 0 means uniform numbers scaled by the fan-in. Embeddings and positions are always drawn from a
+ * normal distribution. `init` is read before the model, so that every layer is complete when it is added.
  */
 #include <errno.h>
 
@@ -32,44 +32,54 @@ int spec_read_init(const struct spec_reader *r, const struct json *node)
     return json_obj_end(&o);
 }
 
-static bool has_projection(const struct layer *l)
-{
-    return l->kind == LAYER_attention || l->kind == LAYER_mlp;
-}
-
-static bool is_embedding(const struct layer *l)
-{
-    return l->kind == LAYER_embedding || l->kind == LAYER_positions;
-}
-
-void spec_set_layer_init(const struct spec *s, struct layer *l)
-{
-    l->init_std = s->init.std;
-    if (has_projection(l))
-        l->proj_std = s->init.proj_std > 0 ? s->init.proj_std : s->init.std;
-    if (is_embedding(l) && s->init.embedding_std > 0)
-        l->init_std = s->init.embedding_std;
-    if (is_embedding(l) && l->init_std <= 0)
-        l->init_std = LAYER_EMBEDDING_STD;
-}
-
-void spec_take_layer_init(const struct spec_reader *r, struct json_obj *o, struct layer *l)
+/* Takes the key "init" of one layer. Values that the layer does not give stay unchanged, except that `std`
+ * also sets *ret_proj_std. `ret_proj_std` is NULL for a layer without a projection. */
+static void take_own_init(struct json_obj *o, float *ret_std, float *ret_proj_std)
 {
     const struct json *node;
     struct json_obj own;
     char path[sizeof o->path];
 
-    spec_set_layer_init(r->s, l);
     if (!json_take(o, "init", JSON_OPTIONAL, &node))
         return;
     json_path_key(path, sizeof path, o->path, "init");
     json_obj_begin(&own, node, path, o->err);
-    if (take_std(&own, "std", &l->init_std) && has_projection(l))
-        l->proj_std = l->init_std;
-    if (has_projection(l))
-        take_std(&own, "proj_std", &l->proj_std);
+    if (take_std(&own, "std", ret_std) && ret_proj_std)
+        *ret_proj_std = *ret_std;
+    if (ret_proj_std)
+        take_std(&own, "proj_std", ret_proj_std);
     if (json_obj_end(&own) < 0)
         o->status = own.status;
+}
+
+void spec_take_init(const struct spec_reader *r, struct json_obj *o, float *ret_std, float *ret_proj_std)
+{
+    const struct spec *s = r->s;
+
+    *ret_std = s->init.std;
+    if (ret_proj_std)
+        *ret_proj_std = s->init.proj_std > 0 ? s->init.proj_std : s->init.std;
+    take_own_init(o, ret_std, ret_proj_std);
+}
+
+void spec_take_embedding_init(const struct spec_reader *r, struct json_obj *o, float *ret_std)
+{
+    const struct spec *s = r->s;
+
+    *ret_std = s->init.embedding_std > 0 ? s->init.embedding_std
+               : s->init.std > 0         ? s->init.std
+                                         : LAYER_EMBEDDING_STD;
+    take_own_init(o, ret_std, NULL);
+}
+
+static bool has_projection(const struct layer *l)
+{
+    return l->type == &layer_attention || l->type == &layer_mlp;
+}
+
+static bool is_embedding(const struct layer *l)
+{
+    return l->type == &layer_embedding || l->type == &layer_positions;
 }
 
 static bool any_layer(const struct layer *layers, uint32_t n, bool (*is)(const struct layer *l))

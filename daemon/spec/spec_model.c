@@ -1,7 +1,7 @@
 /* Reads the section `model` and turns the types "mlp" and "chain" into a chain of layers (kernels/layer.h).
  * The other types are in spec_transformer.c.
  *
- * A linear map together with its activation and dropout becomes a single layer (LAYER_dense), because one
+ * A linear map together with its activation and dropout becomes a single layer (layer_dense), because one
  * layer saves less for the backward pass than three.
  *
  * Sizes are checked as layers are added, so that later code can multiply them without checks. The number of
@@ -29,8 +29,9 @@
 struct chain_builder {
     const struct spec_reader *r;
     VEC(struct layer) layers;
-    uint32_t width; /* elements per row after the last layer */
-    uint32_t seq;   /* tokens per row; 1 without sequences */
+    /* The shape of a row after the last layer: {1, {width}}, or {2, {tokens, width}} for sequences. A row of
+     * token ids is a sequence with one id per token. */
+    struct shape row;
     /* The number of token ids while the rows are still token ids. It becomes 0 after the layer that turns
      * token ids into numbers, such as an embedding. */
     uint32_t vocab;
@@ -39,6 +40,27 @@ struct chain_builder {
     bool trained;          /* at least one layer has weights */
     bool ended;            /* the last layer is a loss */
 };
+
+/* Returns the number of tokens in a row after the last layer. It is 1 for a model without sequences. */
+static uint32_t row_tokens(const struct chain_builder *b)
+{
+    return b->row.rank == 2 ? b->row.dim[0] : 1;
+}
+
+/* Returns the number of elements per token after the last layer. */
+static uint32_t row_width(const struct chain_builder *b)
+{
+    return b->row.dim[b->row.rank - 1];
+}
+
+/* Returns the shape of a row with as many tokens as after the last layer and `width` elements per token. */
+static struct shape row_of_width(const struct chain_builder *b, uint32_t width)
+{
+    struct shape s = b->row;
+
+    s.dim[s.rank - 1] = width;
+    return s;
+}
 
 static int fail_not_tokens(const struct chain_builder *b, const char *path, const char *op)
 {
@@ -55,38 +77,40 @@ static int fail_not_tokens(const struct chain_builder *b, const char *path, cons
 static int check_place(const struct chain_builder *b, const char *path, const struct layer *l)
 {
     const char *name = layer_type(l)->name;
+    const bool takes_ids = l->type == &layer_embedding;
 
     if (b->ended)
         return err_set_at(b->r->err, -EINVAL, path,
                           "comes after the loss, which must be the last layer; remove it or move it");
-    if ((l->kind == LAYER_embedding) != (b->vocab > 0))
-        return l->kind == LAYER_embedding ? err_set_at(b->r->err, -EINVAL, path,
-                                                       "an embedding must be the first layer of a model with "
-                                                       "\"input\": {\"tokens\": 64, \"vocab\": 256}")
-                                          : fail_not_tokens(b, path, name);
-    if (b->seq == 1 && (l->kind == LAYER_attention || l->kind == LAYER_positions || l->kind == LAYER_lm_head))
+    if (takes_ids && b->vocab == 0)
+        return err_set_at(b->r->err, -EINVAL, path,
+                          "an %s must be the first layer of a model with "
+                          "\"input\": {\"tokens\": 64, \"vocab\": 256}",
+                          name);
+    if (!takes_ids && b->vocab > 0)
+        return fail_not_tokens(b, path, name);
+    if (b->row.rank != 2 &&
+        (l->type == &layer_attention || l->type == &layer_positions || l->type == &layer_lm_head))
         return fail_not_tokens(b, path, name);
     return 0;
 }
 
-/* Stores the number of elements of a row in *ret, if each token has `per_token` elements. Returns -EINVAL if
- * a row would have too many elements. */
-static int row_elements(const struct chain_builder *b, const char *path, uint32_t per_token, uint32_t *ret)
+/* Returns -EINVAL if a row of shape `out` would have too many elements. */
+static int check_row(const struct chain_builder *b, const char *path, const struct shape *out)
 {
-    uint64_t n = (uint64_t)per_token * b->seq;
+    uint32_t n;
 
-    if (n > SPEC_MAX_DIM)
-        return err_set_at(b->r->err, -EINVAL, path,
-                          "%" PRIu32 " tokens of %" PRIu32
-                          " elements are more than %u elements; make one smaller",
-                          b->seq, per_token, SPEC_MAX_DIM);
-    *ret = (uint32_t)n;
-    return 0;
+    if (shape_elements(out, &n) && n <= SPEC_MAX_DIM)
+        return 0;
+    return err_set_at(b->r->err, -EINVAL, path,
+                      "%" PRIu32 " tokens of %" PRIu32
+                      " elements are more than %u elements; make one smaller",
+                      row_tokens(b), out->dim[out->rank - 1], SPEC_MAX_DIM);
 }
 
-/* Adds the layer `l` to the chain and sets its position and widths. `path` is the layer's place in the spec,
- * for messages. For a dense layer or an embedding, the caller sets l.out to the number of elements per
- * token. */
+/* Adds the layer `l` to the chain and sets its position and its input. `path` is the layer's place in the
+ * spec, for messages. The caller sets l.out if the output can have another shape than the input. If the
+ * caller leaves l.out empty, the output has the shape of the input. A loss has no output. */
 static int add_layer(struct chain_builder *b, const char *path, struct layer l)
 {
     struct layer_sizes size;
@@ -98,12 +122,10 @@ static int add_layer(struct chain_builder *b, const char *path, struct layer l)
         return err_set_at(b->r->err, -EINVAL, path, "the model has more than %u layers; use fewer",
                           SPEC_MAX_LAYERS);
     l.id = l.key = (uint32_t)b->layers.n;
-    l.in = b->width;
-    l.seq = b->seq;
-    if (l.kind == LAYER_dense || l.kind == LAYER_embedding)
-        r = row_elements(b, path, l.out, &l.out);
-    else if (l.kind != LAYER_block)
-        l.out = layer_type(&l)->is_loss ? 0 : l.in;
+    l.in = b->row;
+    if (l.out.rank == 0 && !layer_type(&l)->is_loss)
+        l.out = l.in;
+    r = check_row(b, path, &l.out);
     if (r < 0)
         return r;
     layer_type(&l)->sizes(&l, 1, &size);
@@ -112,10 +134,11 @@ static int add_layer(struct chain_builder *b, const char *path, struct layer l)
         return err_set_at(b->r->err, -EINVAL, path,
                           "with this layer of %" PRIu32 " x %" PRIu32
                           " the weights take more than 2^50 bytes; make it smaller",
-                          l.in / l.seq, l.out / l.seq);
+                          layer_width(&l), layer_width_out(&l));
     b->trained |= size.w > 0;
     b->ended = layer_type(&l)->is_loss;
-    b->width = b->ended ? b->width : l.out;
+    if (!b->ended)
+        b->row = l.out;
     b->vocab = 0;
     vec_push(&b->layers, l);
     return 0;
@@ -126,17 +149,21 @@ static int add_layer(struct chain_builder *b, const char *path, struct layer l)
 static int read_token_input(struct chain_builder *b, const struct json *node)
 {
     struct spec *s = b->r->s;
+    uint32_t tokens = 1;
     struct json_obj o;
 
     json_obj_begin(&o, node, "model.input", b->r->err);
-    spec_take_u32(&o, "tokens", JSON_REQUIRED, 2, SPEC_MAX_DIM, &b->seq);
+    spec_take_u32(&o, "tokens", JSON_REQUIRED, 2, SPEC_MAX_DIM, &tokens);
     spec_take_u32(&o, "vocab", JSON_REQUIRED, 2, 1u << 24, &b->vocab);
+    b->row = shape_sequence(tokens, 1);
     s->tokens = true;
-    s->seq = b->width = s->features = b->seq;
+    s->seq = s->features = tokens;
     s->vocab = b->vocab;
     return json_obj_end(&o);
 }
 
+/* Reads the shape of a sample. A sample with several dimensions, such as [28,28], becomes a vector, because
+ * all layers so far treat the elements of a sample as one list. */
 static int read_input(struct chain_builder *b, const struct json *node)
 {
     static const char path[] = "model.input";
@@ -167,7 +194,8 @@ static int read_input(struct chain_builder *b, const struct json *node)
     if (product < 1 || product > SPEC_MAX_DIM)
         return err_set_at(b->r->err, -EINVAL, path, "must have from 1 to %u elements, found %" PRIu64,
                           SPEC_MAX_DIM, product);
-    b->width = b->r->s->features = (uint32_t)product;
+    b->r->s->features = (uint32_t)product;
+    b->row = shape_vector((uint32_t)product);
     return 0;
 }
 
@@ -178,27 +206,27 @@ static const char *const loss_names[] = {"mse", "softmax_xent", NULL};
 static int add_loss(struct chain_builder *b, int loss, const char *width_path)
 {
     struct spec *s = b->r->s;
-    enum layer_kind kind = loss == 0 ? LAYER_mse : LAYER_softmax_xent;
+    const struct layer_type *type = loss == 0 ? &layer_mse : &layer_softmax_xent;
 
     if (b->ended)
         return 0;
-    if (s->tokens && kind == LAYER_mse)
+    if (s->tokens && type == &layer_mse)
         return err_set_at(b->r->err, -EINVAL, "model.loss",
                           "mse does not work for tokens; write \"softmax_xent\", or end the layers with "
                           "{\"op\":\"lm_head\"}");
-    if (s->tokens && b->width / b->seq < s->vocab)
+    if (s->tokens && row_width(b) < s->vocab)
         return err_set_at(b->r->err, -EINVAL, width_path,
                           "the last layer gives %" PRIu32
                           " classes per token, but the vocabulary has %" PRIu32
                           "; end the layers with {\"op\":\"lm_head\"} or a linear of that width",
-                          b->width / b->seq, s->vocab);
-    if (kind == LAYER_softmax_xent && b->width < 2)
+                          row_width(b), s->vocab);
+    if (type == &layer_softmax_xent && row_width(b) < 2)
         return err_set_at(
             b->r->err, -EINVAL, width_path,
             "softmax_xent needs at least 2 classes; write 2, or \"loss\": \"mse\" for one output");
-    s->classes = b->width / b->seq;
-    s->mse = kind == LAYER_mse;
-    return add_layer(b, "model.loss", (struct layer){.kind = kind});
+    s->classes = row_width(b);
+    s->mse = type == &layer_mse;
+    return add_layer(b, "model.loss", (struct layer){.type = type});
 }
 
 static const char *const no_names[] = {NULL};
@@ -235,7 +263,7 @@ static int add_hidden(struct chain_builder *b, const struct json *node, const st
         if (width < 1 || width > SPEC_MAX_DIM)
             return err_set_at(b->r->err, -EINVAL, at, "a width must be from 1 to %u, found %" PRIu64,
                               SPEC_MAX_DIM, width);
-        l.out = (uint32_t)width;
+        l.out = row_of_width(b, (uint32_t)width);
         r = add_layer(b, at, l);
     }
     return r;
@@ -243,7 +271,7 @@ static int add_hidden(struct chain_builder *b, const struct json *node, const st
 
 static int read_mlp(struct chain_builder *b, const struct json *node)
 {
-    struct layer hidden = {.kind = LAYER_dense, .act = ACT_RELU, .bias = true}, last;
+    struct layer hidden = {.type = &layer_dense, .dense = {.act = ACT_RELU, .bias = true}}, last;
     const struct json *input = NULL, *widths = NULL;
     const char *type;
     double dropout = 0;
@@ -256,22 +284,25 @@ static int read_mlp(struct chain_builder *b, const struct json *node)
     json_take(&o, "input", JSON_REQUIRED, &input);
     json_take(&o, "hidden", JSON_REQUIRED, &widths);
     spec_take_u32(&o, "classes", JSON_REQUIRED, 1, SPEC_MAX_DIM, &classes);
-    take_layer_activation(&o, &hidden.act);
+    take_layer_activation(&o, &hidden.dense.act);
     spec_take_float(&o, "dropout", JSON_OPTIONAL, SPEC_FRACTION, &dropout);
-    json_take_bool(&o, "bias", JSON_OPTIONAL, &hidden.bias);
+    json_take_bool(&o, "bias", JSON_OPTIONAL, &hidden.dense.bias);
     json_take_enum(&o, "loss", JSON_OPTIONAL, loss_names, &loss);
     r = json_obj_end(&o);
     if (r < 0)
         return r;
-    hidden.dropout = (float)dropout;
-    spec_set_layer_init(b->r->s, &hidden);
-    last =
-        (struct layer){.kind = LAYER_dense, .out = classes, .bias = hidden.bias, .init_std = hidden.init_std};
+    hidden.dense.dropout = (float)dropout;
+    hidden.dense.init_std = b->r->s->init.std;
+    last = hidden;
+    last.dense.act = ACT_NONE;
+    last.dense.dropout = 0;
     r = read_input(b, input);
     if (r == 0)
         r = add_hidden(b, widths, &hidden);
-    if (r == 0)
-        r = add_layer(b, "model.classes", last);
+    if (r < 0)
+        return r;
+    last.out = row_of_width(b, classes);
+    r = add_layer(b, "model.classes", last);
     return r < 0 ? r : add_loss(b, loss, "model.classes");
 }
 
@@ -309,78 +340,84 @@ static void take_dropout(struct json_obj *o, const char *key, enum json_need nee
 
 static void read_linear(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
-    l->kind = LAYER_dense;
-    l->bias = true;
-    spec_take_layer_init(b->r, o, l);
-    spec_take_u32(o, "out", JSON_REQUIRED, 1, SPEC_MAX_DIM, &l->out);
-    json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
-    take_layer_activation(o, &l->act);
-    take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
+    uint32_t out = 0;
+
+    l->type = &layer_dense;
+    l->dense.bias = true;
+    spec_take_init(b->r, o, &l->dense.init_std, NULL);
+    spec_take_u32(o, "out", JSON_REQUIRED, 1, SPEC_MAX_DIM, &out);
+    l->out = row_of_width(b, out);
+    json_take_bool(o, "bias", JSON_OPTIONAL, &l->dense.bias);
+    take_layer_activation(o, &l->dense.act);
+    take_dropout(o, "dropout", JSON_OPTIONAL, &l->dense.dropout);
 }
 
 static void read_norm(struct json_obj *o, struct layer *l, bool rms)
 {
     double eps = 1e-5;
 
-    l->kind = LAYER_norm;
-    l->rms = rms;
-    l->bias = !rms;
+    l->type = &layer_norm;
+    l->norm.rms = rms;
+    l->norm.bias = !rms;
     if (!rms)
-        json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
+        json_take_bool(o, "bias", JSON_OPTIONAL, &l->norm.bias);
     spec_take_float(o, "eps", JSON_OPTIONAL, SPEC_POSITIVE, &eps);
-    l->eps = (float)eps;
+    l->norm.eps = (float)eps;
 }
 
 static void read_attention(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
-    uint32_t width = b->width / b->seq;
+    struct attention_settings *a = &l->attention;
+    uint32_t width = row_width(b);
     double theta = 0;
 
-    l->kind = LAYER_attention;
-    l->bias = true;
-    spec_take_layer_init(b->r, o, l);
-    spec_take_u32(o, "heads", JSON_REQUIRED, 1, 1u << 16, &l->heads);
-    l->kv_heads = l->heads;
-    spec_take_u32(o, "kv_heads", JSON_OPTIONAL, 1, 1u << 16, &l->kv_heads);
+    l->type = &layer_attention;
+    a->bias = true;
+    spec_take_init(b->r, o, &a->init_std, &a->proj_std);
+    spec_take_u32(o, "heads", JSON_REQUIRED, 1, 1u << 16, &a->heads);
+    a->kv_heads = a->heads;
+    spec_take_u32(o, "kv_heads", JSON_OPTIONAL, 1, 1u << 16, &a->kv_heads);
     spec_take_float(o, "rope_theta", JSON_OPTIONAL, SPEC_POSITIVE, &theta);
-    l->rope_theta = (float)theta;
-    json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
-    take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
-    take_dropout(o, "score_dropout", JSON_OPTIONAL, &l->score_dropout);
-    if (l->heads > 0 && width % l->heads != 0)
+    a->rope_theta = (float)theta;
+    json_take_bool(o, "bias", JSON_OPTIONAL, &a->bias);
+    take_dropout(o, "dropout", JSON_OPTIONAL, &a->dropout);
+    take_dropout(o, "score_dropout", JSON_OPTIONAL, &a->score_dropout);
+    if (a->heads > 0 && width % a->heads != 0)
         json_fail(o, "heads", -EINVAL,
-                  "%" PRIu32 " heads do not divide a width of %" PRIu32 "; change one of them", l->heads,
+                  "%" PRIu32 " heads do not divide a width of %" PRIu32 "; change one of them", a->heads,
                   width);
-    else if (l->kv_heads > 0 && l->heads % l->kv_heads != 0)
+    else if (a->kv_heads > 0 && a->heads % a->kv_heads != 0)
         json_fail(o, "kv_heads", -EINVAL, "%" PRIu32 " do not divide %" PRIu32 " heads; write a divisor",
-                  l->kv_heads, l->heads);
-    else if (theta > 0 && l->heads > 0 && width / l->heads % 2 != 0)
+                  a->kv_heads, a->heads);
+    else if (theta > 0 && a->heads > 0 && width / a->heads % 2 != 0)
         json_fail(o, "rope_theta", -EINVAL,
                   "a head has %" PRIu32 " elements, but rotary positions turn pairs; make width / heads even",
-                  width / l->heads);
+                  width / a->heads);
 }
 
 static void read_mlp_op(const struct chain_builder *b, struct json_obj *o, struct layer *l, bool gated)
 {
-    l->kind = LAYER_mlp;
-    spec_take_layer_init(b->r, o, l);
-    l->gated = gated;
-    l->bias = !gated;
-    l->act = gated ? ACT_NONE : ACT_GELU;
-    spec_take_u32(o, "hidden", JSON_REQUIRED, 1, 1u << 24, &l->hidden);
-    json_take_bool(o, "bias", JSON_OPTIONAL, &l->bias);
+    struct mlp_settings *m = &l->mlp;
+
+    l->type = &layer_mlp;
+    spec_take_init(b->r, o, &m->init_std, &m->proj_std);
+    m->gated = gated;
+    m->bias = !gated;
+    m->act = gated ? ACT_NONE : ACT_GELU;
+    spec_take_u32(o, "hidden", JSON_REQUIRED, 1, 1u << 24, &m->hidden);
+    json_take_bool(o, "bias", JSON_OPTIONAL, &m->bias);
     if (!gated)
-        take_layer_activation(o, &l->act);
-    take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
+        take_layer_activation(o, &m->act);
+    take_dropout(o, "dropout", JSON_OPTIONAL, &m->dropout);
 }
 
 static void read_positions(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
-    l->kind = LAYER_positions;
-    l->positions = b->seq;
-    spec_take_layer_init(b->r, o, l);
-    spec_take_u32(o, "count", JSON_OPTIONAL, b->seq, 1u << 24, &l->positions);
-    take_dropout(o, "dropout", JSON_OPTIONAL, &l->dropout);
+    l->type = &layer_positions;
+    l->positions.count = row_tokens(b);
+    spec_take_embedding_init(b->r, o, &l->positions.init_std);
+    spec_take_u32(o, "count", JSON_OPTIONAL, row_tokens(b), 1u << 24, &l->positions.count);
+    take_dropout(o, "dropout", JSON_OPTIONAL, &l->positions.dropout);
 }
 
 /* Reads an lm_head layer. A tied lm_head uses the weights of the embedding, which must be the first layer of
@@ -390,19 +427,19 @@ static void read_lm_head(const struct chain_builder *b, struct json_obj *o, stru
     const struct layer *first = b->layers.n > 0 ? &b->layers.at[0] : NULL;
     const struct json *init;
 
-    l->kind = LAYER_lm_head;
-    l->vocab = b->r->s->vocab;
-    b->r->s->classes = l->vocab;
+    l->type = &layer_lm_head;
+    l->lm_head.vocab = b->r->s->vocab;
+    b->r->s->classes = l->lm_head.vocab;
     json_take_bool(o, "tied", JSON_OPTIONAL, &l->tied);
     /* A tied lm_head has no weights of its own, so there is nothing to initialize. */
     if (!l->tied)
-        spec_take_layer_init(b->r, o, l);
+        spec_take_init(b->r, o, &l->lm_head.init_std, NULL);
     else if (json_take(o, "init", JSON_OPTIONAL, &init))
         json_fail(o, "init", -EINVAL,
                   "a tied lm_head uses the weights of the embedding; move \"init\" to the embedding");
     if (b->inside)
         json_fail(o, "op", -EINVAL, "the loss must be the last layer of the model, not inside another layer");
-    else if (l->tied && (!first || first->kind != LAYER_embedding || first->out != b->width))
+    else if (l->tied && (!first || first->type != &layer_embedding || !shape_equal(&first->out, &b->row)))
         json_fail(
             o, "tied", -EINVAL,
             "needs an embedding as the first layer, as wide as the last; write false, or change a width");
@@ -410,10 +447,13 @@ static void read_lm_head(const struct chain_builder *b, struct json_obj *o, stru
 
 static void read_embedding(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
-    l->kind = LAYER_embedding;
-    l->vocab = b->vocab;
-    spec_take_layer_init(b->r, o, l);
-    spec_take_u32(o, "out", JSON_REQUIRED, 1, 1u << 24, &l->out);
+    uint32_t out = 0;
+
+    l->type = &layer_embedding;
+    l->embedding.vocab = b->vocab;
+    spec_take_embedding_init(b->r, o, &l->embedding.init_std);
+    spec_take_u32(o, "out", JSON_REQUIRED, 1, 1u << 24, &out);
+    l->out = row_of_width(b, out);
     if (b->inside)
         json_fail(o, "op", -EINVAL,
                   "an embedding must be the first layer of the model, not inside another layer");
@@ -426,8 +466,8 @@ static void read_op_keys(const struct chain_builder *b, enum chain_op op, struct
         read_attention(b, o, l);
         break;
     case OP_DROPOUT:
-        l->kind = LAYER_dropout;
-        take_dropout(o, "p", JSON_REQUIRED, &l->dropout);
+        l->type = &layer_dropout;
+        take_dropout(o, "p", JSON_REQUIRED, &l->dropout.p);
         break;
     case OP_EMBEDDING:
         read_embedding(b, o, l);
@@ -450,26 +490,26 @@ static void read_op_keys(const struct chain_builder *b, enum chain_op op, struct
         read_positions(b, o, l);
         break;
     case OP_GELU:
-        l->act = ACT_GELU;
+        l->activation.act = ACT_GELU;
         break;
     case OP_GELU_ERF:
-        l->act = ACT_GELU_ERF;
+        l->activation.act = ACT_GELU_ERF;
         break;
     case OP_RELU:
-        l->act = ACT_RELU;
+        l->activation.act = ACT_RELU;
         break;
     case OP_SILU:
-        l->act = ACT_SILU;
+        l->activation.act = ACT_SILU;
         break;
     case OP_TANH:
-        l->act = ACT_TANH;
+        l->activation.act = ACT_TANH;
         break;
     }
 }
 
 static int read_op(struct chain_builder *b, const struct json *node, const char *path)
 {
-    struct layer l = {.kind = LAYER_activation};
+    struct layer l = {.type = &layer_activation};
     struct json_obj o;
     int op = -1, r;
 
@@ -524,9 +564,8 @@ static void name_inner(struct arena *arena, struct layer *layers, size_t n)
  * layer of the chain. */
 static int read_composite(struct chain_builder *b, const struct json *node, const char *path, const char *key)
 {
-    struct layer l = {.kind = strcmp(key, "residual") == 0 ? LAYER_residual : LAYER_block};
-    struct chain_builder in = {
-        .r = b->r, .width = b->width, .seq = b->seq, .weight_bytes = b->weight_bytes, .inside = true};
+    struct layer l = {.type = strcmp(key, "residual") == 0 ? &layer_residual : &layer_block};
+    struct chain_builder in = {.r = b->r, .row = b->row, .weight_bytes = b->weight_bytes, .inside = true};
     const struct json *list = NULL;
     char inside[256];
     struct json_obj o;
@@ -541,17 +580,17 @@ static int read_composite(struct chain_builder *b, const struct json *node, cons
     if (r == 0)
         r = read_layers(&in, list, inside);
     name_inner(b->r->s->arena, in.layers.at, in.layers.n);
-    l.out = in.width;
+    l.out = in.row;
     l.n_inner = (uint32_t)in.layers.n;
     l.inner = r == 0 ? arena_memdup(b->r->s->arena, in.layers.at, in.layers.n * sizeof *in.layers.at) : NULL;
     vec_free(&in.layers);
     if (r < 0)
         return r;
-    if (l.kind == LAYER_residual && l.out != b->width)
+    if (l.type == &layer_residual && !shape_equal(&l.out, &b->row))
         return err_set_at(b->r->err, -EINVAL, path,
                           "the output of a residual must be as wide as its input, but %" PRIu32
                           " elements go in and %" PRIu32 " come out",
-                          b->width / b->seq, l.out / b->seq);
+                          row_width(b), row_width(&in));
     if (count_inner(&l) > LAYER_MAX_INNER)
         return err_set_at(b->r->err, -EINVAL, path, "a layer may have at most %u layers inside",
                           LAYER_MAX_INNER);
@@ -632,7 +671,7 @@ static int read_by_type(struct chain_builder *b, const struct json *node)
 
 int spec_read_model(const struct spec_reader *r, const struct json *node)
 {
-    struct chain_builder b = {.r = r, .seq = 1};
+    struct chain_builder b = {.r = r};
     int status = read_by_type(&b, node);
 
     if (status == 0 && b.layers.n > 0) {

@@ -78,13 +78,13 @@ bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char
 
 /* ---- initial values: spec_init.c ---- */
 
-/* Sets the standard deviations with which the weights of layer `l` are drawn. Values come from the layer's
- * own key "init". Values that it does not give come from the spec's section `init`. */
-void spec_take_layer_init(const struct spec_reader *r, struct json_obj *o, struct layer *l);
+/* Stores the standard deviation with which the weights of a layer are drawn in *ret_std, and that of its last
+ * matrix "proj" in *ret_proj_std. `ret_proj_std` is NULL for a layer without such a matrix. Values come from
+ * the layer's own key "init". Values that it does not give come from the spec's section `init`. */
+void spec_take_init(const struct spec_reader *r, struct json_obj *o, float *ret_std, float *ret_proj_std);
 
-/* Sets the standard deviations with which the weights of layer `l` are drawn, using only the spec's section
- * `init`. */
-void spec_set_layer_init(const struct spec *s, struct layer *l);
+/* Does the same for a layer whose weights are embeddings: token embeddings or positions. */
+void spec_take_embedding_init(const struct spec_reader *r, struct json_obj *o, float *ret_std);
 
 /* Returns -EINVAL if the section `init` has a key that has no effect on this model, such as embedding_std for
  * a model without an embedding. */

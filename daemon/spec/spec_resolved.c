@@ -14,75 +14,218 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "base/arena.h"
 #include "base/json.h"
 #include "daemon/spec/spec.h"
 
-static const char *const layer_names[LAYER_COUNT] = {
-#define LAYER(name) [LAYER_##name] = #name,
-#include "kernels/layers.def"
-#undef LAYER
+/* A text of layers while it is written. */
+struct layer_text {
+    struct strbuf *b;
+    /* The standard deviations that a layer shows if it has no such setting. They are those of a gpt2 or llama
+     * model, because the text of such a model has always had them in every layer. For other models they are
+     * 0, which the text leaves out. */
+    float init_std, proj_std;
 };
 
-static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n);
-
-/* Returns true if a positions layer has the default init_std, 0.02. The resolved text leaves a default out.
- * Earlier versions of Tutti also left out their default, which was 1. So an old job still has the same text
- * and can resume from its checkpoint. */
-static bool is_implied_std(const struct layer *l)
+static void add_bias(const struct layer_text *t, bool bias)
 {
-    return l->kind == LAYER_positions && l->init_std == LAYER_EMBEDDING_STD && l->proj_std <= 0;
+    strbuf_addf(t->b, ",\"bias\":%s", bias ? "true" : "false");
 }
 
-/* Keys that the text has always had are written every time, in their old order. Newer keys are written only
- * if their value is not the default, so that the hashes of older jobs stay the same. */
-void spec_layer_json(const struct layer *l, struct strbuf *b)
+static void add_activation(const struct layer_text *t, enum act act)
 {
-    bool dense = l->kind == LAYER_dense;
+    strbuf_addf(t->b, ",\"activation\":\"%s\"", act_names[act]);
+}
 
-    strbuf_addf(b, "{\"kind\":\"%s\",\"in\":%" PRIu32 ",\"out\":%" PRIu32, layer_names[l->kind], l->in,
-                l->out);
-    if (dense || l->kind == LAYER_norm || l->kind == LAYER_attention || l->kind == LAYER_mlp)
-        strbuf_addf(b, ",\"bias\":%s", l->bias ? "true" : "false");
-    if (dense || l->kind == LAYER_activation || (l->kind == LAYER_mlp && !l->gated))
-        strbuf_addf(b, ",\"activation\":\"%s\"", act_names[l->act]);
-    if (dense || l->kind == LAYER_dropout || l->dropout > 0)
-        strbuf_addf(b, ",\"dropout\":%.9g", (double)l->dropout);
-    if (l->seq > 1)
-        strbuf_addf(b, ",\"seq\":%" PRIu32, l->seq);
-    if (l->kind == LAYER_norm)
-        strbuf_addf(b, ",\"rms\":%s,\"eps\":%.9g", l->rms ? "true" : "false", (double)l->eps);
-    if (l->kind == LAYER_attention)
-        strbuf_addf(
-            b, ",\"heads\":%" PRIu32 ",\"kv_heads\":%" PRIu32 ",\"rope_theta\":%.9g,\"score_dropout\":%.9g",
-            l->heads, l->kv_heads, (double)l->rope_theta, (double)l->score_dropout);
-    if (l->kind == LAYER_mlp)
-        strbuf_addf(b, ",\"hidden\":%" PRIu32 ",\"gated\":%s", l->hidden, l->gated ? "true" : "false");
-    if (l->vocab > 0)
-        strbuf_addf(b, ",\"vocab\":%" PRIu32, l->vocab);
-    if (l->kind == LAYER_positions)
-        strbuf_addf(b, ",\"positions\":%" PRIu32, l->positions);
-    if (l->smoothing > 0)
-        strbuf_addf(b, ",\"label_smoothing\":%.9g", (double)l->smoothing);
-    if ((l->init_std > 0 || l->proj_std > 0) && !is_implied_std(l))
-        strbuf_addf(b, ",\"init_std\":%.9g,\"proj_std\":%.9g", (double)l->init_std, (double)l->proj_std);
+static void add_dropout(const struct layer_text *t, float p)
+{
+    strbuf_addf(t->b, ",\"dropout\":%.9g", (double)p);
+}
+
+static void add_seq(const struct layer_text *t, const struct layer *l)
+{
+    if (layer_seq(l) > 1)
+        strbuf_addf(t->b, ",\"seq\":%" PRIu32, layer_seq(l));
+}
+
+static void add_smoothing(const struct layer_text *t, float smoothing)
+{
+    if (smoothing > 0)
+        strbuf_addf(t->b, ",\"label_smoothing\":%.9g", (double)smoothing);
+}
+
+static void add_std(const struct layer_text *t, float init_std, float proj_std)
+{
+    if (init_std > 0 || proj_std > 0)
+        strbuf_addf(t->b, ",\"init_std\":%.9g,\"proj_std\":%.9g", (double)init_std, (double)proj_std);
+}
+
+static void activation_text(const struct layer_text *t, const struct layer *l)
+{
+    add_activation(t, l->activation.act);
+    add_seq(t, l);
+}
+
+static void attention_text(const struct layer_text *t, const struct layer *l)
+{
+    const struct attention_settings *a = &l->attention;
+
+    add_bias(t, a->bias);
+    if (a->dropout > 0)
+        add_dropout(t, a->dropout);
+    add_seq(t, l);
+    strbuf_addf(t->b,
+                ",\"heads\":%" PRIu32 ",\"kv_heads\":%" PRIu32 ",\"rope_theta\":%.9g,\"score_dropout\":%.9g",
+                a->heads, a->kv_heads, (double)a->rope_theta, (double)a->score_dropout);
+    add_std(t, a->init_std, a->proj_std);
+}
+
+/* Writes the text of a layer that has no settings, such as a block. */
+static void plain_text(const struct layer_text *t, const struct layer *l)
+{
+    add_seq(t, l);
+    add_std(t, t->init_std, t->proj_std);
+}
+
+static void dense_text(const struct layer_text *t, const struct layer *l)
+{
+    add_bias(t, l->dense.bias);
+    add_activation(t, l->dense.act);
+    add_dropout(t, l->dense.dropout);
+    add_seq(t, l);
+    add_std(t, l->dense.init_std, t->proj_std);
+}
+
+static void dropout_text(const struct layer_text *t, const struct layer *l)
+{
+    add_dropout(t, l->dropout.p);
+    add_seq(t, l);
+}
+
+static void embedding_text(const struct layer_text *t, const struct layer *l)
+{
+    add_seq(t, l);
+    strbuf_addf(t->b, ",\"vocab\":%" PRIu32, l->embedding.vocab);
+    add_std(t, l->embedding.init_std, t->proj_std);
+}
+
+static void lm_head_text(const struct layer_text *t, const struct layer *l)
+{
+    add_seq(t, l);
+    strbuf_addf(t->b, ",\"vocab\":%" PRIu32, l->lm_head.vocab);
+    add_smoothing(t, l->lm_head.smoothing);
+    add_std(t, l->lm_head.init_std, t->proj_std);
+}
+
+static void mlp_text(const struct layer_text *t, const struct layer *l)
+{
+    add_bias(t, l->mlp.bias);
+    if (!l->mlp.gated)
+        add_activation(t, l->mlp.act);
+    if (l->mlp.dropout > 0)
+        add_dropout(t, l->mlp.dropout);
+    add_seq(t, l);
+    strbuf_addf(t->b, ",\"hidden\":%" PRIu32 ",\"gated\":%s", l->mlp.hidden, l->mlp.gated ? "true" : "false");
+    add_std(t, l->mlp.init_std, l->mlp.proj_std);
+}
+
+static void norm_text(const struct layer_text *t, const struct layer *l)
+{
+    add_bias(t, l->norm.bias);
+    add_seq(t, l);
+    strbuf_addf(t->b, ",\"rms\":%s,\"eps\":%.9g", l->norm.rms ? "true" : "false", (double)l->norm.eps);
+    add_std(t, t->init_std, t->proj_std);
+}
+
+/* The text of a chain leaves out the default init_std, 0.02. Earlier versions of Tutti also left out their
+ * default, which was 1. So an old job still has the same text and can resume from its checkpoint. The text of
+ * a gpt2 model has always had the number. */
+static void positions_text(const struct layer_text *t, const struct layer *l)
+{
+    bool implied = l->positions.init_std == LAYER_EMBEDDING_STD && t->proj_std <= 0;
+
+    if (l->positions.dropout > 0)
+        add_dropout(t, l->positions.dropout);
+    add_seq(t, l);
+    strbuf_addf(t->b, ",\"positions\":%" PRIu32, l->positions.count);
+    if (!implied)
+        add_std(t, l->positions.init_std, t->proj_std);
+}
+
+static void softmax_xent_text(const struct layer_text *t, const struct layer *l)
+{
+    add_seq(t, l);
+    add_smoothing(t, l->softmax_xent.smoothing);
+}
+
+/* The functions that write the settings of each kind of layer. Keys that the text has always had are written
+ * every time, in their old order. Newer keys are written only if their value is not the default, so that the
+ * hashes of older jobs stay the same. */
+static const struct {
+    const struct layer_type *type;
+    void (*add)(const struct layer_text *t, const struct layer *l);
+} settings_texts[] = {
+    {&layer_activation, activation_text},
+    {&layer_attention, attention_text},
+    {&layer_block, plain_text},
+    {&layer_dense, dense_text},
+    {&layer_dropout, dropout_text},
+    {&layer_embedding, embedding_text},
+    {&layer_lm_head, lm_head_text},
+    {&layer_mlp, mlp_text},
+    {&layer_mse, plain_text},
+    {&layer_norm, norm_text},
+    {&layer_positions, positions_text},
+    {&layer_residual, plain_text},
+    {&layer_softmax_xent, softmax_xent_text},
+};
+
+static void add_layer_texts(const struct layer_text *t, const struct layer *layers, uint32_t n);
+
+static void add_layer_text(const struct layer_text *t, const struct layer *l)
+{
+    strbuf_addf(t->b, "{\"kind\":\"%s\",\"in\":%" PRIu32 ",\"out\":%" PRIu32, layer_type(l)->name,
+                layer_in(l), layer_out(l));
+    for (size_t i = 0; i < sizeof settings_texts / sizeof settings_texts[0]; i++)
+        if (settings_texts[i].type == l->type)
+            settings_texts[i].add(t, l);
     if (l->tied)
-        strbuf_addf(b, ",\"tied_to\":%" PRIu32, l->owner);
+        strbuf_addf(t->b, ",\"tied_to\":%" PRIu32, l->owner);
     if (l->n_inner > 0) {
-        strbuf_add(b, ",\"inner\":[");
-        add_layers(b, l->inner, l->n_inner);
-        strbuf_add(b, "]");
+        strbuf_add(t->b, ",\"inner\":[");
+        add_layer_texts(t, l->inner, l->n_inner);
+        strbuf_add(t->b, "]");
     }
-    strbuf_add(b, "}");
+    strbuf_add(t->b, "}");
 }
 
-static void add_layers(struct strbuf *b, const struct layer *layers, uint32_t n)
+static void add_layer_texts(const struct layer_text *t, const struct layer *layers, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (i > 0)
-            strbuf_add(b, ",");
-        spec_layer_json(&layers[i], b);
+            strbuf_add(t->b, ",");
+        add_layer_text(t, &layers[i]);
     }
+}
+
+void spec_layer_json(const struct layer *l, struct strbuf *b)
+{
+    add_layer_text(&(struct layer_text){.b = b}, l);
+}
+
+static void add_model(struct strbuf *b, const struct spec *s)
+{
+    struct layer_text t = {.b = b};
+
+    if (s->transformer) {
+        t.init_std = s->transformer->init_std;
+        t.proj_std = transformer_proj_std(s->transformer);
+    }
+    strbuf_add(b, "{\"model\":[");
+    add_layer_texts(&t, s->model.layers, s->model.n_layers);
+    strbuf_add(b, "]");
 }
 
 static void add_data(struct strbuf *b, const struct spec *s)
@@ -108,7 +251,7 @@ static void add_optimizer(struct strbuf *b, const struct spec *s)
 {
     const struct optimizer *o = &s->optimizer;
 
-    strbuf_addf(b, ",\"optimizer\":{\"type\":\"%s\",\"lr\":%.17g,", optimizer_names[o->kind], s->lr);
+    strbuf_addf(b, ",\"optimizer\":{\"type\":\"%s\",\"lr\":%.17g,", optimizer_names[o->kind], s->rate.lr);
     if (o->kind == OPTIMIZER_ADAMW)
         strbuf_addf(b, "\"betas\":[%.9g,%.9g],\"eps\":%.9g,", (double)o->beta1, (double)o->beta2,
                     (double)o->eps);
@@ -123,32 +266,47 @@ static void add_optimizer(struct strbuf *b, const struct spec *s)
 static void add_schedule(struct strbuf *b, const struct spec *s)
 {
     strbuf_addf(b, ",\"schedule\":{\"type\":\"%s\",\"warmup_steps\":%" PRIu64,
-                spec_schedule_names[s->schedule.type], s->schedule.warmup_steps);
-    if (s->schedule.type == SCHEDULE_STEP)
+                spec_schedule_names[s->rate.type], s->rate.warmup_steps);
+    if (s->rate.type == SCHEDULE_STEP)
         strbuf_addf(b, ",\"min_lr_ratio\":%.17g,\"every_steps\":%" PRIu64 ",\"gamma\":%.17g",
-                    s->schedule.min_lr_ratio, s->schedule.every_steps, s->schedule.gamma);
-    else if (s->schedule.type != SCHEDULE_CONSTANT)
-        strbuf_addf(b, ",\"min_lr_ratio\":%.17g,\"total_steps\":%" PRIu64, s->schedule.min_lr_ratio,
+                    s->rate.min_lr_ratio, s->rate.every_steps, s->rate.gamma);
+    else if (s->rate.type != SCHEDULE_CONSTANT)
+        strbuf_addf(b, ",\"min_lr_ratio\":%.17g,\"total_steps\":%" PRIu64, s->rate.min_lr_ratio,
                     s->resolved.total_steps);
     strbuf_add(b, "}");
 }
 
+/* Appends the sizes of all phases. A job with one phase has its sizes in the section `train` only. */
+static void add_phases(struct strbuf *b, const struct spec *s)
+{
+    if (s->resolved.n_phases == 1)
+        return;
+    for (uint32_t i = 0; i < s->resolved.n_phases; i++)
+        strbuf_addf(b, "%s{\"micro_batch\":%" PRIu32 ",\"replicas\":%" PRIu32 "}",
+                    i == 0 ? ",\"phases\":[" : ",", s->resolved.phases[i].micro_batch,
+                    s->resolved.phases[i].replicas);
+    strbuf_add(b, "]");
+}
+
 void spec_resolved_json(const struct spec *s, struct strbuf *b)
 {
+    const struct spec_sizes *first = &s->resolved.phases[0];
+
     assert(s->resolved.total_steps > 0);
-    strbuf_add(b, "{\"model\":[");
-    add_layers(b, s->model.layers, s->model.n_layers);
-    strbuf_addf(b, "],\"seed\":%" PRIu64, s->seed);
+    add_model(b, s);
+    strbuf_addf(b, ",\"seed\":%" PRIu64, s->seed);
     if (s->from)
         strbuf_addf(b, ",\"from_crc32c\":\"%08" PRIx32 "\"", s->from_crc);
     add_data(b, s);
     strbuf_addf(b,
                 ",\"train\":{\"global_batch\":%" PRIu32 ",\"micro_batch\":%" PRIu32 ",\"replicas\":%" PRIu32
-                ",\"grad_clip\":%.17g}",
-                s->train.global_batch, s->resolved.micro_batch, s->resolved.replicas, s->optimizer.clip);
+                ",\"grad_clip\":%.17g",
+                s->train.global_batch, first->micro_batch, first->replicas, s->optimizer.clip);
+    add_phases(b, s);
+    strbuf_add(b, "}");
     add_optimizer(b, s);
     add_schedule(b, s);
-    strbuf_add(b, ",\"precision\":\"fp32\",\"method\":\"backprop\"}");
+    strbuf_addf(b, ",\"precision\":\"fp32\",\"method\":\"%s\"}", method_names[s->method]);
 }
 
 /* The hash is FNV-1a. It detects that two specs differ by mistake, but it does not protect against an
@@ -165,13 +323,14 @@ uint64_t spec_hash(const struct spec *s)
     return h;
 }
 
-static int read_size(const struct json *doc, const char *key, uint32_t *ret, struct err *err)
+static int read_size(const struct json *node, const char *where, const char *key, uint32_t *ret,
+                     struct err *err)
 {
-    char path[64];
+    char path[96];
     uint64_t v = 0;
 
-    snprintf(path, sizeof path, "resolved.train.%s", key);
-    int r = json_u64(json_get(json_get(doc, "train"), key), path, &v, err);
+    snprintf(path, sizeof path, "%s.%s", where, key);
+    int r = json_u64(json_get(node, key), path, &v, err);
     if (r == 0 && (v < 1 || v > SPEC_MAX_DIM))
         r = err_set_at(err, -EINVAL, path, "is %" PRIu64 ", but must be from 1 to %u", v, SPEC_MAX_DIM);
     if (r == 0)
@@ -179,19 +338,47 @@ static int read_size(const struct json *doc, const char *key, uint32_t *ret, str
     return r;
 }
 
-int spec_resolved_sizes(const char *resolved_json, size_t bytes, struct spec_sizes *ret, struct err *err)
+static int read_sizes(const struct json *node, const char *where, struct spec_sizes *ret, struct err *err)
 {
-    struct spec_sizes sizes = {0};
+    int r = read_size(node, where, "micro_batch", &ret->micro_batch, err);
+
+    return r < 0 ? r : read_size(node, where, "replicas", &ret->replicas, err);
+}
+
+static int read_phases(const struct json *train, uint32_t n_phases, struct spec_sizes *ret, struct err *err)
+{
+    const struct json *list = json_get(train, "phases");
+    char where[64];
+    int r;
+
+    r = read_sizes(train, "resolved.train", ret, err);
+    if (r < 0 || n_phases == 1)
+        return r;
+    if (list == NULL || json_type(list) != JSON_ARRAY || json_array_size(list) != n_phases) {
+        ret[0] = (struct spec_sizes){0}; /* of another job */
+        return 0;
+    }
+    for (uint32_t i = 0; i < n_phases && r == 0; i++) {
+        json_path_index(where, sizeof where, "resolved.train.phases", i);
+        r = read_sizes(json_array_at(list, i), where, &ret[i], err);
+    }
+    return r;
+}
+
+int spec_resolved_sizes(const char *resolved_json, size_t bytes, uint32_t n_phases, struct spec_sizes *ret,
+                        struct err *err)
+{
+    struct spec_sizes *sizes;
     struct json *doc;
     int r = json_parse(resolved_json, bytes, "resolved spec", false, &doc, err);
 
     if (r < 0)
         return r;
-    r = read_size(doc, "micro_batch", &sizes.micro_batch, err);
-    if (r == 0)
-        r = read_size(doc, "replicas", &sizes.replicas, err);
+    sizes = xcalloc(n_phases, sizeof *sizes);
+    r = read_phases(json_get(doc, "train"), n_phases, sizes, err);
     json_free(doc);
     if (r == 0)
-        *ret = sizes;
+        memcpy(ret, sizes, n_phases * sizeof *ret);
+    xfree(sizes);
     return r;
 }

@@ -201,7 +201,7 @@ int spec_read_optimizer(const struct spec_reader *r, const struct json *node)
     if (!spec_take_choice(&o, "type", JSON_REQUIRED, names, nothing_later, &kind))
         return json_obj_end(&o);
     ret->kind = (enum optimizer_kind)kind;
-    spec_take_float(&o, "lr", JSON_REQUIRED, SPEC_POSITIVE, &r->s->lr);
+    spec_take_float(&o, "lr", JSON_REQUIRED, SPEC_POSITIVE, &r->s->rate.lr);
     if (kind == OPTIMIZER_ADAMW)
         read_adamw(&o, ret);
     else
@@ -222,16 +222,16 @@ int spec_read_schedule(const struct spec_reader *r, const struct json *node)
 
     json_obj_begin(&o, node, "schedule", r->err);
     spec_take_choice(&o, "type", JSON_REQUIRED, spec_schedule_names, nothing_later, &type);
-    s->schedule.type = (enum spec_schedule)type;
-    spec_take_u64(&o, "warmup_steps", JSON_OPTIONAL, 0, SPEC_MAX_STEPS, &s->schedule.warmup_steps);
-    if (spec_take_float(&o, "min_lr_ratio", JSON_OPTIONAL, SPEC_RATIO, &s->schedule.min_lr_ratio) &&
+    s->rate.type = (enum spec_schedule)type;
+    spec_take_u64(&o, "warmup_steps", JSON_OPTIONAL, 0, SPEC_MAX_STEPS, &s->rate.warmup_steps);
+    if (spec_take_float(&o, "min_lr_ratio", JSON_OPTIONAL, SPEC_RATIO, &s->rate.min_lr_ratio) &&
         type == SCHEDULE_CONSTANT)
         json_fail(&o, "min_lr_ratio", -EINVAL,
                   "a constant schedule has no minimum; remove \"min_lr_ratio\", or write "
                   "\"type\": \"cosine\" or \"linear\"");
     if (type == SCHEDULE_STEP) {
-        spec_take_u64(&o, "every_steps", JSON_REQUIRED, 1, SPEC_MAX_STEPS, &s->schedule.every_steps);
-        spec_take_float(&o, "gamma", JSON_OPTIONAL, SPEC_RATIO, &s->schedule.gamma);
+        spec_take_u64(&o, "every_steps", JSON_REQUIRED, 1, SPEC_MAX_STEPS, &s->rate.every_steps);
+        spec_take_float(&o, "gamma", JSON_OPTIONAL, SPEC_RATIO, &s->rate.gamma);
     }
     return json_obj_end(&o);
 }
@@ -331,6 +331,7 @@ int spec_read_memory(const struct spec_reader *r, const struct json *node)
     int policy = POLICY_auto, update = UPDATE_AUTO, recompute = 0;
 
     json_obj_begin(&o, node, "memory", r->err);
+    spec_take_auto_u32(&o, "cycle_steps", 1, SPEC_MAX_CYCLE_STEPS, &r->s->memory.cycle_steps);
     spec_take_choice(&o, "policy", JSON_OPTIONAL, policy_names, nothing_later, &policy);
     spec_take_choice(&o, "optimizer_on", JSON_OPTIONAL, update_place_names, nothing_later, &update);
     spec_take_choice(&o, "recompute", JSON_OPTIONAL, recompute_now, recompute_later, &recompute);

@@ -47,44 +47,50 @@ struct transformer_builder {
     float proj_std, embedding_std;
 };
 
-/* Returns a layer of `kind`, with the fields set that are the same for all layers whose rows are
- * [seq][width]. */
-static struct layer layer_over(const struct transformer_builder *b, enum layer_kind kind)
+/* Returns a layer of the given type whose input and output are sequences of the model's width. */
+static struct layer layer_over(const struct transformer_builder *b, const struct layer_type *type)
 {
-    uint32_t n = b->seq * b->t->width;
-    return (struct layer){
-        .kind = kind, .in = n, .out = n, .seq = b->seq, .init_std = b->t->init_std, .proj_std = b->proj_std};
+    struct shape row = shape_sequence(b->seq, b->t->width);
+    return (struct layer){.type = type, .in = row, .out = row};
 }
 
 static struct layer make_norm(const struct transformer_builder *b)
 {
-    struct layer l = layer_over(b, LAYER_norm);
-    l.rms = b->t->arch == ARCH_LLAMA;
-    l.bias = !l.rms;
-    l.eps = b->t->eps;
+    struct layer l = layer_over(b, &layer_norm);
+    l.norm.rms = b->t->arch == ARCH_LLAMA;
+    l.norm.bias = !l.norm.rms;
+    l.norm.eps = b->t->eps;
     return l;
 }
 
 static struct layer make_attention(const struct transformer_builder *b)
 {
-    struct layer l = layer_over(b, LAYER_attention);
-    l.bias = b->t->arch == ARCH_GPT2;
-    l.heads = b->t->heads;
-    l.kv_heads = b->t->kv_heads;
-    l.rope_theta = b->t->arch == ARCH_LLAMA ? b->t->rope_theta : 0;
-    l.score_dropout = b->t->attn_dropout;
-    l.dropout = b->t->resid_dropout;
+    struct layer l = layer_over(b, &layer_attention);
+    l.attention = (struct attention_settings){
+        .heads = b->t->heads,
+        .kv_heads = b->t->kv_heads,
+        .bias = b->t->arch == ARCH_GPT2,
+        .rope_theta = b->t->arch == ARCH_LLAMA ? b->t->rope_theta : 0,
+        .score_dropout = b->t->attn_dropout,
+        .dropout = b->t->resid_dropout,
+        .init_std = b->t->init_std,
+        .proj_std = b->proj_std,
+    };
     return l;
 }
 
 static struct layer make_mlp(const struct transformer_builder *b)
 {
-    struct layer l = layer_over(b, LAYER_mlp);
-    l.bias = b->t->arch == ARCH_GPT2;
-    l.hidden = b->t->hidden;
-    l.gated = b->t->arch == ARCH_LLAMA;
-    l.act = l.gated ? ACT_NONE : b->t->act;
-    l.dropout = b->t->resid_dropout;
+    struct layer l = layer_over(b, &layer_mlp);
+    l.mlp = (struct mlp_settings){
+        .hidden = b->t->hidden,
+        .bias = b->t->arch == ARCH_GPT2,
+        .gated = b->t->arch == ARCH_LLAMA,
+        .act = b->t->arch == ARCH_LLAMA ? ACT_NONE : b->t->act,
+        .dropout = b->t->resid_dropout,
+        .init_std = b->t->init_std,
+        .proj_std = b->proj_std,
+    };
     return l;
 }
 
@@ -93,7 +99,7 @@ static struct layer make_mlp(const struct transformer_builder *b)
 static struct layer make_residual(const struct transformer_builder *b, const char *norm_name,
                                   const char *name, struct layer part)
 {
-    struct layer *inner = arena_alloc_array(b->arena, 2, sizeof *inner), l = layer_over(b, LAYER_residual);
+    struct layer *inner = arena_alloc_array(b->arena, 2, sizeof *inner), l = layer_over(b, &layer_residual);
     inner[0] = make_norm(b);
     inner[0].name = norm_name;
     inner[1] = part;
@@ -105,7 +111,7 @@ static struct layer make_residual(const struct transformer_builder *b, const cha
 
 static struct layer make_block(const struct transformer_builder *b)
 {
-    struct layer *inner = arena_alloc_array(b->arena, 2, sizeof *inner), l = layer_over(b, LAYER_block);
+    struct layer *inner = arena_alloc_array(b->arena, 2, sizeof *inner), l = layer_over(b, &layer_block);
     inner[0] = make_residual(b, "ln_1", "attn", make_attention(b));
     inner[1] = make_residual(b, "ln_2", "mlp", make_mlp(b));
     l.inner = inner;
@@ -115,36 +121,35 @@ static struct layer make_block(const struct transformer_builder *b)
 
 static struct layer make_embedding(const struct transformer_builder *b)
 {
-    struct layer l = layer_over(b, LAYER_embedding);
-    l.init_std = b->embedding_std;
-    l.in = b->seq;
-    l.vocab = b->t->vocab;
+    struct layer l = layer_over(b, &layer_embedding);
+    l.in = shape_sequence(b->seq, 1);
+    l.embedding.vocab = b->t->vocab;
+    l.embedding.init_std = b->embedding_std;
     return l;
 }
 
 static struct layer make_positions(const struct transformer_builder *b)
 {
-    struct layer l = layer_over(b, LAYER_positions);
-    l.init_std = b->embedding_std;
-    l.positions = b->t->positions;
-    l.dropout = b->t->embd_dropout;
+    struct layer l = layer_over(b, &layer_positions);
+    l.positions.count = b->t->positions;
+    l.positions.dropout = b->t->embd_dropout;
+    l.positions.init_std = b->embedding_std;
     return l;
 }
 
 static struct layer make_head(const struct transformer_builder *b, float smoothing)
 {
-    struct layer l = layer_over(b, LAYER_lm_head);
-    l.out = 0;
-    l.vocab = b->t->vocab;
-    l.smoothing = smoothing;
+    struct layer l = layer_over(b, &layer_lm_head);
+    l.out = (struct shape){0};
+    l.lm_head.vocab = b->t->vocab;
+    l.lm_head.smoothing = smoothing;
+    l.lm_head.init_std = b->t->init_std;
     l.tied = b->t->tied;
     l.owner = 0;
     return l;
 }
 
-/* Returns the standard deviation for the initial weights of attn.proj and mlp.proj. GPT-2's default is
- * init_std divided by the square root of the number of residual layers, of which each block has two. */
-static float proj_std(const struct transformer *t)
+float transformer_proj_std(const struct transformer *t)
 {
     if (t->proj_std > 0)
         return t->proj_std;
@@ -158,7 +163,7 @@ void transformer_build(const struct transformer *t, uint32_t context, float smoo
         .t = t,
         .arena = arena,
         .seq = context,
-        .proj_std = proj_std(t),
+        .proj_std = transformer_proj_std(t),
         .embedding_std = t->embedding_std > 0 ? t->embedding_std : t->init_std,
     };
     struct layer *l = arena_alloc_array(arena, t->layers + 4, sizeof *l);

@@ -58,6 +58,11 @@ struct transformer {
  * message names `path`, the place in the spec where the user described the model. */
 int transformer_check(const struct transformer *t, const char *path, struct err *err);
 
+/* Returns the standard deviation for the initial weights of attn.proj and mlp.proj. GPT-2's default is
+ * init_std divided by the square root of the number of residual layers. Each block has two of
+ * them. */
+float transformer_proj_std(const struct transformer *t);
+
 /* Builds the chain of layers of `t` for sequences of `context` tokens, in `arena`. `t` must have passed
  * transformer_check. A gpt2 model needs at least `context` positions. `smoothing` is the label smoothing of
  * the loss. */

@@ -1,5 +1,5 @@
-/* Loads the spec of a job, opens its data, and finds the sizes that an earlier run resolved. job_machine.c,
- * job_profile.c and job_plan.c do the other parts of job_prepare.
+/* Loads the spec of a job, opens its data, makes its phases, and finds the sizes that an earlier run
+ * resolved. job_machine.c, job_profile.c and job_plan.c do the other parts of job_prepare.
  *
  * The values that "auto" takes for micro_batch and replicas change the bits of the result. The first run
  * therefore stores them in the output (resolved.json), and every later run uses the stored values.
@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "daemon/worker/model/checkpoint.h"
 #include "daemon/worker/model/hf.h"
@@ -55,20 +56,20 @@ static int fail_damaged(const struct outdir *out, const char *why, struct err *e
         why);
 }
 
-/* Reads the text of resolved.json, and the micro-batch size and number of replicas in it. The caller frees
- * *ret. If there is no such file, *ret is NULL and both numbers are 0. */
-static int read_resolved(const struct outdir *out, char **ret, struct spec_sizes *ret_sizes, struct err *err)
+/* Reads the text of resolved.json, and the sizes of the `n` phases in it. The caller frees *ret. If there is
+ * no such file, *ret is NULL and `ret_sizes` stays unchanged. */
+static int read_resolved(const struct outdir *out, char **ret, uint32_t n, struct spec_sizes *ret_sizes,
+                         struct err *err)
 {
     struct err why = {0};
     size_t bytes;
     *ret = NULL;
-    *ret_sizes = (struct spec_sizes){0};
     int r = fs_read_text(out->fd, JOB_RESOLVED, RESOLVED_MAX, ret, &bytes);
     if (r == -ENOENT)
         return 0;
     if (r < 0)
         return fs_fail(err, r, out->name, JOB_RESOLVED, "read");
-    r = spec_resolved_sizes(*ret, bytes, ret_sizes, &why);
+    r = spec_resolved_sizes(*ret, bytes, n, ret_sizes, &why);
     if (r < 0) {
         char text[sizeof why.path + sizeof why.msg];
         r = fail_damaged(out, err_text(&why, text, sizeof text), err);
@@ -98,9 +99,10 @@ static int fail_other_spec(const struct outdir *out, const struct spec *s, struc
 int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *ret_there, struct err *err)
 {
     struct strbuf b = {0};
-    struct spec_sizes sizes;
+    struct spec_sizes *sizes = xcalloc(s->resolved.n_phases, sizeof *sizes);
     char *before;
-    int r = read_resolved(out, &before, &sizes, err);
+    int r = read_resolved(out, &before, s->resolved.n_phases, sizes, err);
+    xfree(sizes);
     if (r < 0)
         return r;
     spec_resolved_json(s, &b);
@@ -121,35 +123,59 @@ static int open_existing(const struct prepared_job *j, struct outdir *ret)
     return ret->fd;
 }
 
-/* Finds the micro-batch size and the number of replicas that "auto" chose in the job's first run. They are in
- * resolved.json, or else in the newest checkpoint. Both are 0 if the job never ran. */
+/* Finds the sizes of all phases that "auto" chose in the job's first run. They are in resolved.json, or else
+ * in the newest checkpoint. `ret` stays unchanged if the job never ran. */
 static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;
     char *text;
     uint64_t hash;
-    *ret = (struct spec_sizes){0};
     if (open_existing(j, &out) < 0)
         return 0;
-    int r = read_resolved(&out, &text, ret, err);
+    int r = read_resolved(&out, &text, j->phases.n, ret, err);
     if (r == 0 && text == NULL && checkpoint_resolved(&out, &text, &hash) == 0)
-        r = spec_resolved_sizes(text, strlen(text), ret, err);
+        r = spec_resolved_sizes(text, strlen(text), j->phases.n, ret, err);
     free(text);
     close(out.fd);
     return r;
 }
 
-/* Stores the micro-batch size and the number of replicas of the spec in *ret. If one is "auto", takes the
- * number from an earlier run of the job, or 0 if there was none. */
-static int known_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
+/* Returns whether a size of a phase is "auto". */
+static bool has_auto(const struct phase_list *list)
 {
-    struct spec_sizes earlier = {0};
-    *ret = (struct spec_sizes){j->spec->train.micro_batch, j->spec->train.replicas};
-    int r = ret->micro_batch == 0 || ret->replicas == 0 ? earlier_sizes(j, &earlier, err) : 0;
-    if (ret->micro_batch == 0)
-        ret->micro_batch = earlier.micro_batch;
-    if (ret->replicas == 0)
-        ret->replicas = earlier.replicas;
+    for (uint32_t i = 0; i < list->n; i++)
+        if (list->at[i].asked.micro_batch == 0 || list->at[i].asked.replicas == 0)
+            return true;
+    return false;
+}
+
+/* Resolves the sizes of a phase to those that the user asked for. A size that is "auto" is taken from
+ * `earlier`, the sizes of an earlier run of the job. It is 0 there if there was none. */
+static int resolve_phase(struct prepared_job *j, struct phase *p, struct spec_sizes earlier, struct err *err)
+{
+    struct spec_sizes sizes = p->asked;
+    if (sizes.micro_batch == 0)
+        sizes.micro_batch = earlier.micro_batch;
+    if (sizes.replicas == 0)
+        sizes.replicas = earlier.replicas;
+    p->resolved_now = sizes.micro_batch == 0;
+    return job_resolve_phase(j, p, sizes, err);
+}
+
+/* Makes the phases of the job and resolves their sizes. */
+static int make_phases(struct prepared_job *j, struct err *err)
+{
+    int r = spec_resolve(j->spec, (struct spec_sizes){0}, j->train->n_samples, j->train->crc, err);
+    if (r == 0)
+        r = phases_make(j->spec, &j->phases, err);
+    if (r < 0)
+        return r;
+    struct spec_sizes *earlier = xcalloc(j->phases.n, sizeof *earlier);
+    if (has_auto(&j->phases))
+        r = earlier_sizes(j, earlier, err);
+    for (uint32_t i = 0; r == 0 && i < j->phases.n; i++)
+        r = resolve_phase(j, &j->phases.at[i], earlier[i], err);
+    xfree(earlier);
     return r;
 }
 
@@ -172,27 +198,80 @@ int job_open(const struct job_options *o, struct prepared_job *j, struct err *er
 
 int job_prepare(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
-    struct spec_sizes sizes;
     int r = job_open(o, j, err);
     if (r == 0)
         r = job_choose_profile(o, j, err);
     if (r == 0)
-        r = known_sizes(j, &sizes, err);
-    if (r == 0)
-        r = job_resolve(j, sizes, err);
+        r = make_phases(j, err);
     if (r < 0)
         return r;
     uint64_t begin = clock_now_ns();
-    j->resolved_now = sizes.micro_batch == 0;
-    r = job_plan(o, j, sizes.micro_batch, err);
+    r = job_plan(o, j, err);
     j->plan_s = (double)(clock_now_ns() - begin) * 1e-9;
     return r < 0 ? r : check_resolved(j, err);
 }
 
+struct phase *job_largest_phase(const struct prepared_job *j)
+{
+    return &j->phases.at[phases_largest(&j->phases)];
+}
+
+uint64_t job_total_steps(const struct prepared_job *j)
+{
+    return phases_steps_before(&j->phases, j->phases.n);
+}
+
+bool job_is_break(const struct prepared_job *j, const struct phase *p, uint64_t steps_done)
+{
+    const struct spec *s = j->spec;
+    return spec_due(s, &s->checkpoint.every, p->batch, steps_done) ||
+           (j->val != NULL && p->evaluates && spec_due(s, &s->eval, p->batch, steps_done));
+}
+
+uint32_t job_run_steps(const struct prepared_job *j, const struct phase *p, uint64_t steps_done)
+{
+    uint32_t steps = p->cycle_steps;
+    if (p->steps < steps_done + steps)
+        return 1;
+    for (uint32_t i = 1; i < steps; i++)
+        if (job_is_break(j, p, steps_done + i))
+            return 1;
+    return steps;
+}
+
+uint64_t job_weight_bytes(const struct layer *l)
+{
+    struct layer_sizes size;
+    layer_type(l)->sizes(l, 1, &size);
+    return l->tied ? 0 : size.w;
+}
+
+uint64_t job_kept_bytes(const struct layer *l)
+{
+    struct layer_sizes size;
+    layer_type(l)->sizes(l, 1, &size);
+    return job_weight_bytes(l) + size.b;
+}
+
+uint64_t job_parked_bytes(const struct prepared_job *j)
+{
+    uint64_t bytes = 0;
+    for (uint32_t l = 0; j->phases.n > 1 && l < j->spec->model.n_layers; l++)
+        bytes += job_kept_bytes(&j->spec->model.layers[l]);
+    return bytes;
+}
+
+uint64_t job_host_bytes(const struct prepared_job *j)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < j->phases.n; i++)
+        most = phase_host_bytes(&j->phases.at[i]) > most ? phase_host_bytes(&j->phases.at[i]) : most;
+    return most + j->machine.host_taken_bytes;
+}
+
 void job_finish(struct prepared_job *j)
 {
-    plan_destroy(j->plan);
-    job_drop_graphs(j);
+    phases_finish(&j->phases);
     table_destroy(j->table);
     dataset_close(j->train);
     dataset_close(j->val);

@@ -1,5 +1,5 @@
 /* Prepares a job for planning and training: reads its spec, opens its data, chooses devices, and makes a
- * verified plan.
+ * verified plan for each of its phases (phase.h).
  *
  * --check, --plan, --run, --serve and --time share this code, so all of them refuse the same job with the
  * same message.
@@ -14,6 +14,7 @@
 #include "base/fs.h"
 #include "daemon/spec/spec.h"
 #include "daemon/worker/data/data.h"
+#include "daemon/worker/phase.h"
 #include "daemon/worker/probe/discover.h"
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
@@ -73,8 +74,8 @@ struct job_options {
     void *ctx;
 };
 
-/* How large the planning work is that is about to start. The daemon shows it to users, because planning may
- * take long. */
+/* How large the planning work is that is about to start, for the phase with the most work. The daemon shows
+ * it to users, because planning may take long. */
 struct job_planning {
     /* The number of samples in a micro-batch. If the spec says "auto", this is the number that is tried
      * first. */
@@ -123,7 +124,7 @@ struct prepared_job {
     const char *output;
     /* The training data and the validation data. `val` is NULL if the spec has no validation data. */
     struct dataset *train, *val;
-    struct graph *graph, *eval_graph; /* one training step; one evaluation batch */
+    struct phase_list phases; /* each with its graphs and its plan */
     /* The devices and the bytes of host memory that the plan may use. */
     struct machine machine;
     const char *backend;      /* "cpu" or "cuda" */
@@ -143,14 +144,10 @@ struct prepared_job {
     enum job_profile profile;
     /* Why this source of task durations was chosen, as a sentence without a full stop. */
     char profile_reason[832];
-    struct plan *plan;   /* verified */
-    double plan_s;       /* seconds that planning and verifying took */
-    uint64_t data_bytes; /* host memory of the data sets */
-    uint64_t held_bytes; /* memory of the graphs and the plan */
-    uint32_t threads;    /* number of threads per operation */
-    /* True if no earlier run of this job has chosen a micro-batch size for "auto", so that this run chooses
-     * one. */
-    bool resolved_now;
+    double plan_s;                    /* seconds that planning and verifying took */
+    uint64_t data_bytes;              /* host memory of the data sets */
+    uint64_t held_bytes;              /* memory of the graphs and the plans of all phases */
+    uint32_t threads;                 /* number of threads per operation */
     struct job_comparison comparison; /* set by job_compare */
     /* After a failure, the devices that caused it. blame.n is 0 if no device is known to be the cause. */
     struct job_blame blame;
@@ -177,16 +174,44 @@ int job_prepare(const struct job_options *o, struct prepared_job *j, struct err 
 /* Frees everything in *j. A struct of zeros is also allowed. */
 void job_finish(struct prepared_job *j);
 
+/* Returns the phase that needs the most memory. Checks, reports and `tutti plan` show the plan of this phase,
+ * because the job fits wherever this phase fits. */
+struct phase *job_largest_phase(const struct prepared_job *j);
+
+/* Returns the number of training steps of all phases of the job. */
+uint64_t job_total_steps(const struct prepared_job *j);
+
+/* Returns whether the training loop evaluates the model or writes a checkpoint after `steps_done` steps of
+ * phase `p`. The end of the phase does not count. */
+bool job_is_break(const struct prepared_job *j, const struct phase *p, uint64_t steps_done);
+
+/* Returns the number of training steps in the run of the cycle that begins after `steps_done` steps of phase
+ * `p`: all steps of a cycle, or 1 if an evaluation, a checkpoint or the end of the phase comes earlier. */
+uint32_t job_run_steps(const struct prepared_job *j, const struct phase *p, uint64_t steps_done);
+
+/* Returns the bytes of host memory for the weights of layers that are not in the current phase. While phases
+ * change, this memory holds the weights of all layers. A job with one phase needs none. */
+uint64_t job_parked_bytes(const struct prepared_job *j);
+
+/* Returns the bytes of host memory that the job needs: the tensors of the phase that needs the most, and all
+ * that is not tensors. Every phase must have a plan. */
+uint64_t job_host_bytes(const struct prepared_job *j);
+
+/* Returns the number of bytes of weights that layer `l` of a model owns. Tied layers own none. */
+uint64_t job_weight_bytes(const struct layer *l);
+/* Returns the size of what a layer keeps from phase to phase: its weights and its buffers B. */
+uint64_t job_kept_bytes(const struct layer *l);
+
 #define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
 
-/* Stores the micro-batch sizes that "auto" tries, in this order, and returns their number.
- * s->resolved.replicas must be set. Each size has at most GRAPH_MAX_TASKS tasks per training step, and all
+/* Stores the micro-batch sizes that "auto" tries for a phase, in this order, and returns their number.
+ * p->sizes.replicas must be set. Each size has at most GRAPH_MAX_TASKS tasks per training step, and all
  * but the last have at most AUTO_MOST_TASKS together. The last size is the smallest and usually needs the
  * least memory. */
-uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[JOB_MAX_DIVISORS]);
+uint32_t job_auto_sizes(const struct phase *p, uint32_t ret[JOB_MAX_DIVISORS]);
 
-/* Computes the fewest bytes per device with which the job can be planned. If "auto" may still choose the
- * micro-batch size, this is the minimum over all sizes that it may choose. */
+/* Computes the fewest bytes per device with which every phase of the job can be planned. If "auto" may still
+ * choose the micro-batch size of a phase, this phase counts with the size that needs the fewest bytes. */
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err);
 
@@ -211,24 +236,25 @@ void job_blame_devices(struct prepared_job *j, const struct device_blame *blame,
  * file describes another computer. */
 int job_check_backend(const struct prepared_job *j, struct err *err);
 
-/* Sets the micro-batch size and the number of replicas in j->spec. A 0 in `sizes` means that this number is
- * not resolved yet. Defined in job_plan.c. */
-int job_resolve(struct prepared_job *j, struct spec_sizes sizes, struct err *err);
+/* Sets the micro-batch size and the number of replicas of a phase, in the phase and in j->spec. A 0 in
+ * `sizes` means that this number is not resolved yet. Defined in job_plan.c. */
+int job_resolve_phase(struct prepared_job *j, struct phase *p, struct spec_sizes sizes, struct err *err);
 
-/* Builds j->graph, j->eval_graph and j->plan. If `micro_batch` is 0, also chooses the micro-batch size.
- * Defined in job_plan.c. */
-int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch, struct err *err);
-
-/* Destroys graph and eval_graph. */
-void job_drop_graphs(struct prepared_job *j);
+/* Builds the graphs and the plan of every phase. Also chooses the micro-batch size of the phases with
+ * `resolved_now`. Defined in job_plan.c. */
+int job_plan(const struct job_options *o, struct prepared_job *j, struct err *err);
 
 /* Chooses where task durations come from, after the machine was chosen. Sets j->table, and the link rates
  * that no option has set. Defined in job_profile.c. */
 int job_choose_profile(const struct job_options *o, struct prepared_job *j, struct err *err);
 
-/* Returns the task durations that were used to choose the plan. The caller must destroy the returned
- * profile. */
-struct profile *job_times(const struct prepared_job *j);
+/* Returns the task durations that were used to choose the plan of phase `p`. The caller must destroy the
+ * returned profile. */
+struct profile *job_times(const struct prepared_job *j, const struct phase *p);
+
+/* Returns the table of measured durations for phase `p`, or NULL if durations are computed by formulas. The
+ * table of a job covers the whole model, so a phase with a part of the model has none. */
+const struct table *job_phase_table(const struct prepared_job *j, const struct phase *p);
 
 /* Reads a profile table (schema profile/v1) from the file at `path`. The caller destroys *ret. */
 int job_read_profile(const char *path, struct table **ret, struct err *err);
@@ -242,18 +268,19 @@ int job_read_profile(const char *path, struct table **ret, struct err *err);
 int job_bounded(const struct job_options *o, const struct prepared_job *j, int (*work)(void *arg), void *arg,
                 uint64_t *ret_held, struct err *err);
 
-/* Returns the arguments for the planner (struct plan_request) that job_prepare uses for this job. */
-struct plan_request job_request(const struct job_options *o, const struct prepared_job *j);
+/* Returns the arguments for the planner (struct plan_request) that job_prepare uses for phase `p`. */
+struct plan_request job_request(const struct job_options *o, const struct prepared_job *j,
+                                const struct phase *p);
 
-/* Builds the training graph without the task DECIDE, to find out what that task costs. Gradients are then not
- * clipped, and updates with non-finite gradients are not skipped. */
-int job_plain_graph(const struct prepared_job *j, struct graph **ret, struct err *err);
+/* Builds the training graph of phase `p` without the task DECIDE, to find out what that task costs. Gradients
+ * are then not clipped, and updates with non-finite gradients are not skipped. */
+int job_plain_graph(const struct phase *p, struct graph **ret, struct err *err);
 
 /* ---- after training ---- */
 
-/* Fills in j->comparison by planning the job with policy `lru`. This takes at most about a second, because
- * large jobs are left out. The optimizer update runs where the spec says. "auto" means on the device, or on
- * the host if the device is too small. */
+/* Fills in j->comparison by planning the largest phase with policy `lru`. This takes at most about a
+ * second, because large jobs are left out. The optimizer update runs where the spec says. "auto" means on
+ * the device, or on the host if the device is too small. */
 void job_compare(const struct job_options *o, struct prepared_job *j);
 
 #define JOB_RESOLVED "resolved.json"

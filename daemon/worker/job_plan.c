@@ -1,5 +1,5 @@
-/* Plans a job: decides whether it may be planned, chooses the micro-batch size, and makes and verifies the
- * plan.
+/* Plans the phases of a job: decides whether they may be planned, chooses the micro-batch sizes, and makes
+ * and verifies the plans.
  *
  * micro_batch "auto" usually becomes the largest divisor of a replica's part of the global batch, up to
  * AUTO_ROWS, for which a plan fits. A smaller size is taken when it is faster, because less is computed
@@ -8,8 +8,15 @@
  * Both time and memory of planning grow with the number of tasks. Planning is refused when its estimated
  * memory (scheduler/policy/planning_size.h) is more than the host memory of the job. It runs in a scope of
  * bounded work (base/bounded.h) that enforces this limit and that ends when the job is stopped. Code
- * inside the scope opens and locks nothing. Of the job's members only graph, eval_graph and plan get
- * memory of the scope.
+ * inside the scope opens and locks nothing. Only the graphs and plans of a phase get memory of the scope.
+ * Each phase is planned in a scope of its own.
+ *
+ * A phase is first planned with one training step in a cycle. This plan chooses the micro-batch size, which
+ * changes the bits of the result and must not depend on memory.cycle_steps. If a cycle has more steps, the
+ * phase is then planned again with that size and all steps of the cycle.
+ *
+ * Device memory holds one phase at a time, so each phase may use all of it. Host memory also holds the
+ * graphs and plans of all phases, and the weights of the layers that are not in the current phase.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -47,41 +54,48 @@
 
 /* ---- graphs ---- */
 
-/* Returns the configuration for building a graph with this micro-batch size. The number of replicas must be
- * resolved. */
-static struct graph_config config_of(const struct spec *s, uint32_t micro_batch, bool training)
+/* How a graph of a phase is divided: the micro-batch size, and the training steps of a cycle. */
+struct division {
+    uint32_t rows, steps;
+};
+
+/* Returns the configuration for building a graph of a phase. The number of replicas must be resolved. */
+static struct graph_config config_of(const struct phase *p, struct division d, bool training)
 {
     return (struct graph_config){
-        .model = &s->model,
-        .optimizer = &s->optimizer,
-        .rows = micro_batch,
-        .n_micro = s->train.global_batch / micro_batch,
-        .n_replicas = s->resolved.replicas,
+        .model = &p->model,
+        .optimizer = &p->optimizer,
+        .rows = d.rows,
+        .n_micro = p->batch / d.rows,
+        .n_replicas = p->sizes.replicas,
+        .steps = d.steps,
         .training = training,
-        .skip_nonfinite = s->train.skip_nonfinite,
+        .skip_nonfinite = p->skip_nonfinite,
     };
 }
 
-static int build_graph(const struct spec *s, uint32_t micro_batch, bool training, struct graph **ret,
+static int build_graph(const struct phase *p, struct division d, bool training, struct graph **ret,
                        struct err *err)
 {
-    const struct graph_config c = config_of(s, micro_batch, training);
+    const struct graph_config c = config_of(p, d, training);
     return graph_build(&c, ret, err);
 }
 
-int job_plain_graph(const struct prepared_job *j, struct graph **ret, struct err *err)
+/* Builds the graphs of a phase: one for its steps and, if the phase trains, one for evaluations. */
+static int build_graphs(struct phase *p, struct division d, struct err *err)
 {
-    struct spec plain = *j->spec;
-    plain.optimizer.clip = 0;
-    plain.train.skip_nonfinite = false;
-    return build_graph(&plain, j->spec->resolved.micro_batch, true, ret, err);
+    int r = build_graph(p, d, p->training, &p->graph, err);
+    if (r == 0 && p->training)
+        r = build_graph(p, d, false, &p->eval_graph, err);
+    return r;
 }
 
-void job_drop_graphs(struct prepared_job *j)
+int job_plain_graph(const struct phase *p, struct graph **ret, struct err *err)
 {
-    graph_destroy(j->graph);
-    graph_destroy(j->eval_graph);
-    j->graph = j->eval_graph = NULL;
+    struct phase plain = *p;
+    plain.optimizer.clip = 0;
+    plain.skip_nonfinite = false;
+    return build_graph(&plain, (struct division){p->sizes.micro_batch, p->cycle_steps}, true, ret, err);
 }
 
 static enum policy_id policy_of(const struct job_options *o, const struct prepared_job *j)
@@ -89,22 +103,26 @@ static enum policy_id policy_of(const struct job_options *o, const struct prepar
     return o->policy >= 0 ? (enum policy_id)o->policy : j->spec->memory.policy;
 }
 
-struct plan_request job_request(const struct job_options *o, const struct prepared_job *j)
+struct plan_request job_request(const struct job_options *o, const struct prepared_job *j,
+                                const struct phase *p)
 {
     return (struct plan_request){
-        .train = j->graph,
-        .eval = j->eval_graph,
+        .train = p->graph,
+        .eval = p->eval_graph,
         .machine = &j->machine,
         .policy = policy_of(o, j),
         .update = o->update >= 0 ? (enum update_place)o->update : j->spec->memory.update,
-        .table = j->table,
+        .table = job_phase_table(j, p),
         .objective = o->objective,
     };
 }
 
-int job_resolve(struct prepared_job *j, struct spec_sizes sizes, struct err *err)
+int job_resolve_phase(struct prepared_job *j, struct phase *p, struct spec_sizes sizes, struct err *err)
 {
-    return spec_resolve(j->spec, sizes, j->train->n_samples, j->train->crc, err);
+    int r = spec_resolve_phase(j->spec, p->number, p->batch, p->asked, sizes, err);
+    if (r == 0)
+        p->sizes = j->spec->resolved.phases[p->number];
+    return r;
 }
 
 /* ---- the memory of planning ---- */
@@ -138,34 +156,47 @@ static uint64_t left_for_planning(const struct prepared_job *j)
     return left > PLANNING_FREE_BYTES ? left : PLANNING_FREE_BYTES;
 }
 
-static int measure_planning(const struct job_options *o, const struct prepared_job *j, uint32_t rows,
-                            struct job_planning *ret, struct err *err)
+static int measure_planning(const struct job_options *o, const struct prepared_job *j, const struct phase *p,
+                            struct division d, struct job_planning *ret, struct err *err)
 {
-    const struct graph_config c = config_of(j->spec, rows, true);
+    const struct graph_config c = config_of(p, d, p->training);
     struct planning_size size;
     int r = planning_measure(&c, &size, err);
     if (r == 0)
-        *ret = (struct job_planning){rows, size.tasks,
+        *ret = (struct job_planning){d.rows, size.tasks,
                                      planning_bytes(&size, policy_of(o, j), j->machine.n_devices)};
     return r;
 }
 
-/* Returns whether planning with micro-batches of `rows` samples stays within the limit on memory for
- * planning. */
-static bool may_plan(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
+/* Returns the bytes of host memory that the plan of one step takes while the phase is planned with all steps
+ * of the cycle. Returns 0 before that plan is made. */
+static uint64_t single_bytes(const struct job_options *o, const struct prepared_job *j, const struct phase *p)
 {
-    struct job_planning p;
-    return measure_planning(o, j, rows, &p, NULL) == 0 && p.bytes <= left_for_planning(j);
+    struct job_planning size = {0};
+    if (p->single.plan == NULL ||
+        measure_planning(o, j, p, (struct division){p->sizes.micro_batch, 1}, &size, NULL) < 0)
+        return 0;
+    return planning_kept_bytes(size.bytes);
+}
+
+/* Returns whether planning stays within the limit on memory for planning. */
+static bool may_plan(const struct job_options *o, const struct prepared_job *j, const struct phase *p,
+                     struct division d)
+{
+    struct job_planning size;
+    return measure_planning(o, j, p, d, &size, NULL) == 0 &&
+           size.bytes + single_bytes(o, j, p) <= left_for_planning(j);
 }
 
 /* Returns the smallest micro-batch size above `rows` with which planning stays within its memory limit, or 0
  * if there is none. */
-static uint32_t larger_rows(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
+static uint32_t larger_rows(const struct job_options *o, const struct prepared_job *j, const struct phase *p,
+                            uint32_t rows)
 {
     uint32_t divisors[MAX_DIVISORS];
-    uint32_t n = find_divisors(j->spec->train.global_batch / j->spec->resolved.replicas, divisors);
+    uint32_t n = find_divisors(p->batch / p->sizes.replicas, divisors);
     for (uint32_t i = 0; i < n; i++)
-        if (divisors[i] > rows && may_plan(o, j, divisors[i]))
+        if (divisors[i] > rows && may_plan(o, j, p, (struct division){divisors[i], 1}))
             return divisors[i];
     return 0;
 }
@@ -178,36 +209,57 @@ static void size_text(char *buf, size_t size, uint64_t bytes)
     strbuf_finish(&b);
 }
 
-static int refuse_planning(const struct job_options *o, const struct prepared_job *j,
-                           const struct job_planning *p, uint64_t limit, struct err *err)
+/* Reports that planning with all steps of a cycle takes too much memory. Planning with one step does not. */
+static int refuse_cycle(const struct job_options *o, const struct prepared_job *j, const struct phase *p,
+                        struct division d, const struct job_planning *size, uint64_t limit, struct err *err)
 {
-    uint32_t rows = larger_rows(o, j, p->micro_batch);
+    uint32_t fits = d.steps;
+    while (fits > 1 && !may_plan(o, j, p, (struct division){d.rows, fits}))
+        fits--;
+    return err_set_at(err, -ENOSPC, "memory.cycle_steps",
+                      "planning %u training steps, which have %llu tasks together, takes up to %llu bytes of "
+                      "host memory, but the job has %llu for it; use at most %u steps in a cycle, or raise "
+                      "resources.host_memory to %llu bytes",
+                      d.steps, (unsigned long long)size->tasks, (unsigned long long)size->bytes,
+                      (unsigned long long)limit, fits,
+                      (unsigned long long)(size->bytes + single_bytes(o, j, p) + j->data_bytes));
+}
+
+static int refuse_planning(const struct job_options *o, const struct prepared_job *j, const struct phase *p,
+                           struct division d, const struct job_planning *size, uint64_t limit,
+                           struct err *err)
+{
+    if (d.steps > 1)
+        return refuse_cycle(o, j, p, d, size, limit, err);
+    uint32_t rows = larger_rows(o, j, p, size->micro_batch);
     char want[32], have[32], advice[96] = "use a smaller model";
-    size_text(want, sizeof want, p->bytes);
+    size_text(want, sizeof want, size->bytes);
     size_text(have, sizeof have, limit);
     if (rows > 0)
         snprintf(advice, sizeof advice, "use a train.micro_batch of at least %u instead of %u", rows,
-                 p->micro_batch);
+                 size->micro_batch);
     return err_set_at(
         err, -ENOSPC, "resources.host_memory",
         "planning a step of %llu tasks takes up to %llu bytes (%s) of host memory, but the job has "
         "%llu (%s) for it; %s, or raise resources.host_memory to %llu bytes",
-        (unsigned long long)p->tasks, (unsigned long long)p->bytes, want, (unsigned long long)limit, have,
-        advice, (unsigned long long)(p->bytes + j->data_bytes));
+        (unsigned long long)size->tasks, (unsigned long long)size->bytes, want, (unsigned long long)limit,
+        have, advice, (unsigned long long)(size->bytes + j->data_bytes));
 }
 
-/* Returns -ENOSPC if planning with micro-batches of `rows` samples would need too much host memory. Otherwise
- * reserves host memory for the graphs and the plan, so that the plan does not give it to tensors. */
-static int admit_planning(const struct job_options *o, struct prepared_job *j, uint32_t rows, struct err *err)
+/* Returns -ENOSPC if planning would need too much host memory. Otherwise reserves host memory for the graphs
+ * and the plans, so that the plan does not give it to tensors. */
+static int admit_planning(const struct job_options *o, struct prepared_job *j, const struct phase *p,
+                          struct division d, struct err *err)
 {
-    struct job_planning p = {0};
-    uint64_t limit = left_for_planning(j);
-    int r = measure_planning(o, j, rows, &p, err);
+    struct job_planning size = {0};
+    uint64_t single = single_bytes(o, j, p), limit = left_for_planning(j) - single;
+    int r = measure_planning(o, j, p, d, &size, err);
     if (r < 0)
         return r;
-    if (p.bytes > limit)
-        return refuse_planning(o, j, &p, limit, err);
-    j->machine.host_taken_bytes = j->data_bytes + planning_kept_bytes(p.bytes);
+    if (size.bytes > limit)
+        return refuse_planning(o, j, p, d, &size, limit, err);
+    j->machine.host_taken_bytes =
+        j->data_bytes + job_parked_bytes(j) + j->held_bytes + single + planning_kept_bytes(size.bytes);
     return 0;
 }
 
@@ -241,42 +293,46 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
 
 /* ---- planning with one size ---- */
 
-/* Plans the job with the given micro-batch size: resolves the spec, builds the graphs and makes a plan.
+/* Plans a phase that is divided in the given way: resolves the spec, builds the graphs and makes a plan.
  * `most_work` and `used_work` are passed on in struct plan_request. */
-static int plan_with(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch,
+static int plan_with(const struct job_options *o, struct prepared_job *j, struct phase *p, struct division d,
                      uint64_t most_work, uint64_t *used_work, struct err *err)
 {
-    job_drop_graphs(j);
-    int r = job_resolve(j, (struct spec_sizes){micro_batch, j->spec->resolved.replicas}, err);
+    phase_drop_graphs(p);
+    int r = job_resolve_phase(j, p, (struct spec_sizes){d.rows, p->sizes.replicas}, err);
     if (r == 0)
-        r = admit_planning(o, j, micro_batch, err);
+        r = admit_planning(o, j, p, d, err);
     if (r == 0)
-        r = build_graph(j->spec, micro_batch, true, &j->graph, err);
-    if (r == 0)
-        r = build_graph(j->spec, micro_batch, false, &j->eval_graph, err);
+        r = build_graphs(p, d, err);
     if (r < 0)
         return r;
-    struct plan_request request = job_request(o, j);
+    struct plan_request request = job_request(o, j, p);
     request.most_work = most_work;
     request.used_work = used_work;
-    return plan_make(&request, &j->plan, &j->least_bytes, err);
+    return plan_make(&request, &p->plan, &j->least_bytes, err);
+}
+
+/* Plans a phase with the given micro-batch size and one training step in a cycle. */
+static int plan_step(const struct job_options *o, struct prepared_job *j, struct phase *p, uint32_t rows,
+                     uint64_t most_work, uint64_t *used_work, struct err *err)
+{
+    return plan_with(o, j, p, (struct division){rows, 1}, most_work, used_work, err);
 }
 
 /* ---- micro_batch "auto" ---- */
 
-static uint64_t tasks_of(const struct spec *s, uint32_t rows)
+static uint64_t tasks_of(const struct phase *p, uint32_t rows)
 {
-    return 2ull * s->model.n_layers * (s->train.global_batch / rows);
+    return 2ull * p->model.n_layers * (p->batch / rows);
 }
 
 /* Stores the micro-batch sizes that "auto" may choose, the most promising first, and returns their number.
  * Divisors from AUTO_ROWS down to AUTO_LEAST_ROWS come first, then larger ones. Smaller ones come last,
  * because they are slow, and only with at most AUTO_TASKS tasks. */
-static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
+static uint32_t auto_rows(const struct phase *p, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t divisors[MAX_DIVISORS], n_ret = 0;
-    uint32_t batch = s->train.global_batch, n = find_divisors(batch / s->resolved.replicas, divisors),
-             low = 0, high = n;
+    uint32_t n = find_divisors(p->batch / p->sizes.replicas, divisors), low = 0, high = n;
     while (low < n && divisors[low] < AUTO_LEAST_ROWS)
         low++;
     while (high > low && divisors[high - 1] > AUTO_ROWS)
@@ -286,7 +342,7 @@ static uint32_t auto_rows(const struct spec *s, uint32_t ret[MAX_DIVISORS])
     for (uint32_t i = high; i < n; i++)
         ret[n_ret++] = divisors[i];
     for (uint32_t i = low; i-- > 0;)
-        if (tasks_of(s, divisors[i]) <= AUTO_TASKS)
+        if (tasks_of(p, divisors[i]) <= AUTO_TASKS)
             ret[n_ret++] = divisors[i];
     return n_ret;
 }
@@ -309,12 +365,12 @@ static bool contains(const uint32_t *list, uint32_t n, uint32_t value)
     return false;
 }
 
-uint32_t job_auto_sizes(const struct spec *s, uint32_t ret[MAX_DIVISORS])
+uint32_t job_auto_sizes(const struct phase *p, uint32_t ret[MAX_DIVISORS])
 {
-    uint32_t rows[MAX_DIVISORS], n = auto_rows(s, rows), n_ret = 0, smallest = 0;
+    uint32_t rows[MAX_DIVISORS], n = auto_rows(p, rows), n_ret = 0, smallest = 0;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t tasks = tasks_of(s, rows[i]);
+        uint64_t tasks = tasks_of(p, rows[i]);
         if (tasks > GRAPH_MAX_TASKS)
             continue;
         if (smallest == 0 || rows[i] < smallest)
@@ -339,12 +395,12 @@ static uint64_t work_left(uint64_t used)
     return used > AUTO_MOST_WORK ? 1 : 0;
 }
 
-/* Predicts how long one training step with j->plan takes, in nanoseconds. */
-static uint64_t predict_ns(const struct job_options *o, const struct prepared_job *j)
+/* Predicts how long one training step with p->plan takes, in nanoseconds. */
+static uint64_t predict_ns(const struct job_options *o, const struct prepared_job *j, const struct phase *p)
 {
-    struct plan_request request = job_request(o, j);
+    struct plan_request request = job_request(o, j, p);
     struct profile *times = plan_profile(&request);
-    struct sim_result *sim = plan_simulate(j->plan, PROGRAM_CYCLE, SIM_RUNS, times, &j->machine);
+    struct sim_result *sim = plan_simulate(p->plan, PROGRAM_CYCLE, SIM_RUNS, times, &j->machine);
     uint64_t ns = sim->cycle_ns;
     sim_destroy(sim);
     profile_destroy(times);
@@ -363,11 +419,12 @@ struct choice {
     uint64_t ns, bytes;
 };
 
-static struct choice choice_of(const struct job_options *o, const struct prepared_job *j, uint32_t rows)
+static struct choice choice_of(const struct job_options *o, const struct prepared_job *j,
+                               const struct phase *p, uint32_t rows)
 {
     struct plan_bytes b;
-    plan_count_bytes(j->plan, PROGRAM_CYCLE, &b);
-    return (struct choice){rows, predict_ns(o, j), b.in + b.out};
+    plan_count_bytes(p->plan, PROGRAM_CYCLE, &b);
+    return (struct choice){rows, predict_ns(o, j, p), b.in + b.out};
 }
 
 /* Returns whether the smaller micro-batch size `a` is better than `than`. It must be clearly faster, or as
@@ -383,31 +440,31 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
 /* Chooses the micro-batch size. The first size that fits wins, unless a later size is better. After the first
  * fit, sizes below AUTO_ROWS rows per GEMM are not tried, because they are slow. If no size fits, returns
  * -ENOSPC and stores the size that needs the least memory. */
-static int choose_rows(const struct job_options *o, struct prepared_job *j, uint32_t *ret, uint64_t *ret_work,
-                       struct err *err)
+static int choose_rows(const struct job_options *o, struct prepared_job *j, struct phase *p, uint32_t *ret,
+                       uint64_t *ret_work, struct err *err)
 {
-    uint32_t rows[MAX_DIVISORS], n = job_auto_sizes(j->spec, rows), fit = 0;
+    uint32_t rows[MAX_DIVISORS], n = job_auto_sizes(p, rows), fit = 0;
     uint64_t least = UINT64_MAX;
     struct choice best = {0};
     bool resident = false;
     *ret_work = 0;
-    *ret = j->spec->resolved.micro_batch;
+    *ret = p->sizes.micro_batch;
     for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
         if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
             break;
         /* If only the host memory is too small, plan_with does not set least_bytes. The 0 then says that more
          * device memory does not help. */
         j->least_bytes = 0;
-        int r = plan_with(o, j, rows[i], work_left(*ret_work), ret_work, err);
+        int r = plan_step(o, j, p, rows[i], work_left(*ret_work), ret_work, err);
         if (r == 0) {
-            struct choice c = choice_of(o, j, rows[i]);
-            resident = strcmp(j->plan->policy, policy_names[POLICY_resident]) == 0;
+            struct choice c = choice_of(o, j, p, rows[i]);
+            resident = strcmp(p->plan->policy, policy_names[POLICY_resident]) == 0;
             if (fit++ == 0 || is_better(j->spec, &c, &best)) {
                 best = c;
                 *ret = rows[i];
             }
-            plan_destroy(j->plan);
-            j->plan = NULL;
+            plan_destroy(p->plan);
+            p->plan = NULL;
             continue;
         }
         if (r != -ENOSPC)
@@ -423,18 +480,18 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, uint
 
 /* Chooses the micro-batch size and plans with it. The choice ignores measured times, because they differ
  * between computers, and the micro-batch size changes the bits of the result. */
-static int plan_auto(const struct job_options *o, struct prepared_job *j, struct err *err)
+static int plan_auto(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
 {
     struct table *measured = j->table;
     uint32_t rows;
     uint64_t work;
     j->table = NULL;
-    int r = choose_rows(o, j, &rows, &work, err);
+    int r = choose_rows(o, j, p, &rows, &work, err);
     j->table = measured;
     /* No size fits. Plan once more with the size that comes closest, to get its error message. */
     if (r == -ENOSPC)
-        return plan_with(o, j, rows, work_left(work), NULL, err);
-    return r == 0 ? plan_with(o, j, rows, 0, NULL, err) : r;
+        return plan_step(o, j, p, rows, work_left(work), NULL, err);
+    return r == 0 ? plan_step(o, j, p, rows, 0, NULL, err) : r;
 }
 
 /* ---- planning and verifying ---- */
@@ -444,84 +501,164 @@ static int plan_auto(const struct job_options *o, struct prepared_job *j, struct
 struct planning {
     const struct job_options *o;
     struct prepared_job *j;
-    uint32_t micro_batch; /* 0 means "auto" */
+    struct phase *phase;
     uint64_t least_bytes; /* result of find_least_capacity */
     struct err *err;
 };
 
-static int plan_and_verify(void *arg)
+static int verify_phase(const struct planning *a)
 {
-    const struct planning *p = arg;
-    struct prepared_job *j = p->j;
-    int r = p->micro_batch == 0 ? plan_auto(p->o, j, p->err)
-                                : plan_with(p->o, j, p->micro_batch, 0, NULL, p->err);
-    return r < 0 ? r : plan_verify(j->plan, j->graph, j->eval_graph, &j->machine, NULL, p->err);
+    const struct phase *p = a->phase;
+    return plan_verify(p->plan, p->graph, p->eval_graph, &a->j->machine, NULL, a->err);
 }
 
-static void announce(const struct job_options *o, const struct prepared_job *j, uint32_t micro_batch)
+/* Plans a phase whose plan of one training step is made once more, with all steps of its cycle. The plan of
+ * one step becomes p->single. */
+static int plan_cycle(const struct planning *a)
 {
-    uint32_t rows[MAX_DIVISORS];
-    struct job_planning p;
-    if (o->planning == NULL)
-        return;
-    if (micro_batch == 0)
-        micro_batch = job_auto_sizes(j->spec, rows) > 0 ? rows[0] : j->spec->resolved.micro_batch;
-    if (measure_planning(o, j, micro_batch, &p, NULL) == 0)
-        o->planning(o->ctx, &p);
-}
-
-int job_plan(const struct job_options *o, struct prepared_job *j, uint32_t micro_batch, struct err *err)
-{
-    struct planning p = {.o = o, .j = j, .micro_batch = micro_batch, .err = err};
-    /* Keep the table here, because plan_auto sets j->table to NULL for a while and may be stopped before it
-     * restores the table. */
-    struct table *table = j->table;
-    announce(o, j, micro_batch);
-    int r = job_bounded(o, j, plan_and_verify, &p, &j->held_bytes, err);
-    if (r == -ECANCELED || r == -ENOMEM) { /* the scope has freed what was built */
-        j->graph = j->eval_graph = NULL;
-        j->plan = NULL;
-        j->table = table;
-    }
+    struct phase *p = a->phase;
+    p->single.graph = p->graph;
+    p->single.eval_graph = p->eval_graph;
+    p->single.plan = p->plan;
+    p->graph = p->eval_graph = NULL;
+    p->plan = NULL;
+    int r =
+        plan_with(a->o, a->j, p, (struct division){p->sizes.micro_batch, p->cycle_steps}, 0, NULL, a->err);
+    if (r == 0)
+        return verify_phase(a);
+    struct err *err = a->err;
+    if (r == -ENOSPC && err != NULL && strcmp(err->path, "memory.cycle_steps") != 0)
+        err_set_at(err, r, err->path, "memory.cycle_steps is %u, and one step in a cycle would fit: %s",
+                   p->cycle_steps, err->msg);
     return r;
 }
 
-static int least_capacity_with(const struct job_options *o, const struct prepared_job *j, uint32_t rows,
-                               uint64_t *ret_bytes, struct err *err)
+static int plan_and_verify(void *arg)
 {
-    struct prepared_job other = *j; /* borrows everything but the graphs */
-    other.graph = other.eval_graph = NULL;
-    int r = build_graph(j->spec, rows, true, &other.graph, err);
+    const struct planning *a = arg;
+    struct prepared_job *j = a->j;
+    struct phase *p = a->phase;
+    int r = p->resolved_now ? plan_auto(a->o, j, p, a->err)
+                            : plan_step(a->o, j, p, p->sizes.micro_batch, 0, NULL, a->err);
     if (r == 0)
-        r = build_graph(j->spec, rows, false, &other.eval_graph, err);
+        r = verify_phase(a);
+    return r == 0 && p->cycle_steps > 1 ? plan_cycle(a) : r;
+}
+
+/* Tells the caller of job_plan how large the planning work is, for the phase with the most tasks. */
+static void announce(const struct job_options *o, const struct prepared_job *j)
+{
+    struct job_planning most = {0};
+    for (uint32_t i = 0; o->planning != NULL && i < j->phases.n; i++) {
+        const struct phase *p = &j->phases.at[i];
+        uint32_t rows[MAX_DIVISORS], micro_batch = p->sizes.micro_batch;
+        struct job_planning size;
+        if (p->resolved_now && job_auto_sizes(p, rows) > 0)
+            micro_batch = rows[0];
+        if (measure_planning(o, j, p, (struct division){micro_batch, p->cycle_steps}, &size, NULL) == 0 &&
+            size.tasks > most.tasks)
+            most = size;
+    }
+    if (most.tasks > 0)
+        o->planning(o->ctx, &most);
+}
+
+/* Adds the name of the phase to a message, if the job has several phases. */
+static int fail_phase(const struct prepared_job *j, const struct phase *p, int code, struct err *err)
+{
+    if (j->phases.n > 1 && err != NULL && err->code < 0)
+        err_set_at(err, code, err->path, "phase %u (%s): %s", p->number, p->name, err->msg);
+    return code;
+}
+
+static int plan_phase(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
+{
+    struct planning a = {.o = o, .j = j, .phase = p, .err = err};
+    if (p->sizes_as != p->number) {
+        int e = job_resolve_phase(j, p, j->phases.at[p->sizes_as].sizes, err);
+        if (e < 0)
+            return fail_phase(j, p, e, err);
+        p->resolved_now = false;
+    }
+    /* Keep the table here, because plan_auto sets j->table to NULL for a while and may be stopped before it
+     * restores the table. */
+    struct table *table = j->table;
+    int r = job_bounded(o, j, plan_and_verify, &a, &p->held_bytes, err);
+    if (r == -ECANCELED || r == -ENOMEM) { /* the scope has freed what was built */
+        p->graph = p->eval_graph = p->single.graph = p->single.eval_graph = NULL;
+        p->plan = p->single.plan = NULL;
+        j->table = table;
+    }
+    j->held_bytes += p->held_bytes;
+    return r < 0 ? fail_phase(j, p, r, err) : 0;
+}
+
+/* Checks that every phase fits the host memory together with the plans of all phases. An early plan was made
+ * before the memory of the later plans was known. */
+static int check_host(const struct prepared_job *j, struct err *err)
+{
+    uint64_t needs = job_host_bytes(j), has = j->machine.host_bytes;
+    if (needs <= has)
+        return 0;
+    return err_set_at(err, -ENOSPC, "resources.host_memory",
+                      "the plans of the job need %llu bytes of host memory, but the job has %llu; raise "
+                      "resources.host_memory to the first number",
+                      (unsigned long long)needs, (unsigned long long)has);
+}
+
+static bool has_several_plans(const struct phase_list *list)
+{
+    return list->n > 1 || list->at[0].single.plan != NULL;
+}
+
+int job_plan(const struct job_options *o, struct prepared_job *j, struct err *err)
+{
+    int r = 0;
+    announce(o, j);
+    for (uint32_t i = 0; r == 0 && i < j->phases.n; i++)
+        r = plan_phase(o, j, &j->phases.at[i], err);
+    return r < 0 || !has_several_plans(&j->phases) ? r : check_host(j, err);
+}
+
+static int least_capacity_with(const struct job_options *o, const struct prepared_job *j,
+                               const struct phase *p, struct division d, uint64_t *ret_bytes, struct err *err)
+{
+    struct phase other = *p; /* borrows everything but the graphs */
+    other.graph = other.eval_graph = NULL;
+    int r = build_graphs(&other, d, err);
     if (r == 0) {
-        struct plan_request request = job_request(o, &other);
+        struct plan_request request = job_request(o, j, &other);
         r = plan_least_capacity(&request, ret_bytes, err);
     }
-    job_drop_graphs(&other);
+    phase_drop_graphs(&other);
     return r;
 }
 
 static int find_least_capacity(void *arg)
 {
-    struct planning *p = arg;
-    const struct prepared_job *j = p->j;
-    uint32_t rows[MAX_DIVISORS], n = j->resolved_now ? job_auto_sizes(j->spec, rows) : 1;
+    struct planning *a = arg;
+    const struct prepared_job *j = a->j;
+    const struct phase *p = a->phase;
+    uint32_t rows[MAX_DIVISORS], n = p->resolved_now ? job_auto_sizes(p, rows) : 1;
     uint64_t least = UINT64_MAX;
-    if (!j->resolved_now)
-        rows[0] = j->spec->resolved.micro_batch;
+    if (!p->resolved_now)
+        rows[0] = p->sizes.micro_batch;
     /* Try every micro-batch size, because fewer samples do not always need less memory. For example, a whole
      * batch at once needs no space for the next micro-batch. */
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t bytes;
-        if (j->resolved_now && !may_plan(p->o, j, rows[i]))
+        uint64_t bytes, cycle_bytes = 0;
+        struct division d = {rows[i], p->cycle_steps};
+        if (p->resolved_now && !may_plan(a->o, j, p, d))
             continue;
-        int r = least_capacity_with(p->o, j, rows[i], &bytes, p->err);
+        int r = least_capacity_with(a->o, j, p, (struct division){rows[i], 1}, &bytes, a->err);
+        if (r == 0 && d.steps > 1)
+            r = least_capacity_with(a->o, j, p, d, &cycle_bytes, a->err);
         if (r < 0)
             return r;
+        bytes = cycle_bytes > bytes ? cycle_bytes : bytes;
         least = bytes < least ? bytes : least;
     }
-    p->least_bytes = least;
+    a->least_bytes = least;
     return 0;
 }
 
@@ -530,11 +667,16 @@ int job_least_capacity(const struct job_options *o, const struct prepared_job *j
 {
     /* struct planning needs a job that is not const, so find_least_capacity gets a copy of the job. */
     struct prepared_job borrowed = *j;
-    struct planning p = {.o = o, .j = &borrowed, .err = err};
-    int r = job_bounded(o, j, find_least_capacity, &p, NULL, err);
-    if (r == 0)
-        *ret_bytes = p.least_bytes;
-    return r;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < j->phases.n; i++) {
+        struct planning a = {.o = o, .j = &borrowed, .phase = &j->phases.at[i], .err = err};
+        int r = job_bounded(o, j, find_least_capacity, &a, NULL, err);
+        if (r < 0)
+            return r;
+        most = a.least_bytes > most ? a.least_bytes : most;
+    }
+    *ret_bytes = most;
+    return 0;
 }
 
 /* ---- the comparison with demand paging ---- */
@@ -552,17 +694,17 @@ static int count_lru(struct plan_request *request, struct plan_bytes *ret, struc
         r = plan_make(request, &p, NULL, err);
     }
     if (r == 0)
-        plan_count_bytes(p, PROGRAM_CYCLE, ret);
+        plan_step_bytes(p, ret);
     plan_destroy(p);
     return r;
 }
 
 static int compare(void *arg)
 {
-    const struct planning *p = arg;
-    struct prepared_job *j = p->j;
-    struct plan_request request = job_request(p->o, j);
-    j->comparison.bound_bytes = bound_bytes(j->plan);
+    const struct planning *a = arg;
+    struct prepared_job *j = a->j;
+    struct plan_request request = job_request(a->o, j, a->phase);
+    j->comparison.bound_bytes = bound_bytes(a->phase->plan);
     request.policy = POLICY_lru;
     request.eval = NULL; /* evaluation is not compared */
     return count_lru(&request, &j->comparison.lru, &j->comparison.lru_err);
@@ -572,8 +714,8 @@ void job_compare(const struct job_options *o, struct prepared_job *j)
 {
     /* Planning for the comparison ignores `stop`, because even a stopped job gets a complete report. */
     struct job_options no_stop = *o;
-    struct planning p = {.o = &no_stop, .j = j};
+    struct planning a = {.o = &no_stop, .j = j, .phase = job_largest_phase(j)};
     no_stop.stop = NULL;
     j->comparison = (struct job_comparison){0};
-    j->comparison.has_lru = job_bounded(&no_stop, j, compare, &p, NULL, &j->comparison.lru_err) == 0;
+    j->comparison.has_lru = job_bounded(&no_stop, j, compare, &a, NULL, &j->comparison.lru_err) == 0;
 }

@@ -156,8 +156,14 @@ int job_choose_profile(const struct job_options *o, struct prepared_job *j, stru
     return r;
 }
 
-struct profile *job_times(const struct prepared_job *j)
+const struct table *job_phase_table(const struct prepared_job *j, const struct phase *p)
 {
-    return j->table != NULL ? profile_from_table(j->table, j->graph, &j->machine)
-                            : profile_analytic(j->graph, &j->machine);
+    return p->model.layers == j->spec->model.layers ? j->table : NULL;
+}
+
+struct profile *job_times(const struct prepared_job *j, const struct phase *p)
+{
+    const struct table *table = job_phase_table(j, p);
+    return table != NULL ? profile_from_table(table, p->graph, &j->machine)
+                         : profile_analytic(p->graph, &j->machine);
 }

@@ -30,6 +30,8 @@ struct metrics {
     int fd;
     char *dir;          /* name of the output directory, for messages */
     struct strbuf line; /* reused, to avoid allocations in every step */
+    bool has_phase;     /* lines have the key "phase" */
+    uint32_t phase;
 };
 
 /* ------------------------------------------------------------------------------------------ cutting back */
@@ -210,8 +212,16 @@ static struct strbuf *begin_line(struct metrics *m, uint64_t step)
     return &m->line;
 }
 
+void metrics_set_phase(struct metrics *m, uint32_t phase)
+{
+    m->has_phase = true;
+    m->phase = phase;
+}
+
 static int finish_line(struct metrics *m, struct err *err)
 {
+    if (m->has_phase)
+        strbuf_addf(&m->line, ",\"phase\":%" PRIu32, m->phase);
     strbuf_add(&m->line, "}\n");
     return append(m, &m->line, err);
 }

@@ -4,8 +4,9 @@
  * "step" in a line is the number of steps done. The line for the first step therefore says 1, and a
  * checkpoint of step N covers the lines whose step is at most N.
  *
- * Order of calls: metrics_open, then metrics_train and metrics_eval in the order of steps, metrics_sync
- * before each checkpoint, and metrics_close. All calls come from one thread.
+ * Order of calls: metrics_open, metrics_set_phase at the start of each phase if the job has several, then
+ * metrics_train and metrics_eval in the order of steps, metrics_sync before each checkpoint, and
+ * metrics_close. All calls come from one thread.
  */
 #ifndef WORKER_METRICS_H
 #define WORKER_METRICS_H
@@ -35,6 +36,9 @@ struct metrics_step {
 /* Opens metrics.jsonl for appending. `resume_step` is the step of the checkpoint, or 0 for a fresh run. Lines
  * of later steps and an incomplete last line are removed first. */
 int metrics_open(const struct outdir *out, uint64_t resume_step, struct metrics **ret, struct err *err);
+/* Gives every line from now on the key "phase" with this number. A job with one phase does not call this
+ * function, and its lines have no such key. */
+void metrics_set_phase(struct metrics *m, uint32_t phase);
 /* Closes the file. `m` may be NULL. */
 void metrics_close(struct metrics *m);
 

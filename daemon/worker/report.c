@@ -87,30 +87,42 @@ void report_profile_members(const struct prepared_job *j, struct strbuf *b)
     strbuf_add_json(b, j->profile_reason);
 }
 
+void report_phase_members(const struct prepared_job *j, struct strbuf *b)
+{
+    if (j->phases.n <= 1)
+        return;
+    strbuf_addf(b, ",\"phase\":%" PRIu32 ",\"phases\":[", job_largest_phase(j)->number);
+    for (uint32_t i = 0; i < j->phases.n; i++) {
+        const struct phase *p = &j->phases.at[i];
+        strbuf_add(b, i > 0 ? ",{\"name\":" : "{\"name\":");
+        strbuf_add_json(b, p->name);
+        strbuf_addf(b, ",\"steps\":%" PRIu64 ",\"batch\":%u,\"micro_batch\":%u,\"replicas\":%u", p->steps,
+                    p->batch, p->sizes.micro_batch, p->sizes.replicas);
+        strbuf_add(b, ",\"device_peak_bytes\":[");
+        for (uint32_t d = 0; p->plan != NULL && d < p->plan->n_devices; d++)
+            strbuf_addf(b, "%s%" PRIu64, d > 0 ? "," : "", p->plan->devices[d].peak_bytes);
+        strbuf_add(b, "]}");
+    }
+    strbuf_add(b, "]");
+}
+
 static uint64_t total_params(const struct prepared_job *j)
 {
     uint64_t n = 0;
-    for (uint32_t l = 0; l < j->graph->n_layers; l++)
-        n += graph_updates(j->graph, l) ? j->graph->layers[l].size.w / sizeof(float) : 0;
+    for (uint32_t l = 0; l < j->spec->model.n_layers; l++) {
+        const struct layer *layer = &j->spec->model.layers[l];
+        struct layer_sizes size;
+        layer_type(layer)->sizes(layer, 1, &size);
+        n += layer->tied ? 0 : layer_w_elements(&size);
+    }
     return n;
 }
 
-static uint64_t state_bytes(const struct prepared_job *j)
+static uint64_t state_bytes(const struct graph *g)
 {
     uint64_t n = 0;
-    for (uint32_t l = 0; l < j->graph->n_layers; l++)
-        n += (graph_updates(j->graph, l) ? 2 : 1) * j->graph->layers[l].size.w + j->graph->layers[l].k_bytes;
-    return n;
-}
-
-/* Returns the bytes of memory that training would need if nothing ever moved between host and device: the
- * state, the inputs of all layers, and what all forward passes save or use as workspace. */
-static uint64_t everything_bytes(const struct prepared_job *j)
-{
-    uint64_t n = state_bytes(j);
-    for (uint32_t l = 0; l < j->graph->n_layers; l++)
-        n += graph_micros(j->graph, l) *
-             (j->graph->layers[l].size.x + j->graph->layers[l].size.s + j->graph->layers[l].size.room);
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        n += (graph_trains(g, l) ? 2 : 1) * g->layers[l].size.w + g->layers[l].k_bytes;
     return n;
 }
 
@@ -147,10 +159,26 @@ static void add_token_members(const struct prepared_job *j, struct strbuf *b)
         strbuf_addf(b, ",\"val_tokens\":%" PRIu64, j->val->n_tokens);
 }
 
+/* Appends a line for each phase, if the job has several. The other lines are about the largest phase. */
+static void add_phases(const struct prepared_job *j, struct strbuf *b)
+{
+    for (uint32_t i = 0; j->phases.n > 1 && i < j->phases.n; i++) {
+        const struct phase *p = &j->phases.at[i];
+        strbuf_addf(b, "\n  phase %-2u %s: ", i, p->name);
+        if (p->training)
+            strbuf_addf(b, "%" PRIu64 " steps of %u samples", p->steps, p->batch);
+        else
+            strbuf_addf(b, "forward only, batches of %u samples", p->batch);
+        strbuf_addf(b, ", in micro-batches of %u%s", p->sizes.micro_batch,
+                    p == job_largest_phase(j) ? " (the largest phase)" : "");
+    }
+}
+
 int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
 {
     const struct spec *s = j->spec;
-    const struct plan *p = j->plan;
+    const struct phase *phase = job_largest_phase(j);
+    const struct plan *p = phase->plan;
     struct spec_demand demand = spec_demand(s);
     struct strbuf b = {0};
     if (json) {
@@ -159,24 +187,25 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
         strbuf_addf(&b,
                     ",\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64 ",\"everything_bytes\":%" PRIu64
                     ",\"steps\":%" PRIu64 ",\"train_samples\":%" PRIu64,
-                    total_params(j), state_bytes(j), everything_bytes(j), s->resolved.total_steps,
-                    j->train->n_samples);
+                    total_params(j), state_bytes(phase->graph), phase_everything_bytes(phase),
+                    job_total_steps(j), j->train->n_samples);
         add_token_members(j, &b);
         strbuf_addf(&b,
                     ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,"
                     "\"precision\":\"fp32\"},\"policy\":\"%s\",\"devices\":%u,\"device_bytes\":%" PRIu64
                     ",\"least_device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64
                     ",\"devices_asked\":{\"min\":%u,\"max\":%u},\"output\":",
-                    s->resolved.micro_batch, s->resolved.replicas, p->policy, p->n_devices,
-                    j->machine.capacity_bytes[0], least_bytes, p->host_bytes + j->machine.host_taken_bytes,
-                    demand.devices_min, demand.devices_max);
+                    phase->sizes.micro_batch, phase->sizes.replicas, p->policy, p->n_devices,
+                    j->machine.capacity_bytes[0], least_bytes, job_host_bytes(j), demand.devices_min,
+                    demand.devices_max);
         add_absolute(&b, j->output);
+        report_phase_members(j, &b);
         report_backend_members(j, &b);
         strbuf_add(&b, "}\n");
         return print_buffer(&b);
     }
     strbuf_addf(&b, "%s is valid and fits: %" PRIu64 " parameters, ", s->name, total_params(j));
-    strbuf_add_bytes(&b, state_bytes(j));
+    strbuf_add_bytes(&b, state_bytes(phase->graph));
     strbuf_add(&b, " of weights, gradients and optimizer state\n  data     ");
     strbuf_addf(&b, "%" PRIu64 " training samples", j->train->n_samples);
     if (j->train->tokens)
@@ -186,10 +215,11 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
         strbuf_addf(&b, ", %" PRIu64 " for evaluation", j->val->n_samples);
         add_tokens(j->val, &b);
     }
-    strbuf_addf(&b, "\n  steps    %" PRIu64 " of %u samples, in micro-batches of %u", s->resolved.total_steps,
-                s->train.global_batch, s->resolved.micro_batch);
-    if (s->resolved.replicas > 1)
-        strbuf_addf(&b, " by %u replicas", s->resolved.replicas);
+    strbuf_addf(&b, "\n  steps    %" PRIu64 " of %u samples, in micro-batches of %u", job_total_steps(j),
+                phase->batch, phase->sizes.micro_batch);
+    if (phase->sizes.replicas > 1)
+        strbuf_addf(&b, " by %u replicas", phase->sizes.replicas);
+    add_phases(j, &b);
     strbuf_addf(&b, "\n  memory   policy %s on %u device%s of ", p->policy, p->n_devices,
                 p->n_devices == 1 ? "" : "s");
     strbuf_add_bytes(&b, j->machine.capacity_bytes[0]);
@@ -208,19 +238,21 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
 
 static void add_plan(const struct prepared_job *j, struct strbuf *b)
 {
-    const struct plan *p = j->plan;
-    struct profile *prof = job_times(j);
+    const struct phase *phase = job_largest_phase(j);
+    const struct plan *p = phase->plan;
+    struct profile *prof = job_times(j, phase);
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, prof, &j->machine);
-    const struct plan_bytes *n = &sim->bytes;
+    struct plan_bytes n;
+    plan_step_bytes(p, &n);
     strbuf_addf(b,
                 "{\"policy\":\"%s\",\"devices\":%u,\"device_bytes\":%" PRIu64
                 ",\"micro_batch\":%u,\"host_bytes\":%" PRIu64
                 ",\"iteration_s\":%.9g,\"step_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64
                 ",\"peer\":%" PRIu64 ",\"state_in\":%" PRIu64 ",\"state_out\":%" PRIu64
                 ",\"stash_in\":%" PRIu64 ",\"stash_out\":%" PRIu64 "},\"device_peak_bytes\":[",
-                p->policy, p->n_devices, j->machine.capacity_bytes[0], p->rows,
-                p->host_bytes + j->machine.host_taken_bytes, (double)sim->cycle_ns * 1e-9, n->in, n->out,
-                n->peer, n->state_in, n->state_out, n->stash_in, n->stash_out);
+                p->policy, p->n_devices, j->machine.capacity_bytes[0], p->rows, job_host_bytes(j),
+                (double)sim->cycle_ns * 1e-9 / p->steps, n.in, n.out, n.peer, n.state_in, n.state_out,
+                n.stash_in, n.stash_out);
     for (uint32_t i = 0; i < p->n_devices; i++)
         strbuf_addf(b, "%s%" PRIu64, i > 0 ? "," : "", p->devices[i].peak_bytes);
     strbuf_addf(b, "],\"bound_bytes\":%" PRIu64 "}", bound_bytes(p));
@@ -230,17 +262,17 @@ static void add_plan(const struct prepared_job *j, struct strbuf *b)
 
 void report_planned(const struct prepared_job *j, struct strbuf *b)
 {
-    const struct spec *s = j->spec;
+    const struct phase *p = job_largest_phase(j);
     strbuf_addf(
         b,
         "{\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64
         ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,\"precision\":\"fp32\",\"total_steps\":%" PRIu64
         "},\"plan\":",
-        total_params(j), state_bytes(j), s->resolved.micro_batch, s->resolved.replicas,
-        s->resolved.total_steps);
+        total_params(j), state_bytes(p->graph), p->sizes.micro_batch, p->sizes.replicas, job_total_steps(j));
     add_plan(j, b);
     strbuf_add(b, ",\"output\":");
     add_absolute(b, j->output);
+    report_phase_members(j, b);
     report_backend_members(j, b);
     report_profile_members(j, b);
     strbuf_add(b, "}");
@@ -265,6 +297,16 @@ static void print_step(struct progress *p, const struct train_progress *e)
     p->shown_ns = now;
     print_status("step %" PRIu64 "/%" PRIu64 "  loss %.6f  lr %.3g  %.0f samples/s  %.0f s left", e->step,
                  e->total_steps, e->loss, e->lr, e->samples_per_s, eta);
+}
+
+static void print_outputs(struct progress *p, const struct train_progress *e)
+{
+    uint64_t now = clock_now_ns();
+    if (p->shown_ns != 0 && now - p->shown_ns < p->every_ns)
+        return;
+    p->shown_ns = now;
+    print_status("phase %" PRIu32 "  outputs of %" PRIu64 "/%" PRIu64 " samples", e->phase->number,
+                 e->samples, e->total_samples);
 }
 
 static void print_eval(const struct train_progress *e)
@@ -293,12 +335,20 @@ void progress_event(void *ctx, const struct train_progress *e)
                     e->numerics_changed ? ", which was written with other numerics: the bits may differ"
                                         : "");
         break;
+    case PROGRESS_PHASE:
+        print_status_end(PRINT_KEEP);
+        print_error("phase %" PRIu32 " (%s), the last is phase %" PRIu32 "\n", e->phase->number,
+                    e->phase->name, e->n_phases - 1);
+        break;
     case PROGRESS_STEP:
         if (e->skipped) {
             print_status_end(PRINT_KEEP);
             print_error("step %" PRIu64 "  skipped: its gradient is not finite\n", e->step);
         }
         print_step(p, e);
+        break;
+    case PROGRESS_OUTPUTS:
+        print_outputs(p, e);
         break;
     case PROGRESS_EVAL:
         print_status_end(PRINT_KEEP);
@@ -341,6 +391,7 @@ static void add_comparison(struct strbuf *b, const struct job_comparison *c)
 
 void report_json(const struct prepared_job *j, const struct train_report *r, struct strbuf *b)
 {
+    const struct phase *p = job_largest_phase(j);
     strbuf_add(b, "{\"ok\":true,\"name\":");
     strbuf_add_json(b, j->spec->name);
     strbuf_addf(b,
@@ -361,24 +412,25 @@ void report_json(const struct prepared_job *j, const struct train_report *r, str
     add_number(b, "stall_share", r->stall_share);
     if (r->stall_steps > 0)
         strbuf_addf(b, ",\"stall_traced_steps\":%u", r->stall_steps);
-    strbuf_addf(b, ",\"policy\":\"%s\",\"micro_batch\":%u,\"replicas\":%u", j->plan->policy,
-                j->spec->resolved.micro_batch, j->spec->resolved.replicas);
+    strbuf_addf(b, ",\"policy\":\"%s\",\"micro_batch\":%u,\"replicas\":%u", p->plan->policy,
+                p->sizes.micro_batch, p->sizes.replicas);
     strbuf_addf(b,
                 ",\"step_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64
                 ",\"state_in\":%" PRIu64 ",\"state_out\":%" PRIu64 ",\"stash_in\":%" PRIu64
                 ",\"stash_out\":%" PRIu64 "}",
-                r->cycle.in, r->cycle.out, r->cycle.peer, r->cycle.state_in, r->cycle.state_out,
-                r->cycle.stash_in, r->cycle.stash_out);
+                r->step_bytes.in, r->step_bytes.out, r->step_bytes.peer, r->step_bytes.state_in,
+                r->step_bytes.state_out, r->step_bytes.stash_in, r->step_bytes.stash_out);
     add_comparison(b, &j->comparison);
     strbuf_addf(
         b, ",\"counted_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64 "},\"devices\":[",
         r->counted_in, r->counted_out, r->counted_peer);
-    for (uint32_t i = 0; i < j->plan->n_devices; i++)
+    for (uint32_t i = 0; i < p->plan->n_devices; i++)
         strbuf_addf(b, "%s{\"peak_bytes\":%" PRIu64 ",\"capacity_bytes\":%" PRIu64 "}", i > 0 ? "," : "",
-                    j->plan->devices[i].peak_bytes, j->plan->devices[i].lease_bytes);
+                    p->plan->devices[i].peak_bytes, p->plan->devices[i].lease_bytes);
     strbuf_addf(b, "],\"numerics_changed\":%s", r->numerics_changed ? "true" : "false");
     strbuf_add(b, ",\"numerics\":");
     strbuf_add_json(b, r->numerics);
+    report_phase_members(j, b);
     report_backend_members(j, b);
     report_profile_members(j, b);
     strbuf_addf(b, ",\"weights_hash\":\"%016" PRIx64 "\"}\n", r->weights_hash);
@@ -416,10 +468,14 @@ static void add_bytes(struct strbuf *b, const char *policy, const struct plan_by
 
 void report_text(const struct prepared_job *j, const struct train_report *r, struct strbuf *b)
 {
+    const struct plan *p = job_largest_phase(j)->plan;
     strbuf_addf(b, "%s: %s at step %" PRIu64 " of %" PRIu64, j->spec->name, r->stopped ? "stopped" : "done",
                 r->steps_done, r->total_steps);
     if (r->resumed_from > 0)
         strbuf_addf(b, " (resumed from %" PRIu64 ")", r->resumed_from);
+    if (j->phases.n > 1)
+        strbuf_addf(b, "\n  phases    %u; what follows is about phase %u (%s), the largest", j->phases.n,
+                    job_largest_phase(j)->number, job_largest_phase(j)->name);
     strbuf_addf(b, "\n  loss      %.6f", r->loss);
     if (r->evaluated)
         strbuf_addf(b, "   val loss %.6f   val accuracy %.2f %%", r->val_loss, 100 * r->val_accuracy);
@@ -433,12 +489,12 @@ void report_text(const struct prepared_job *j, const struct train_report *r, str
         strbuf_addf(b, "; compute streams stalled %.1f %% of their time", 100 * r->stall_share);
     if (r->stall_steps > 0)
         strbuf_addf(b, " (from %u traced step%s)", r->stall_steps, r->stall_steps == 1 ? "" : "s");
-    add_bytes(b, j->plan->policy, &r->cycle, &j->comparison);
-    for (uint32_t i = 0; i < j->plan->n_devices; i++) {
+    add_bytes(b, p->policy, &r->step_bytes, &j->comparison);
+    for (uint32_t i = 0; i < p->n_devices; i++) {
         strbuf_addf(b, "  device %-2u peak ", i);
-        strbuf_add_bytes(b, j->plan->devices[i].peak_bytes);
+        strbuf_add_bytes(b, p->devices[i].peak_bytes);
         strbuf_add(b, " of ");
-        strbuf_add_bytes(b, j->plan->devices[i].lease_bytes);
+        strbuf_add_bytes(b, p->devices[i].lease_bytes);
         strbuf_add(b, "\n");
     }
     strbuf_addf(b, "  backend   %s: %s\n", j->backend, j->backend_reason);

@@ -58,6 +58,10 @@ void report_planned(const struct prepared_job *j, struct strbuf *b);
 /* Appends ,"backend":"cpu","backend_reason":"..." to a JSON object. */
 void report_backend_members(const struct prepared_job *j, struct strbuf *b);
 
+/* Appends ,"phase":0,"phases":[...] to a JSON object, if the job has several phases: the number of the
+ * largest phase, which the other members are about, and a summary of each phase. */
+void report_phase_members(const struct prepared_job *j, struct strbuf *b);
+
 /* Appends ,"profile":"analytic","profile_reason":"..." to a JSON object. */
 void report_profile_members(const struct prepared_job *j, struct strbuf *b);
 

@@ -122,7 +122,7 @@ static int write_result(const struct outdir *out, struct run_result *res)
  * does not undo it. Errors here are ignored, because the failure itself is reported anyway. */
 static void write_failure(const struct outdir *out, const struct run_result *res)
 {
-    char *done = read_done(out, res->job.spec->resolved.total_steps);
+    char *done = read_done(out, job_total_steps(&res->job));
     struct strbuf b = {0};
     if (done == NULL) {
         strbuf_addf(&b, "{\"ok\":false,\"exit\":%d,", res->exit);

@@ -2,9 +2,11 @@
  *
  * The window is a few steps early in the run, but not the first ones: these find cold caches and, on a GPU,
  * code that is not loaded yet. No evaluation and no checkpoint lies between two steps of the window, because
- * it would leave a gap in the picture. A job without such steps gets a shorter window.
+ * it would leave a gap in the picture. A job without such steps gets a shorter window. If a cycle has several
+ * steps, the window consists of whole runs of the cycle, and the steps under the plan of one step are not
+ * measured.
  *
- * The prediction is simulated from the same start as the measurement: after as many steps since the devices
+ * The prediction is simulated from the same start as the measurement: after as many runs since the devices
  * were last drained, up to WARM_UP, which is enough to reach the steady state.
  *
  * The executor writes the times into an array that is allocated before the first step. While the job
@@ -19,8 +21,8 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/predict/simulate.h"
 
-#define WARM_UP 2 /* steps until the steady state */
-/* How many training steps are tried as the first step of the window. */
+#define WARM_UP 2 /* runs of the cycle until the steady state */
+/* How many runs of the cycle are tried as the first run of the window. */
 #define SEARCH 64
 /* Most instructions in a window. Their times need 1 MB of memory, and their trace.json has about 20 MB. */
 #define RUN_TRACE_INSTRS 60000u
@@ -30,59 +32,70 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Returns whether the training loop evaluates the model or writes a checkpoint after `steps_done` steps. */
-static bool is_break(const struct prepared_job *j, uint64_t steps_done)
+/* Returns whether `runs` runs of all steps of a cycle, one after another, begin at step `first`, without an
+ * evaluation or a checkpoint in between. */
+static bool is_whole(const struct prepared_job *j, const struct phase *p, uint64_t first, uint32_t runs)
 {
-    const struct spec *s = j->spec;
-
-    return spec_due(s, &s->checkpoint.every, steps_done) ||
-           (j->val != NULL && spec_due(s, &s->eval, steps_done));
-}
-
-static bool is_whole(const struct prepared_job *j, uint64_t first, uint32_t steps)
-{
-    for (uint32_t i = 1; i < steps; i++)
-        if (is_break(j, first + i))
+    for (uint32_t i = 0; i < runs; i++) {
+        uint64_t step = first + (uint64_t)i * p->cycle_steps;
+        if ((i > 0 && job_is_break(j, p, step)) || job_run_steps(j, p, step) != p->cycle_steps)
             return false;
+    }
     return true;
 }
 
-/* Chooses the longest possible window of consecutive training steps between `from` and `total`. If several
- * are equally long, chooses the earliest. */
-static void choose_window(struct run_trace *t, const struct prepared_job *j, uint64_t from, uint64_t total)
+/* Chooses the first possible window of `runs` runs between step `from` and step `total`, the end of the
+ * phase. Returns false if there is none. */
+static bool choose_first(struct run_trace *t, const struct prepared_job *j, const struct phase *p,
+                         uint64_t from, uint64_t total, uint32_t runs)
 {
-    uint64_t most = least(t->max_steps, RUN_TRACE_INSTRS / j->plan->programs[PROGRAM_CYCLE].n_instrs);
+    uint64_t k = p->cycle_steps, after = total - from - runs * k;
+    uint64_t first = from + least(WARM_UP * k, after / k * k), last = least(from + after, first + SEARCH * k);
 
-    for (uint32_t n = (uint32_t)least(most, total - from); n > 0; n--) {
-        uint64_t first = from + least(WARM_UP, total - from - n), last = least(total - n, first + SEARCH);
-        for (; first <= last; first++) {
-            if (!is_whole(j, first, n))
-                continue;
-            t->first_step = first;
-            t->steps = n;
-            return;
-        }
+    for (uint64_t s = from; s <= last; s += job_run_steps(j, p, s)) {
+        if (s < first || !is_whole(j, p, s, runs))
+            continue;
+        t->first_step = s;
+        t->runs = runs;
+        return true;
     }
+    return false;
 }
 
-void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct exec *e, uint64_t step)
+/* Chooses the longest possible window of consecutive runs between `from` and the end of the phase. If several
+ * are equally long, chooses the earliest. */
+static void choose_window(struct run_trace *t, const struct prepared_job *j, const struct phase *p,
+                          uint64_t from)
 {
-    choose_window(t, j, step, j->spec->resolved.total_steps);
-    if (t->steps == 0)
+    uint64_t k = p->cycle_steps;
+    uint64_t most =
+        least((t->max_steps + k - 1) / k, RUN_TRACE_INSTRS / p->plan->programs[PROGRAM_CYCLE].n_instrs);
+    uint64_t total = p->steps > from ? p->steps : from;
+
+    for (uint32_t n = (uint32_t)least(most, (total - from) / k); n > 0; n--)
+        if (choose_first(t, j, p, from, total, n))
+            return;
+}
+
+void run_trace_start(struct run_trace *t, const struct prepared_job *j, const struct phase *p, struct exec *e,
+                     uint64_t step)
+{
+    choose_window(t, j, p, step);
+    if (t->runs == 0)
         return;
-    while (t->warm_up < WARM_UP && t->first_step - t->warm_up > step &&
-           !is_break(j, t->first_step - t->warm_up))
+    while (t->warm_up < WARM_UP && t->first_step - (uint64_t)t->warm_up * p->cycle_steps > step &&
+           !job_is_break(j, p, t->first_step - (uint64_t)t->warm_up * p->cycle_steps))
         t->warm_up++;
-    t->spans = xcalloc((size_t)t->steps * j->plan->programs[PROGRAM_CYCLE].n_instrs, sizeof *t->spans);
+    t->spans = xcalloc((size_t)t->runs * p->plan->programs[PROGRAM_CYCLE].n_instrs, sizeof *t->spans);
     /* exec_trace fails only if another window is already open. This cannot happen here, because this run
      * opens one window only. */
-    if (exec_trace(e, t->first_step, t->steps, t->spans) < 0)
+    if (exec_trace(e, t->first_step, t->runs, t->spans) < 0)
         run_trace_finish(t);
 }
 
 void run_trace_end(struct run_trace *t, const struct exec *e)
 {
-    t->complete = t->spans != NULL && exec_traced(e) == t->steps;
+    t->complete = t->spans != NULL && exec_traced(e) == t->runs;
 }
 
 /* When a compute stream did its first and its last work within the window, and how long it was busy. */
@@ -95,7 +108,7 @@ static struct stream_work work_of(const struct run_trace *t, const struct plan_p
 {
     struct stream_work w = {.first_ns = UINT64_MAX};
 
-    for (uint32_t run = 0; run < t->steps; run++)
+    for (uint32_t run = 0; run < t->runs; run++)
         for (uint32_t i = 0; i < cycle->n_instrs; i++) {
             const struct plan_span *s = &t->spans[(size_t)run * cycle->n_instrs + i];
             if (cycle->instrs[i].stream != stream)
@@ -123,14 +136,15 @@ double run_trace_stall(const struct run_trace *t, const struct plan *plan)
 
 static void print(const struct run_trace *t, const struct prepared_job *j, struct strbuf *out)
 {
-    struct profile *prof = job_times(j);
-    struct sim_result *sim = plan_simulate(j->plan, PROGRAM_CYCLE, t->warm_up + t->steps, prof, &j->machine);
+    const struct phase *p = job_largest_phase(j);
+    struct profile *prof = job_times(j, p);
+    struct sim_result *sim = plan_simulate(p->plan, PROGRAM_CYCLE, t->warm_up + t->runs, prof, &j->machine);
     const struct trace_part parts[] = {
-        {"run", t->spans, t->steps},
-        {"plan", sim->spans + (size_t)t->warm_up * sim->n_instrs, t->steps},
+        {"run", t->spans, t->runs},
+        {"plan", sim->spans + (size_t)t->warm_up * sim->n_instrs, t->runs},
     };
 
-    plan_trace(j->plan, PROGRAM_CYCLE, parts, sizeof parts / sizeof *parts, out);
+    plan_trace(p->plan, PROGRAM_CYCLE, parts, sizeof parts / sizeof *parts, out);
     sim_destroy(sim);
     profile_destroy(prof);
 }

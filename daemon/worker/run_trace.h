@@ -26,21 +26,23 @@ struct run_trace {
     /* The largest number of training steps in the window. The owner of this struct sets it. 0 means that no
      * trace is made. */
     uint32_t max_steps;
-    uint64_t first_step; /* first step of the window */
-    /* The number of training steps in the window. One run of the cycle program is one step. */
-    uint32_t steps;
-    /* The number of training steps between the last moment at which all streams were empty and the window. At
-     * most 2. */
+    uint64_t first_step; /* first step of the window, counted within its phase */
+    /* The number of runs of the cycle in the window. A run has phase.cycle_steps training steps. */
+    uint32_t runs;
+    /* The number of runs between the last moment at which all streams were empty and the window. At most
+     * 2. */
     uint32_t warm_up;
     /* Start and end time of every instruction in the window. NULL if there is no window. */
     struct plan_span *spans;
-    bool complete; /* every step of the window was measured */
+    bool complete; /* every run of the window was measured */
 };
 
-/* Chooses a window of at most max_steps training steps and RUN_TRACE_INSTRS instructions, and tells the
- * executor to measure it. `step` is the number of steps done so far. If no step is left, nothing is
+/* Chooses a window in phase `p`, which is the largest phase of the job, and tells the phase's executor to
+ * measure it. The window has at most max_steps training steps and at most RUN_TRACE_INSTRS instructions, but
+ * at least one run. `step` is the number of steps of the phase done so far. If no step is left, nothing is
  * measured. */
-void run_trace_start(struct run_trace *t, const struct prepared_job *j, struct exec *e, uint64_t step);
+void run_trace_start(struct run_trace *t, const struct prepared_job *j, const struct phase *p, struct exec *e,
+                     uint64_t step);
 
 /* Asks the executor whether it has measured the whole window, and stores the answer in `t`. */
 void run_trace_end(struct run_trace *t, const struct exec *e);

@@ -1,6 +1,6 @@
-/* The training loop: fills the input slots, runs the executor, reads each result one step late, evaluates,
- * writes checkpoints, and compares the bytes that moved with the plan. Plan and spec are ready before the
- * loop starts.
+/* The training loop: runs the phases of a job one after another. In each phase it fills the input slots, runs
+ * the executor, reads each result one step late, evaluates, writes checkpoints, and compares the bytes that
+ * moved with the plan. Plans and spec are ready before the loop starts.
  *
  * train_run does all of this in the caller's thread. train_request_stop may be called from a signal
  * handler and from any thread: the loop then finishes the current step, writes a checkpoint, and ends.
@@ -14,7 +14,7 @@
 #include "daemon/worker/run_trace.h"
 
 /* How a run of the training loop went. After a failure, only steps_done is valid. steps_done counts the
- * training steps whose result is known. */
+ * training steps whose result is known. Numbers of steps count the steps of all phases. */
 struct train_report {
     uint64_t steps_done, total_steps;
     /* Number of training steps of the job that were already done when this run started. */
@@ -32,15 +32,16 @@ struct train_report {
     double val_perplexity;         /* e^val_loss for language models, otherwise NaN */
     /* How many seconds the training of this run took, including evaluations and checkpoints. */
     double seconds;
+    uint64_t samples; /* number of samples in the training steps of this run */
     double samples_per_s;
     /* Fraction of time in which the compute streams waited, such as 0.1. NaN if it is not known. */
     double stall_share;
     /* Number of traced training steps in which stall_share was measured. 0 if it was measured over the whole
      * run. */
     uint32_t stall_steps;
-    /* Bytes that one training step moves, according to the plan. The run has checked that the devices moved
-     * as many. */
-    struct plan_bytes cycle;
+    /* Bytes that one step of the largest phase moves, according to its plan. The run has checked that the
+     * devices moved as many as all plans promised. */
+    struct plan_bytes step_bytes;
     /* Numbers of bytes that the devices moved in this run, by their own counters. */
     uint64_t counted_in, counted_out, counted_peer;
     uint64_t weights_hash; /* FNV-1a over the trained weights */
@@ -55,8 +56,23 @@ struct train_report {
 /* An event of the training loop, for the progress display. The comment of each member names the events that
  * set it. */
 struct train_progress {
-    enum { PROGRESS_RESUME, PROGRESS_STEP, PROGRESS_EVAL, PROGRESS_CHECKPOINT } event;
-    uint64_t step, total_steps;     /* steps done, and the job's total */
+    /* PHASE: a phase of a job with several phases begins. OUTPUTS: a forward-only phase has kept the outputs
+     * of one more batch. */
+    enum {
+        PROGRESS_RESUME,
+        PROGRESS_PHASE,
+        PROGRESS_STEP,
+        PROGRESS_OUTPUTS,
+        PROGRESS_EVAL,
+        PROGRESS_CHECKPOINT
+    } event;
+    uint64_t step, total_steps; /* steps done, and the job's total */
+    const struct phase *phase;  /* the current phase */
+    uint32_t n_phases;
+    /* Numbers of bytes that the training steps of this run have moved so far. */
+    uint64_t in_bytes, out_bytes, peer_bytes;
+    /* Event OUTPUTS: the number of samples whose outputs are kept, and the number of all samples. */
+    uint64_t samples, total_samples;
     double loss, lr, samples_per_s; /* STEP */
     /* Event STEP: fraction of time that the compute streams waited in this run so far. NaN if the devices do
      * not count it. */
@@ -79,12 +95,12 @@ struct train_options {
     uint64_t link_bytes_per_s;
     /* Speed limit in bytes per second for copies between two virtual devices. 0 means as fast as possible. */
     uint64_t peer_bytes_per_s;
-    /* A function that is called after a resume, an evaluation, a checkpoint, and every training step whose
-     * result is known. May be NULL. */
+    /* A function that is called after a resume, an evaluation, a checkpoint, every training step whose result
+     * is known, and every batch of a forward-only phase, and at the start of a phase. May be NULL. */
     void (*progress)(void *ctx, const struct train_progress *p);
     void *ctx;
-    /* The window of training steps to measure. The caller of train_run writes trace.json from it. NULL means
-     * that nothing is measured. */
+    /* The window of training steps to measure, in the largest phase. The caller of train_run writes
+     * trace.json from it. NULL means that nothing is measured. */
     struct run_trace *trace;
 };
 

@@ -109,6 +109,13 @@ void uplink_history_eval(struct uplink *l, uint64_t step, double loss, double ac
 void uplink_planning(struct uplink *l, uint32_t micro_batch, uint64_t tasks, uint64_t bytes);
 /* Describes the plan to the daemon. `params` is a JSON object, which is sent again after each reconnect. */
 void uplink_planned(struct uplink *l, const char *params);
+/* Tells the daemon that phase `phase` of `n_phases` begins, and gives every later message about training the
+ * key "phase" with this number. `name` has only letters, digits and spaces. A job with one phase does not
+ * call this function, and its messages have no such key. */
+void uplink_phase(struct uplink *l, uint32_t phase, uint32_t n_phases, const char *name);
+/* Tells the daemon that the current phase has kept the outputs of `samples` of `total` samples. Call this
+ * function a few times a minute, because the daemon ends a worker that reports nothing for long. */
+void uplink_outputs(struct uplink *l, uint64_t samples, uint64_t total);
 /* Tells the daemon that the run resumes from the checkpoint of training step `step`. */
 void uplink_resumed(struct uplink *l, uint64_t step, bool numerics_changed);
 /* Posts the progress `p`, which replaces a progress message that was not sent yet, and adds the loss to the

@@ -35,8 +35,18 @@ static const char *number(char buf[32], double v)
     return buf;
 }
 
-static void print_progress(const struct uplink_progress *p, char *buf, size_t size)
+/* Adds the key "phase" to the JSON object in `buf`, if the job has several phases. The caller must hold the
+ * mutex. */
+static void add_phase(const struct uplink *l, char *buf, size_t size)
 {
+    size_t n = strlen(buf);
+    if (l->has_phase && n > 0)
+        snprintf(buf + n - 1, size - n + 1, ",\"phase\":%" PRIu32 "}", l->phase);
+}
+
+static void print_progress(const struct uplink *l, char *buf, size_t size)
+{
+    const struct uplink_progress *p = &l->progress;
     char loss[32], lr[32], rate[32], eta[32], stall[32];
     snprintf(buf, size,
              "{\"step\":%" PRIu64 ",\"total_steps\":%" PRIu64
@@ -45,6 +55,7 @@ static void print_progress(const struct uplink_progress *p, char *buf, size_t si
              p->step, p->total_steps, number(loss, p->loss), number(lr, p->lr),
              number(rate, p->samples_per_s), number(eta, p->eta_s), p->in_bytes, p->out_bytes, p->peer_bytes,
              number(stall, p->stall_share));
+    add_phase(l, buf, size);
 }
 
 /* Appends a new event to the ring and returns the event. A full ring drops its oldest event, but never
@@ -69,7 +80,7 @@ static void settle_progress(struct uplink *l)
 {
     if (!l->progress_due)
         return;
-    print_progress(&l->progress, add_event(l, "progress")->params, EVENT_BYTES);
+    print_progress(l, add_event(l, "progress")->params, EVENT_BYTES);
     l->progress_due = false;
 }
 
@@ -84,9 +95,11 @@ static void post(struct uplink *l, const char *method, bool settle, const char *
     pthread_mutex_lock(&l->mutex);
     if (settle)
         settle_progress(l);
+    char *params = add_event(l, method)->params;
     va_start(ap, fmt);
-    vsnprintf(add_event(l, method)->params, EVENT_BYTES, fmt, ap);
+    vsnprintf(params, EVENT_BYTES, fmt, ap);
     va_end(ap);
+    add_phase(l, params, EVENT_BYTES);
     pthread_mutex_unlock(&l->mutex);
     uplink_wake(l);
 }
@@ -133,6 +146,21 @@ void uplink_resumed(struct uplink *l, uint64_t step, bool numerics_changed)
 {
     post(l, "resumed", false, "{\"step\":%" PRIu64 ",\"numerics_changed\":%s}", step,
          numerics_changed ? "true" : "false");
+}
+
+void uplink_phase(struct uplink *l, uint32_t phase, uint32_t n_phases, const char *name)
+{
+    pthread_mutex_lock(&l->mutex);
+    settle_progress(l);
+    l->has_phase = true;
+    l->phase = phase;
+    pthread_mutex_unlock(&l->mutex);
+    post(l, "phase", false, "{\"phases\":%" PRIu32 ",\"name\":\"%s\"}", n_phases, name);
+}
+
+void uplink_outputs(struct uplink *l, uint64_t samples, uint64_t total)
+{
+    post(l, "outputs", true, "{\"samples\":%" PRIu64 ",\"total_samples\":%" PRIu64 "}", samples, total);
 }
 
 void uplink_progress(struct uplink *l, const struct uplink_progress *p)
@@ -226,7 +254,7 @@ static void add_events(struct uplink *l)
 static void add_progress(struct uplink *l, uint64_t now)
 {
     char params[EVENT_BYTES];
-    print_progress(&l->progress, params, sizeof params);
+    print_progress(l, params, sizeof params);
     add_notification(l, "progress", params);
     l->progress_due = false;
     l->progress_ns = now;
@@ -314,7 +342,7 @@ static void renew_progress(struct uplink *l)
     }
     struct uplink_event *first = &l->events[l->first_event];
     first->method = "progress";
-    print_progress(&l->progress, first->params, EVENT_BYTES);
+    print_progress(l, first->params, EVENT_BYTES);
     l->progress_due = false;
 }
 

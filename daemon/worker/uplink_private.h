@@ -58,6 +58,8 @@ struct uplink {
     struct uplink_event events[MAX_EVENTS]; /* a ring that begins at first_event */
     uint32_t first_event, n_events;
     struct uplink_progress progress; /* the newest progress */
+    bool has_phase;                  /* messages about training have the key "phase" */
+    uint32_t phase;
     struct curve curve;
     struct uplink_eval evals[MAX_EVALS]; /* a ring */
     /* Number of evaluations that were ever added. The ring `evals` has the last MAX_EVALS of them. */

@@ -36,7 +36,7 @@ static int run_check(const struct verb_options *o)
         r = job_prepare(&o->job, &j, &err);
     if (r == 0)
         r = job_least_capacity(&o->job, &j, &least, &err);
-    if (r == -ENOMEM && j.plan != NULL) {
+    if (r == -ENOMEM && j.phases.n > 0 && j.phases.at[j.phases.n - 1].plan != NULL) {
         /* The job has a plan, but memory ran out while job_least_capacity tried other micro-batch sizes. So
          * the least memory is unknown, which is no error. */
         least = 0;

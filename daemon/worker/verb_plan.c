@@ -20,13 +20,14 @@ struct asking {
 static int simulate_job(void *arg)
 {
     const struct asking *a = arg;
-    struct profile *times = job_times(a->j);
+    struct profile *times = job_times(a->j, job_largest_phase(a->j));
     plan_print_simulate(a->p, times, &a->j->machine);
     profile_destroy(times);
     return 0;
 }
 
-/* Plans and simulates the job. On success, *ret owns the plan, and `j` still owns everything else. */
+/* Plans the job and simulates the plan of its largest phase. On success, *ret owns that plan, and `j` still
+ * owns everything else. */
 static int plan_job(const struct job_options *o, struct prepared_job *j, struct printed_plan *ret)
 {
     int r = job_load_spec(o, j, &ret->err);
@@ -37,10 +38,11 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
     if (r < 0)
         return r;
     struct asking a = {o, j, ret};
-    ret->plan = j->plan;
-    ret->graph = j->graph;
+    struct phase *p = job_largest_phase(j);
+    ret->plan = p->plan;
+    ret->graph = p->graph;
     ret->plan_s = j->plan_s;
-    j->plan = NULL;
+    p->plan = NULL;
     ret->code = r = job_bounded(o, j, simulate_job, &a, NULL, &ret->err);
     if (r < 0) { /* the scope has freed the simulation */
         ret->sim = NULL;
@@ -49,10 +51,15 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
     return r;
 }
 
-/* Appends the backend and the profile, and why they were chosen. `head` gets text for the page, and `members`
- * gets JSON members. */
+/* Appends the backend and the profile, and why they were chosen. If the job has several phases, also appends
+ * which of them the plan is of. `head` gets text for the page, and `members` gets JSON members. */
 static void say_where(const struct prepared_job *j, struct strbuf *head, struct strbuf *members)
 {
+    if (j->phases.n > 1) {
+        const struct phase *p = job_largest_phase(j);
+        strbuf_addf(head, "phase %u (%s), the largest of %u phases\n", p->number, p->name, j->phases.n);
+        report_phase_members(j, members);
+    }
     strbuf_addf(head, "backend %s: %s\n", j->backend, j->backend_reason);
     strbuf_addf(head, "profile %s: %s\n", job_profile_names[j->profile], j->profile_reason);
     report_backend_members(j, members);
@@ -77,8 +84,9 @@ static int ask_about_job(void *arg)
     const struct asking *a = arg;
     const struct job_options *o = a->o;
     const struct prepared_job *j = a->j;
+    const struct phase *phase = job_largest_phase(j);
     struct why_report *r = &a->p->why;
-    struct plan_request request = job_request(o, j);
+    struct plan_request request = job_request(o, j, phase);
     struct machine more;
     struct graph *plain = NULL;
     const struct what_if now = {true, r->why.cycle_ns, r->host_bytes};
@@ -89,8 +97,8 @@ static int ask_about_job(void *arg)
     what_if_keep(&r->memory, &now, o->objective);
     if (what_if_machine(&j->machine, 0, 1, &more) == 0)
         what_if_plan(&request, &r->device);
-    r->decision = j->graph->decision;
-    if (r->decision && job_plain_graph(j, &plain, NULL) == 0) {
+    r->decision = phase->graph->groups[0].decision;
+    if (r->decision && job_plain_graph(phase, &plain, NULL) == 0) {
         request.machine = &j->machine;
         request.train = plain;
         /* The evaluation graph shares tensors with the original training graph and not with the graph

@@ -59,9 +59,8 @@ struct serve {
     struct uplink *uplink;
     struct progress log;
     const struct outdir *out; /* NULL until the job is planned */
-    uint32_t batch;           /* number of samples in a step */
-    struct plan_bytes cycle;  /* bytes that one step moves */
     struct meter meter;
+    uint64_t outputs_ns; /* time of the last message about the outputs of a forward-only phase */
     /* The point at which the training of this run started. first.ns is 0 before the first training step. */
     struct step_mark first;
 };
@@ -99,7 +98,8 @@ static void meter_pause(struct meter *m, uint64_t now)
 static void tell_step(struct serve *s, const struct train_progress *e)
 {
     uint64_t now = clock_now_ns();
-    double step_s = e->samples_per_s > 0 ? s->batch / e->samples_per_s : 0;
+    uint32_t batch = e->phase->batch;
+    double step_s = e->samples_per_s > 0 ? batch / e->samples_per_s : 0;
     double steps_per_s = meter_step(&s->meter, now, e->step, step_s);
     if (s->first.ns == 0)
         s->first = s->meter.old;
@@ -109,11 +109,11 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         .total_steps = e->total_steps,
         .loss = e->loss,
         .lr = e->lr,
-        .samples_per_s = steps_per_s * s->batch,
+        .samples_per_s = steps_per_s * batch,
         .eta_s = (double)(now - s->first.ns) * 1e-9 / (double)made * (double)(e->total_steps - e->step),
-        .in_bytes = made * s->cycle.in,
-        .out_bytes = made * s->cycle.out,
-        .peer_bytes = made * s->cycle.peer,
+        .in_bytes = e->in_bytes,
+        .out_bytes = e->out_bytes,
+        .peer_bytes = e->peer_bytes,
         .stall_share = e->stall_share,
     };
     uplink_progress(s->uplink, &p);
@@ -144,6 +144,16 @@ static void tell_history(struct serve *s, uint64_t last_step)
         fclose(f);
 }
 
+/* Reports the progress of a forward-only phase, at most once per time window, and at its end. */
+static void tell_outputs(struct serve *s, const struct train_progress *e)
+{
+    uint64_t now = clock_now_ns();
+    if (now - s->outputs_ns < WINDOW_NS && e->samples < e->total_samples)
+        return;
+    s->outputs_ns = now;
+    uplink_outputs(s->uplink, e->samples, e->total_samples);
+}
+
 static void on_planning(void *ctx, const struct job_planning *p)
 {
     struct serve *s = ctx;
@@ -155,8 +165,6 @@ static void on_planned(void *ctx, const struct prepared_job *j, const struct out
     struct serve *s = ctx;
     struct strbuf b = {0};
     s->out = out;
-    s->batch = j->spec->train.global_batch;
-    plan_count_bytes(j->plan, PROGRAM_CYCLE, &s->cycle);
     report_planned(j, &b);
     uplink_planned(s->uplink, b.at);
     strbuf_finish(&b);
@@ -172,6 +180,13 @@ static void on_progress(void *ctx, const struct train_progress *e)
     case PROGRESS_RESUME:
         tell_history(s, e->step);
         uplink_resumed(s->uplink, e->step, e->numerics_changed);
+        break;
+    case PROGRESS_PHASE:
+        s->meter = (struct meter){0}; /* steps of another phase take another time */
+        uplink_phase(s->uplink, e->phase->number, e->n_phases, e->phase->name);
+        break;
+    case PROGRESS_OUTPUTS:
+        tell_outputs(s, e);
         break;
     case PROGRESS_STEP:
         tell_step(s, e);

@@ -5,7 +5,8 @@
  *   add:     y' = y + x
  *
  *   sgd and adamw: g = dw * scale                    scale = group ? group->scale : 1
- *                  with dw2: g = (dw + dw2) * scale; sumsq adds x + x2 as floats in the same way
+ *                  with several gradients, dw is their sum ((dw[0] + dw[1]) + dw[2]) + ..., and their mean is
+ *                  that sum times the float 1 / n; sumsq combines gradients in the same way
  *
  *   sgd:     d = g + weight_decay * w
  *            v' = momentum * v + d                   (without v: v' = d)
@@ -37,6 +38,9 @@
 #define BLOCKS_AT_ONCE 2048u
 #define BLOCKS_A_PIECE 16u
 
+/* The elements of three or more gradients are combined this many at a time, in a buffer on the stack. */
+#define COMBINED BLOCK
+
 CPU_CLONES static void add_arrays(float *restrict y, const float *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -48,7 +52,7 @@ static void add_piece(void *ctx, uint32_t i)
     const struct op_add *o = ctx;
     uint64_t at = piece_begin(i);
 
-    add_arrays(o->y + at, o->x + at, piece_size(i, o->n));
+    add_arrays((float *)o->y + at, (const float *)o->x + at, piece_size(i, o->n));
 }
 
 void cpu_op_add(const struct op_call *call, struct pool *pool)
@@ -71,6 +75,50 @@ static bool group_skips(const struct group_state *g)
 struct sgd_scalars {
     float scale, momentum, weight_decay, lr;
 };
+
+/* One or two gradients that an update adds while it reads them. */
+struct gradient_pair {
+    const float *dw, *dw2; /* dw2 is NULL if there is only one gradient */
+};
+
+CPU_CLONES static void combine_gradients(const struct op_gradients *g, uint64_t at, size_t n,
+                                         float *restrict ret)
+{
+    const float *first = (const float *)g->dw[0] + at;
+    for (size_t i = 0; i < n; i++)
+        ret[i] = first[i];
+    for (uint32_t u = 1; u < g->n; u++) {
+        const float *dw = (const float *)g->dw[u] + at;
+        for (size_t i = 0; i < n; i++)
+            ret[i] = ret[i] + dw[i];
+    }
+    const float part = 1.0f / (float)g->n;
+    for (size_t i = 0; g->mean && i < n; i++)
+        ret[i] = ret[i] * part;
+}
+
+/* Returns whether an update can read the gradients as they are: there is one, or two whose sum is wanted. */
+static bool is_pair(const struct op_gradients *g)
+{
+    return g->n == 1 || (g->n == 2 && !g->mean);
+}
+
+/* Returns the gradients from element `at` on. If they are more than a pair, first combines `n` elements of
+ * them, at most COMBINED, in `buffer`. */
+static struct gradient_pair gradients_at(const struct op_gradients *g, uint64_t at, size_t n, float *buffer)
+{
+    if (is_pair(g))
+        return (struct gradient_pair){(const float *)g->dw[0] + at,
+                                      g->n == 2 ? (const float *)g->dw[1] + at : NULL};
+    combine_gradients(g, at, n, buffer);
+    return (struct gradient_pair){buffer, NULL};
+}
+
+/* Returns how many elements of a piece of `n` an update takes at once: all, or as many as fit the buffer. */
+static size_t gradients_span(const struct op_gradients *g, size_t n)
+{
+    return is_pair(g) || n < COMBINED ? n : COMBINED;
+}
 
 /* Returns dw[i], or dw[i] + dw2[i] if `dw2` is not NULL. The test of `dw2` is the same in every iteration,
  * so the compiler moves it out of the loop. */
@@ -105,14 +153,17 @@ static void sgd_piece(void *ctx, uint32_t i)
     const struct op_call *call = ctx;
     const struct op_sgd *o = &call->sgd;
     struct sgd_scalars s = {group_scale(o->group), o->momentum, o->weight_decay, call->step->lr};
-    uint64_t at = piece_begin(i);
-    size_t n = piece_size(i, o->n);
-    const float *dw2 = o->dw2 ? o->dw2 + at : NULL;
+    uint64_t at = piece_begin(i), end = at + piece_size(i, o->n);
+    float buffer[COMBINED];
 
-    if (o->v)
-        sgd_momentum(o->w + at, o->dw + at, dw2, o->v + at, n, s);
-    else
-        sgd_plain(o->w + at, o->dw + at, dw2, n, s);
+    for (size_t n; at < end; at += n) {
+        n = gradients_span(&o->g, (size_t)(end - at));
+        const struct gradient_pair g = gradients_at(&o->g, at, n, buffer);
+        if (o->v)
+            sgd_momentum((float *)o->w + at, g.dw, g.dw2, (float *)o->v + at, n, s);
+        else
+            sgd_plain((float *)o->w + at, g.dw, g.dw2, n, s);
+    }
 }
 
 void cpu_op_sgd(const struct op_call *call, struct pool *pool)
@@ -157,9 +208,14 @@ static void adamw_piece(void *ctx, uint32_t i)
         .bias_correct1 = o->group ? o->group->bias_correct1 : 1.0f,
         .bias_correct2 = o->group ? o->group->bias_correct2 : 1.0f,
     };
-    uint64_t at = piece_begin(i);
+    uint64_t at = piece_begin(i), end = at + piece_size(i, o->n);
+    float buffer[COMBINED];
 
-    adamw(o->w + at, o->dw + at, o->dw2 ? o->dw2 + at : NULL, o->m + at, o->v + at, piece_size(i, o->n), &s);
+    for (size_t n; at < end; at += n) {
+        n = gradients_span(&o->g, (size_t)(end - at));
+        const struct gradient_pair g = gradients_at(&o->g, at, n, buffer);
+        adamw((float *)o->w + at, g.dw, g.dw2, (float *)o->m + at, (float *)o->v + at, n, &s);
+    }
 }
 
 void cpu_op_adamw(const struct op_call *call, struct pool *pool)
@@ -194,7 +250,8 @@ CPU_CLONES static double block_sumsq(const float *x, const float *x2, size_t n)
 /* The arguments and results of one pool_run of sumsq. Each piece of work writes one sum for each of its
  * blocks. */
 struct sumsq_ctx {
-    const float *x, *x2;
+    const struct op_gradients *g;
+    uint64_t first; /* element at which this pool_run begins */
     /* The number of elements that this pool_run adds up, at most BLOCKS_AT_ONCE * BLOCK. */
     uint64_t n;
     double sums[BLOCKS_AT_ONCE];
@@ -209,10 +266,13 @@ static void sumsq_piece(void *ctx, uint32_t piece)
 {
     struct sumsq_ctx *c = ctx;
     uint32_t end = (piece + 1) * BLOCKS_A_PIECE, blocks = block_count(c->n);
+    float buffer[COMBINED];
 
     for (uint32_t b = piece * BLOCKS_A_PIECE; b < end && b < blocks; b++) {
         uint64_t at = (uint64_t)b * BLOCK, left = c->n - at;
-        c->sums[b] = block_sumsq(c->x + at, c->x2 ? c->x2 + at : NULL, left < BLOCK ? (size_t)left : BLOCK);
+        size_t n = left < BLOCK ? (size_t)left : BLOCK;
+        const struct gradient_pair g = gradients_at(c->g, c->first + at, n, buffer);
+        c->sums[b] = block_sumsq(g.dw, g.dw2, n);
     }
 }
 
@@ -224,8 +284,8 @@ void cpu_op_sumsq(const struct op_call *call, struct pool *pool)
     double sum = 0;
 
     for (uint64_t at = 0; at < o->n; at += most) {
-        c.x = o->x + at;
-        c.x2 = o->x2 ? o->x2 + at : NULL;
+        c.g = &o->g;
+        c.first = at;
         c.n = o->n - at < most ? o->n - at : most;
         uint32_t blocks = block_count(c.n);
         pool_run(pool, sumsq_piece, &c, (blocks + BLOCKS_A_PIECE - 1) / BLOCKS_A_PIECE);

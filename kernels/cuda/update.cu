@@ -24,7 +24,7 @@ int cuda_op_add(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_add *o = &call->add;
 
-    add<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->y, o->x, o->n);
+    add<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->y, (const float *)o->x, o->n);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -40,11 +40,17 @@ static __device__ __forceinline__ float group_scale(const struct group_state *g)
     return g ? g->scale : 1.0f;
 }
 
-/* Returns dw[i], or dw[i] + dw2[i] if `dw2` is not NULL. `dw2` is the gradient from a second layer that
- * shares the weights. */
-static __device__ __forceinline__ float gradient(const float *dw, const float *dw2, uint64_t i)
+/* Returns element i of the combined gradients. The loop is unrolled, so that the pointers stay in the
+ * kernel's parameters. */
+static __device__ __forceinline__ float gradient(const struct op_gradients &g, uint64_t i)
 {
-    return dw2 ? dw[i] + dw2[i] : dw[i];
+    float sum = ((const float *)g.dw[0])[i];
+
+#pragma unroll
+    for (uint32_t u = 1; u < OP_USES; u++)
+        if (u < g.n)
+            sum = sum + ((const float *)g.dw[u])[i];
+    return g.mean ? sum * (1.0f / (float)g.n) : sum;
 }
 
 /* ---- sgd ---- */
@@ -55,8 +61,8 @@ struct cuda_sgd_scalars {
     float momentum, weight_decay, lr;
 };
 
-static __global__ void sgd(float *w, const float *dw, const float *dw2, float *v,
-                           const struct group_state *group, uint64_t n, struct cuda_sgd_scalars s)
+static __global__ void sgd(float *w, struct op_gradients gradients, float *v, const struct group_state *group,
+                           uint64_t n, struct cuda_sgd_scalars s)
 {
     const float scale = group_scale(group);
 
@@ -64,7 +70,7 @@ static __global__ void sgd(float *w, const float *dw, const float *dw2, float *v
         return;
     FOR_EACH(i, n)
     {
-        const float g = gradient(dw, dw2, i) * scale;
+        const float g = gradient(gradients, i) * scale;
         float d = g + s.weight_decay * w[i];
         if (v) {
             d = s.momentum * v[i] + d;
@@ -79,7 +85,8 @@ int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
     const struct op_sgd *o = &call->sgd;
     const struct cuda_sgd_scalars s = {o->momentum, o->weight_decay, call->step->lr};
 
-    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->dw2, o->v, o->group, o->n, s);
+    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->w, o->g, (float *)o->v, o->group,
+                                                             o->n, s);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -91,7 +98,7 @@ struct cuda_adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };
 
-static __global__ void adamw(float *w, const float *dw, const float *dw2, float *m, float *v,
+static __global__ void adamw(float *w, struct op_gradients gradients, float *m, float *v,
                              const struct group_state *group, uint64_t n, struct cuda_adamw_scalars s)
 {
     const float scale = group_scale(group);
@@ -102,7 +109,7 @@ static __global__ void adamw(float *w, const float *dw, const float *dw2, float 
         return;
     FOR_EACH(i, n)
     {
-        const float g = gradient(dw, dw2, i) * scale;
+        const float g = gradient(gradients, i) * scale;
         const float m1 = s.beta1 * m[i] + s.c1 * g;
         const float v1 = s.beta2 * v[i] + (s.c2 * g) * g;
         const float step = (s.lr * (m1 * bias_correct1)) / (sqrtf(v1 * bias_correct2) + s.eps);
@@ -125,8 +132,8 @@ int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
     s.eps = o->eps;
     s.decay = step->lr * o->weight_decay;
     s.lr = step->lr;
-    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->w, o->dw, o->dw2, o->m, o->v, o->group,
-                                                               o->n, s);
+    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->w, o->g, (float *)o->m,
+                                                               (float *)o->v, o->group, o->n, s);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -134,19 +141,20 @@ int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
 
 #define BLOCK 4096u /* elements of one partial sum */
 
-/* Writes the sum of squares of block b of x[n] to sums[b], for all blocks. If `x2` is not NULL, the elements
- * x + x2 are squared. Half a warp, 16 threads, computes one block. */
-static __global__ void block_sumsq(const float *x, const float *x2, uint64_t n, double *sums, uint32_t blocks)
+/* Writes the sum of squares of block b to sums[b], for all blocks of the combined gradients from element
+ * `first` to n - 1. Half a warp, 16 threads, computes one block. */
+static __global__ void block_sumsq(struct op_gradients gradients, uint64_t first, uint64_t n, double *sums,
+                                   uint32_t blocks)
 {
     const uint32_t b = blockIdx.x * SUMS + threadIdx.x / LANES;
-    const uint64_t begin = (uint64_t)b * BLOCK, end = begin + BLOCK < n ? begin + BLOCK : n;
+    const uint64_t begin = first + (uint64_t)b * BLOCK, end = begin + BLOCK < n ? begin + BLOCK : n;
     double sum = 0;
 
     if (b >= blocks)
         return;
 #pragma unroll 8
     for (uint64_t i = begin + threadIdx.x % LANES; i < end; i += LANES) {
-        const double v = (double)gradient(x, x2, i);
+        const double v = (double)gradient(gradients, i);
         sum = sum + v * v;
     }
     sum = fold_lanes(sum);
@@ -172,7 +180,7 @@ int cuda_op_sumsq(const struct cuda_compute *at, const struct op_call *call)
         const uint32_t blocks = (uint32_t)((n + BLOCK - 1) / BLOCK);
         if (blocks > 0)
             block_sumsq<<<blocks / SUMS + (blocks % SUMS != 0), THREADS, 0, at->stream>>>(
-                o->x + begin, o->x2 ? o->x2 + begin : NULL, n, at->partials, blocks);
+                o->g, begin, begin + n, at->partials, blocks);
         add_blocks<<<1, THREADS, 0, at->stream>>>(at->partials, blocks, begin == 0, o->sum);
     }
     return CUDA_CHECK(at->fault, cudaGetLastError());
@@ -225,11 +233,12 @@ int cuda_warm_update(const struct cuda_compute *at)
     const struct cuda_adamw_scalars a = {0};
     struct step_decision *scratch = (struct step_decision *)at->partials;
     struct group_state *group = (struct group_state *)(at->partials + 4);
+    const struct op_gradients none = {{NULL}, 1, false};
 
     add<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0);
-    sgd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, NULL, 0, s);
-    adamw<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, NULL, NULL, NULL, 0, a);
-    block_sumsq<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, NULL, 0);
+    sgd<<<1, THREADS, 0, at->stream>>>(NULL, none, NULL, NULL, 0, s);
+    adamw<<<1, THREADS, 0, at->stream>>>(NULL, none, NULL, NULL, NULL, 0, a);
+    block_sumsq<<<1, THREADS, 0, at->stream>>>(none, 0, 0, NULL, 0);
     add_blocks<<<1, THREADS, 0, at->stream>>>(NULL, 0, true, at->partials);
     norm_add<<<1, 1, 0, at->stream>>>(at->partials, scratch, true, 0);
     decide<<<1, 1, 0, at->stream>>>(scratch, group, 0, 0, 0);

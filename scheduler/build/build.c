@@ -32,8 +32,15 @@ static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, 
     uint64_t at = 0;
     for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *gt = &g->tensors[t];
-        tensors[t] =
-            (struct plan_tensor){gt->kind, gt->layer, gt->micro, gt->replica, gt->bytes, PLAN_NO_HOST, 0};
+        tensors[t] = (struct plan_tensor){.kind = gt->kind,
+                                          .layer = gt->layer,
+                                          .micro = gt->micro,
+                                          .replica = gt->replica,
+                                          .step = gt->step,
+                                          .group = gt->group,
+                                          .dtype = gt->dtype,
+                                          .bytes = gt->bytes,
+                                          .host_offset = PLAN_NO_HOST};
         if (!gt->persistent && !gt->external && !used[t])
             continue;
         tensors[t].host_offset = at;
@@ -248,8 +255,9 @@ static struct plan *assemble(const struct plan_request *r, const char *policy, s
         .n_layers = g->n_layers,
         .n_micro = g->n_micro,
         .n_replicas = g->n_replicas,
+        .n_groups = g->n_groups,
         .rows = g->rows,
-        .steps = 1,
+        .steps = g->steps,
         .host_lease_bytes = r->machine->host_bytes - r->machine->host_taken_bytes,
         .host_bytes = host_bytes,
         .tensors = arena_memdup(arena, tensors, g->n_tensors * sizeof *tensors),
@@ -303,6 +311,7 @@ int plan_build(const struct plan_request *request, const char *policy, struct or
     struct draft dc, de;
     if (ret != NULL)
         *ret = NULL;
+    order_repeat(cycle);
     int r = order_merge(cycle, prof, err);
     if (r < 0)
         return r;

@@ -48,10 +48,15 @@ struct todo {
     uint32_t span, item;
     bool save;   /* FWD, REC: the task writes S */
     bool output; /* FWD, REC: the task writes its output */
+    /* UPD only: whether K stays on the device until the span ends, like W. If not, K is fetched for this
+     * update and dropped after it. All updates of a span have the same value here. */
+    bool keep_k;
     /* RED only: the replica whose gradient the task adds to the gradient of replica 0. */
     uint32_t replica;
     /* RED and UPD only: the number of the layer's share, or SHARE_ALL if the task handles the whole layer. */
     uint32_t share;
+    uint32_t group; /* DECIDE only: the decision group */
+    uint32_t step;  /* training step within the cycle */
     /* Index of the task in graph.tasks. order_add and order_share set this field, so callers need not. */
     uint32_t task;
 };
@@ -93,6 +98,9 @@ uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
 void order_own(struct order *o, uint32_t n_shares);
 /* Appends task `t` to the order as one undivided task. Sets t.share to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
+/* Repeats an order that covers step 0 of the cycle for all further steps, one after another. Policies write
+ * the order of one step. Does nothing if a cycle has only one step. */
+void order_repeat(struct order *o);
 /* Sets *ret to the order of the eval program. This order has only the forward tasks of `o`. The tasks save
  * nothing, because no backward pass follows. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
@@ -476,21 +484,21 @@ int harmony_search(const struct plan_request *r, struct trial *t, bool retain);
 void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
                     uint32_t n);
 
-/* The update part of an order, common to all policies. Without a decision, each update follows its gradient
- * at once. With a decision, each norm follows its gradient, and all updates come last, in ascending order of
- * layers so that the next cycle can start early.
+/* The update part of an order, common to all policies. In a decision group without a decision, each update
+ * follows its gradient at once. With a decision, each norm follows its gradient, and all updates come last.
+ * They come in ascending order of layers, so that the next cycle can start early.
  *
  * Order of calls: order_begin first, order_gradients_done after every backward pass, order_updates at the
  * end.
  *
- * order_begin adds the DECIDE that every update reads, if no gradient takes part in the decision. */
+ * order_begin adds the DECIDE of each group in whose decision no gradient takes part. */
 void order_begin(struct order *o);
 /* Adds the reductions, norms or updates that become possible once layers [first, last) have run backward.
  * Each update that runs on the device increments *item. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
-/* If the graph has a decision, adds the DECIDE task and all updates. Advances next_span and next_item, which
- * have one entry per device. */
+/* For each group with a decision, adds the DECIDE task and all updates. Advances next_span and next_item,
+ * which have one entry per device. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
 

@@ -18,8 +18,10 @@ bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const st
         return !t->save || !op->optional;
     case TENSOR_ROOM:
         return t->save;
-    case TENSOR_X:
+    case TENSOR_Y:
         return t->output;
+    case TENSOR_STAT: /* a recomputation has no effect on state */
+        return t->kind == INSTR_FWD;
     default:
         return true;
     }
@@ -27,7 +29,7 @@ bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const st
 
 bool trainer_reads(const struct graph_tensor *t)
 {
-    return t->external && (t->kind == TENSOR_RESULT || t->kind == TENSOR_DECISION);
+    return t->external && (t->kind == TENSOR_RESULT || t->kind == TENSOR_DECISION || t->kind == TENSOR_Y);
 }
 
 static uint32_t put_instr(struct draft *d, enum instr_kind kind, uint32_t stream)
@@ -64,6 +66,8 @@ void draft_put_task(struct draft *d, const struct todo *t)
     in->layer = t->layer;
     in->micro = t->micro;
     in->replica = d->graph->tasks[t->task].replica;
+    in->step = d->graph->tasks[t->task].step;
+    in->group = d->graph->tasks[t->task].group;
 }
 
 /* Records that the newest instruction writes a segment. The first such write sets the segment's start, unless

@@ -43,7 +43,8 @@ void order_finish(struct order *o)
 
 static void add_todo(struct order *o, struct todo t)
 {
-    t.task = graph_task_find(o->graph, t.kind, t.layer, t.kind == INSTR_RED ? t.replica : t.micro);
+    t.task = graph_task_find(o->graph, t.kind, t.kind == INSTR_DECIDE ? t.group : t.layer,
+                             t.kind == INSTR_RED ? t.replica : t.micro, t.step);
     assert(t.task != PLAN_NONE);
     bounded_poll();
     vec_push(&o->todos, t);
@@ -58,10 +59,29 @@ void order_add(struct order *o, struct todo t)
 /* Appends task `t` for only the share t.share of its layer. Does nothing if the share has no bytes. */
 static void order_share(struct order *o, struct todo t)
 {
-    tensor_id w = graph_tensor_find(o->graph, TENSOR_DW, t.layer, 0);
+    tensor_id w = graph_tensor_find(o->graph, TENSOR_W, t.layer, PLAN_NONE, 0);
     struct extent e = extent_piece(o->graph, o->n_shares, w, t.share);
     if (e.begin < e.end)
         add_todo(o, t);
+}
+
+void order_repeat(struct order *o)
+{
+    const size_t n = o->todos.n;
+    uint32_t spans = 0, items = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct todo *t = &o->todos.at[i];
+        spans = t->span >= spans ? t->span + 1 : spans;
+        items = t->item >= items ? t->item + 1 : items;
+    }
+    for (uint32_t step = 1; o->graph->training && step < o->graph->steps; step++)
+        for (size_t i = 0; i < n; i++) {
+            struct todo t = o->todos.at[i];
+            t.step = step;
+            t.span += step * spans;
+            t.item += step * items;
+            add_todo(o, t);
+        }
 }
 
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret)
@@ -77,7 +97,7 @@ void order_forward_only(const struct order *o, const struct graph *eval, struct 
     ret->pinned = o->pinned;
     for (size_t i = 0; i < o->todos.n; i++) {
         struct todo t = o->todos.at[i];
-        if (t.kind != INSTR_FWD)
+        if (t.kind != INSTR_FWD || t.step > 0)
             continue;
         t.save = false;
         order_add(ret, t);
@@ -98,15 +118,19 @@ static struct todo update_todo(enum instr_kind kind, uint32_t layer, uint32_t lo
         .kind = kind, .layer = layer, .micro = PLAN_NONE, .loc = loc, .span = span, .item = item};
 }
 
-static void add_decide(struct order *o)
+static void add_decide(struct order *o, uint32_t group)
 {
-    order_add(o, update_todo(INSTR_DECIDE, PLAN_NONE, PLAN_HOST, 0, 0));
+    struct todo t = update_todo(INSTR_DECIDE, PLAN_NONE, PLAN_HOST, 0, 0);
+    t.group = group;
+    order_add(o, t);
 }
 
 void order_begin(struct order *o)
 {
-    if (o->graph->has_group && !o->graph->decision)
-        add_decide(o);
+    const struct graph *g = o->graph;
+    for (uint32_t i = 0; g->training && i < g->n_groups; i++)
+        if (g->groups[i].has_state && !g->groups[i].decision)
+            add_decide(o, i);
 }
 
 /* Adds the tasks that add a replica's gradients to the gradients of replica 0. Does nothing unless `micro` is
@@ -121,7 +145,7 @@ static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micr
     for (uint32_t l = last; l-- > first;) {
         struct todo t = update_todo(INSTR_RED, l, device, span, item);
         t.replica = replica;
-        if (l >= g->first_trained && g->layers[l].size.w > 0)
+        if (g->layers[l].backward && g->layers[l].size.w > 0)
             order_add(o, t);
     }
 }
@@ -136,9 +160,10 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
         if (!graph_updates(o->graph, l))
             continue;
         bool on_device = updates_on_device(r, o->pinned, l);
-        if (o->graph->decision)
-            order_add(o, update_todo(INSTR_NORM, l, on_device ? device : PLAN_HOST, span, *item));
-        else if (on_device)
+        if (graph_decides(o->graph, l)) {
+            if (graph_trains(o->graph, l))
+                order_add(o, update_todo(INSTR_NORM, l, on_device ? device : PLAN_HOST, span, *item));
+        } else if (on_device)
             order_add(o, update_todo(INSTR_UPD, l, device, span, ++*item));
         else
             order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
@@ -156,22 +181,30 @@ static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, 
     }
 }
 
+/* Adds the update of a layer, after the DECIDE of its group. If the state is divided into shares, a layer
+ * that folds statistics is still updated as a whole, on the host. */
+static void add_decided_update(struct order *o, const struct plan_request *r, uint32_t l, uint32_t device,
+                               uint32_t *next_span, uint32_t *next_item)
+{
+    if (!updates_on_device(r, o->pinned, l) || (o->n_shares > 1 && o->graph->layers[l].folds))
+        order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
+    else if (o->n_shares > 1)
+        update_shares(o, l, next_span, next_item);
+    else
+        order_add(o, update_todo(INSTR_UPD, l, device, next_span[device]++, next_item[device]++));
+}
+
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item)
 {
-    if (!o->graph->decision)
-        return;
-    add_decide(o);
-    for (uint32_t l = 0; l < o->graph->n_layers; l++) {
-        if (!graph_updates(o->graph, l))
+    const struct graph *g = o->graph;
+    for (uint32_t i = 0; g->training && i < g->n_groups; i++) {
+        if (!g->groups[i].decision)
             continue;
-        uint32_t d = bwd_device[l];
-        if (!updates_on_device(r, o->pinned, l))
-            order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
-        else if (o->n_shares > 1)
-            update_shares(o, l, next_span, next_item);
-        else
-            order_add(o, update_todo(INSTR_UPD, l, d, next_span[d]++, next_item[d]++));
+        add_decide(o, i);
+        for (uint32_t l = 0; l < g->n_layers; l++)
+            if (graph_updates(g, l) && g->layers[l].group == i)
+                add_decided_update(o, r, l, bwd_device[l], next_span, next_item);
     }
 }
 
@@ -184,22 +217,25 @@ static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
     const struct graph *g = o->graph;
-    bool on_device = updates_on_device(p->r, o->pinned, l);
+    /* A layer that folds statistics into buffers is updated as a whole, on the host. */
+    bool on_device = updates_on_device(p->r, o->pinned, l) && !g->layers[l].folds;
     for (uint32_t s = 0; s < o->n_shares; s++) {
         if (o->owners[l * o->n_shares + s] != device)
             continue;
         struct todo t = update_todo(INSTR_RED, l, device, p->last_span[device], p->next_item[device] - 1);
         t.share = s;
-        for (t.replica = 1; t.replica < g->n_replicas; t.replica++)
+        for (t.replica = 1; t.replica < g->n_replicas && g->layers[l].backward && g->layers[l].size.w > 0;
+             t.replica++)
             order_share(o, t);
         t.kind = INSTR_UPD;
-        if (graph_updates(g, l) && !g->decision && on_device)
+        if (graph_updates(g, l) && !graph_decides(g, l) && on_device)
             order_share(o, t);
         if (s > 0 || !graph_updates(g, l))
             continue;
-        if (g->decision)
-            order_add(o, update_todo(INSTR_NORM, l, PLAN_HOST, 0, 0));
-        else if (!on_device)
+        if (graph_decides(g, l)) {
+            if (graph_trains(g, l))
+                order_add(o, update_todo(INSTR_NORM, l, PLAN_HOST, 0, 0));
+        } else if (!on_device)
             order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
     }
 }
@@ -238,8 +274,8 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
     struct pass_open *open = &p->open[device];
     if (open->layers == NULL)
         open->layers = xcalloc(g->n_layers, sizeof *open->layers);
-    for (uint32_t l = last; l-- > first && l >= g->first_trained;)
-        if (g->layers[l].size.w > 0)
+    for (uint32_t l = last; l-- > first;)
+        if ((g->layers[l].backward && g->layers[l].size.w > 0) || graph_updates(g, l))
             open->layers[open->n++] = l;
 }
 
@@ -290,9 +326,13 @@ static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
            ((uint64_t)first * each + micro % each) % p->save_every == 0;
 }
 
+/* Adds one task. Adds nothing if the graph has no such task: a twin has no FWD, and a layer that no gradient
+ * reaches has no BWD. */
 static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device,
                      bool save, bool output)
 {
+    if (graph_task_find(p->o->graph, kind, layer, micro, 0) == PLAN_NONE)
+        return;
     order_add(p->o, (struct todo){.kind = kind,
                                   .layer = layer,
                                   .micro = micro,
@@ -316,11 +356,24 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
         uint32_t j = from / rows + (p->back[device] ? n - 1 - i : i);
         bool saves = saves_s(p, first, j);
         for (uint32_t l = first; l < last; l++)
-            add_pass(p, INSTR_FWD, l, j, device, saves && l >= p->o->graph->first_trained, true);
+            add_pass(p, INSTR_FWD, l, j, device, saves && graph_saves(p->o->graph, l), true);
         p->next_item[device]++;
     }
     p->back[device] ^= p->snake;
     end_span(p, device);
+}
+
+/* Adds a REC of the original for each twin in layers [first, last) whose original is in another pack. The REC
+ * computes the S that the twin's backward pass reads. */
+static void recompute_originals(struct passes *p, uint32_t first, uint32_t last, uint32_t micro,
+                                uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    for (uint32_t l = first; l < last; l++) {
+        uint32_t original = g->layers[l].original;
+        if (original < first && g->layers[l].backward && g->layers[original].size.s > 0)
+            add_pass(p, INSTR_REC, original, micro, device, true, false);
+    }
 }
 
 /* Adds the REC tasks that must come before the backward pass of a pack. They recompute what the pack's
@@ -329,7 +382,7 @@ static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t 
 {
     const struct graph *g = p->o->graph;
     for (uint32_t l = first; l < last; l++) {
-        bool save = l >= g->first_trained && g->layers[l].size.s > 0, output = l + 1 < last;
+        bool save = graph_saves(g, l) && g->layers[l].size.s > 0, output = graph_read_before(g, l, last);
         if (save || output)
             add_pass(p, INSTR_REC, l, micro, device, save, output);
     }
@@ -337,8 +390,7 @@ static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t 
 
 static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
-    const struct graph *g = p->o->graph;
-    for (uint32_t l = last; l-- > first && l >= g->first_trained;) {
+    for (uint32_t l = last; l-- > first;) {
         p->bwd_device[l] = device;
         add_pass(p, INSTR_BWD, l, micro, device, false, false);
     }
@@ -347,13 +399,24 @@ static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t m
                              &p->next_item[device]);
 }
 
+/* Returns whether any of the layers [first, last) has a backward pass or an update. A layer has an update
+ * without a backward pass if only other layers that use its weights receive gradients. */
+static bool runs_backward(const struct graph *g, uint32_t first, uint32_t last)
+{
+    for (uint32_t l = first; g->training && l < last; l++)
+        if (g->layers[l].backward || graph_updates(g, l))
+            return true;
+    return false;
+}
+
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device)
 {
     uint32_t rows = p->o->graph->layers[first].rows;
-    if (last <= p->o->graph->first_trained)
+    if (!runs_backward(p->o->graph, first, last))
         return;
     for (uint32_t j = from / rows; j < to / rows; j++) {
+        recompute_originals(p, first, last, j, device);
         if (!saves_s(p, first, j))
             recompute(p, first, last, j, device);
         backward(p, first, last, j, device);
@@ -372,10 +435,11 @@ static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro
     while (end < last && g->layers[end].rows == rows)
         end++;
     for (uint32_t l = first; l < end; l++)
-        add_pass(p, INSTR_FWD, l, micro, device, l >= g->first_trained, true);
+        add_pass(p, INSTR_FWD, l, micro, device, graph_saves(g, l), true);
     uint32_t inner = end < last ? rows / g->layers[end].rows : 0;
     for (uint32_t j = micro * inner; j < (micro + 1) * inner; j++)
         fuse(p, end, last, j, device);
+    recompute_originals(p, first, end, micro, device);
     backward(p, first, end, micro, device);
 }
 
@@ -448,9 +512,13 @@ struct merger {
     const struct graph *g;
     /* Per tensor: index of the tensor's first piece in the arrays `written` and `ready_ns`. */
     uint32_t *first;
-    /* Per piece: how often the current training step has written the piece so far. NOTHING if the piece has
-     * no bytes. */
+    /* Per piece: how often the cycle has written the piece so far. NOTHING if the piece has no bytes. */
     uint32_t *written;
+    /* For each version of each piece of a persistent tensor: how many todos still have to read that version.
+     * A task that writes the next version must wait until the count is 0. For example, the DECIDE of the
+     * second step of a cycle must wait for all updates of the first step. The index is
+     * first_reader[tensor] + piece * (writes per cycle + 1) + version. */
+    uint32_t *readers, *first_reader;
     /* Per piece: the time in nanoseconds at which the newest value of the piece is complete. */
     uint64_t *ready_ns;
     /* Per location: the time at which its last scheduled task ends. The last entry is for the host. */
@@ -474,19 +542,54 @@ static bool loader_writes(const struct graph_tensor *t)
     return t->external && (t->kind == TENSOR_X || t->kind == TENSOR_TARGET);
 }
 
+/* Returns the address of a count: how many todos still have to read this version of piece `k` of a persistent
+ * tensor. `k` counts from the tensor's first piece. */
+static uint32_t *readers_of(const struct merger *m, tensor_id t, uint32_t k, uint32_t version)
+{
+    return &m->readers[m->first_reader[t] + k * (m->g->tensors[t].writes_per_cycle + 1) + version];
+}
+
+/* Adds `by` to the counts of all versions that a todo reads. */
+static void count_reads(const struct merger *m, const struct todo *t, uint32_t by)
+{
+    const struct graph_task *task = &m->g->tasks[t->task];
+    for (uint32_t i = 0; i < task->n_operands; i++) {
+        const struct graph_operand *op = &m->g->operands[task->operand + i];
+        if (op->access != ACCESS_READ || !m->g->tensors[op->tensor].persistent)
+            continue;
+        struct extent e = todo_extent(m->o, t, op, 0);
+        for (uint32_t k = e.piece; k < e.piece + e.n_pieces; k++)
+            *readers_of(m, op->tensor, k, op->read_version) += by;
+    }
+}
+
+/* Returns whether a todo still has to read the bytes that operand `op` of task `t` overwrites. */
+static bool is_still_read(const struct merger *m, const struct todo *t, const struct graph_operand *op)
+{
+    if (!(op->access & ACCESS_WRITE) || !m->g->tensors[op->tensor].persistent)
+        return false;
+    struct extent e = todo_extent(m->o, t, op, 0);
+    for (uint32_t k = e.piece; k < e.piece + e.n_pieces; k++)
+        if (*readers_of(m, op->tensor, k, op->write_version - 1) > 0)
+            return true;
+    return false;
+}
+
 static uint32_t location_index(const struct order *o, uint32_t loc)
 {
     return loc == PLAN_HOST ? o->n_devices : loc;
 }
 
 /* Sets *ret_ns to the earliest time at which task `t` can start at `location`. Returns false if one of the
- * task's inputs does not exist yet. */
+ * task's inputs does not exist yet, or if another task must still read what the task overwrites. */
 static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
     uint64_t at = m->free_ns[location];
     for (uint32_t i = 0; i < task->n_operands; i++) {
         const struct graph_operand *op = &m->g->operands[task->operand + i];
+        if (is_still_read(m, t, op))
+            return false;
         if (!(op->access & ACCESS_READ))
             continue;
         /* All parts of K are written together, so it is enough to look at the first part. */
@@ -521,6 +624,7 @@ static void commit(struct merger *m, const struct todo *t, uint32_t location, ui
     const struct graph_task *task = &m->g->tasks[t->task];
     uint64_t end = start_ns + todo_ns(m, t, prof);
     m->free_ns[location] = end;
+    count_reads(m, t, UINT32_MAX); /* subtracts 1 from each count */
     for (uint32_t i = 0; i < task->n_operands; i++) {
         const struct graph_operand *op = &m->g->operands[task->operand + i];
         if (!(op->access & ACCESS_WRITE))
@@ -554,6 +658,15 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
     m.written = arena_alloc_array(a, m.first[g->n_tensors], sizeof *m.written);
     m.ready_ns = arena_alloc_array(a, m.first[g->n_tensors], sizeof *m.ready_ns);
     bounded_poll_steps(g->n_tensors);
+    m.first_reader = arena_alloc_array(a, (size_t)g->n_tensors + 1, sizeof *m.first_reader);
+    for (uint32_t t = 0; t < g->n_tensors; t++)
+        m.first_reader[t + 1] =
+            m.first_reader[t] + (g->tensors[t].persistent
+                                     ? (m.first[t + 1] - m.first[t]) * (g->tensors[t].writes_per_cycle + 1)
+                                     : 0);
+    m.readers = arena_alloc_array(a, m.first_reader[g->n_tensors], sizeof *m.readers);
+    for (size_t i = 0; i < o->todos.n; i++)
+        count_reads(&m, &o->todos.at[i], 1);
     for (uint32_t t = 0; t < g->n_tensors; t++)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
             m.written[k] = is_empty_piece(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);

@@ -13,30 +13,39 @@ static bool is_shared(enum tensor_kind k)
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Returns the byte offset at which share `i` of `n` begins in a tensor of `bytes` bytes. For i = n, returns
- * `bytes`, the end of the last share. */
-static uint64_t share_cut(uint64_t bytes, uint32_t n, uint32_t i)
+/* Returns the element at which share `i` of `n` begins in a tensor of `elements` elements. It is a multiple
+ * of `unit`. For i = n, returns `elements`, the end of the last share. */
+static uint64_t share_cut(uint64_t elements, uint64_t unit, uint32_t n, uint32_t i)
 {
-    unsigned __int128 at = (unsigned __int128)bytes * i / n;
-    return i >= n ? bytes : (uint64_t)at & ~(uint64_t)(PLAN_ALIGN - 1);
+    unsigned __int128 at = (unsigned __int128)elements * i / n;
+    return i >= n ? elements : (uint64_t)at / unit * unit;
 }
 
-/* Returns the number of parts of K. Each part is as long as W, so AdamW's K, with two moments, has 2 parts.
- * If the size of K is not a multiple of the size of W, K counts as one part. */
-static uint32_t k_parts(const struct graph *g, tensor_id t)
+/* Returns the byte at which share `i` of `n` begins in a W, dW or B. The dW of a layer is cut at the same
+ * elements as its W, even if their types differ. */
+static uint64_t shared_cut(const struct graph *g, const struct graph_tensor *gt, uint32_t n, uint32_t i)
 {
-    uint64_t w = g->layers[g->tensors[t].layer].size.w, k = g->tensors[t].bytes;
-    return w > 0 && k % w == 0 ? (uint32_t)(k / w) : 1;
+    enum dtype cut_as = gt->kind == TENSOR_B ? gt->dtype : g->layers[gt->layer].size.w_dtype;
+    uint64_t elements = dtype_elements(gt->dtype, gt->bytes);
+    if (i >= n)
+        return gt->bytes;
+    return share_cut(elements, plan_share_unit(cut_as), n, i) * dtype_size(gt->dtype);
 }
 
-/* Returns the byte offset in K at which share `i` of `n` begins within part number `part`. */
-static uint64_t k_cut(const struct graph *g, tensor_id t, uint32_t n, uint32_t part, uint32_t i)
+/* Returns the byte of K at which share `i` of `n` begins within part number `part`. A part with as many
+ * elements as W is cut at the same elements as W. Another part is cut in proportion. */
+static uint64_t part_cut(const struct graph *g, const struct graph_tensor *gt, uint32_t n, uint32_t part,
+                         uint32_t i)
 {
-    uint64_t w = g->layers[g->tensors[t].layer].size.w, k = g->tensors[t].bytes;
-    if (w > 0 && k % w == 0)
-        return part * w + share_cut(w, n, i);
-    unsigned __int128 at = w > 0 ? (unsigned __int128)share_cut(w, n, i) * k / w : 0;
-    return i >= n ? k : (uint64_t)at & ~(uint64_t)(PLAN_ALIGN - 1);
+    const struct graph_layer *gl = &g->layers[gt->layer];
+    const struct state_part *p = &gl->parts[part];
+    uint64_t w = layer_w_elements(&gl->size), unit = plan_share_unit(p->dtype),
+             at = share_cut(w, plan_share_unit(gl->size.w_dtype), n, i);
+    if (i >= n)
+        return p->end;
+    if (p->elements != w)
+        at = w > 0 ? (uint64_t)((unsigned __int128)at * p->elements / w) / unit * unit : 0;
+    return p->begin + at * dtype_size(p->dtype);
 }
 
 uint32_t tensor_pieces(const struct graph *g, uint32_t n_shares, tensor_id t)
@@ -44,7 +53,7 @@ uint32_t tensor_pieces(const struct graph *g, uint32_t n_shares, tensor_id t)
     const struct graph_tensor *gt = &g->tensors[t];
     if (is_shared(gt->kind))
         return n_shares;
-    return gt->kind == TENSOR_K && n_shares > 1 ? n_shares * k_parts(g, t) : gt->pieces;
+    return gt->kind == TENSOR_K && n_shares > 1 ? n_shares * g->layers[gt->layer].n_parts : gt->pieces;
 }
 
 void tensor_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_t piece, uint64_t *ret_begin,
@@ -52,11 +61,11 @@ void tensor_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_
 {
     const struct graph_tensor *gt = &g->tensors[t];
     if (is_shared(gt->kind)) {
-        *ret_begin = share_cut(gt->bytes, n_shares, piece);
-        *ret_end = share_cut(gt->bytes, n_shares, piece + 1);
+        *ret_begin = shared_cut(g, gt, n_shares, piece);
+        *ret_end = shared_cut(g, gt, n_shares, piece + 1);
     } else if (gt->kind == TENSOR_K && n_shares > 1) {
-        *ret_begin = k_cut(g, t, n_shares, piece / n_shares, piece % n_shares);
-        *ret_end = k_cut(g, t, n_shares, piece / n_shares, piece % n_shares + 1);
+        *ret_begin = part_cut(g, gt, n_shares, piece / n_shares, piece % n_shares);
+        *ret_end = part_cut(g, gt, n_shares, piece / n_shares, piece % n_shares + 1);
     } else {
         *ret_begin = gt->bytes / gt->pieces * piece;
         *ret_end = *ret_begin + gt->bytes / gt->pieces;

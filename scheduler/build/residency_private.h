@@ -1,8 +1,14 @@
-/* Data that residency.c and residency_shares.c share. No other file includes this header.
+/* Data that the files residency*.c share. No other file includes this header.
+ *
+ *   residency.c          the stage itself, and one function for each class of lifetime
+ *   residency_slots.c    when a copy is fetched, how long it stays, when it is dropped
+ *   residency_values.c   which copy a task uses, and which move creates that copy
+ *   residency_shares.c   the class `shared`: state that several devices share
+ *   residency_program.c  writes the draft from the collected moves and drops, and lists the gaps
  *
  * While moves and drops are collected, they have no position in the program yet. A slot says where they
  * belong relative to the tasks: slot 3p is just before task p, 3p + 1 is the task itself, 3p + 2 is just
- * after it. In these two files, `pos` is the index of a task in the merged order.
+ * after it. In these files, `pos` is the index of a task in the merged order.
  */
 #ifndef SCHEDULER_BUILD_RESIDENCY_PRIVATE_H
 #define SCHEDULER_BUILD_RESIDENCY_PRIVATE_H
@@ -13,7 +19,7 @@
 #define NO_END UINT32_MAX
 
 /* The use of one operand by one task. Residency decides which segment the task uses for this operand. */
-struct use {
+struct operand_use {
     const struct graph_operand *op;
     tensor_id tensor; /* op->tensor */
     enum access access;
@@ -21,6 +27,14 @@ struct use {
     struct extent of;
     /* The segment that the task uses, which residency sets. SEGMENT_NONE means the copy in host memory. */
     uint32_t segment;
+};
+
+/* All uses of one tensor, in issue order. The stage plans each tensor from this list alone. The array and the
+ * uses belong to struct residency. */
+struct tensor_uses {
+    tensor_id tensor;
+    struct operand_use **at;
+    uint32_t n;
 };
 
 /* What only residency needs to know about a segment. Entry i of residency.lives describes segment i of the
@@ -67,7 +81,8 @@ struct direct_send {
     uint32_t produced, read;
 };
 
-/* A fetch of a value that the same device held earlier. list_gaps turns each reload into a struct gap. */
+/* A fetch of a value that the same device held earlier. residency_gaps turns each reload into a struct
+ * gap. */
 struct reload {
     /* Index of the operand use that made the fetch necessary. */
     uint32_t use;
@@ -75,6 +90,12 @@ struct reload {
     uint32_t from, to;
     /* Number of moves that would be saved if the copy stayed: the fetch, and sometimes also a spill. */
     uint32_t saves;
+};
+
+/* Two segments that are one copy: `last` is the copy at the end of a cycle, and `first` is the same copy at
+ * the start of the next cycle. residency_write merges both into one segment. */
+struct joined {
+    uint32_t last, first;
 };
 
 /* The working state of one call of draft_residency, which frees it at the end. */
@@ -87,7 +108,7 @@ struct residency {
     struct todo *todos;
     uint32_t n;
     struct units *spans, *items; /* per device */
-    VEC(struct use) uses;
+    VEC(struct operand_use) uses;
     /* The operands of task p are uses[use_first[p]] to uses[use_first[p + 1] - 1]. */
     uint32_t *use_first;
     VEC(struct life) lives;
@@ -97,16 +118,16 @@ struct residency {
     tensor_id direct_base;    /* first tensor of that layer and kind */
     const gap_list *retained; /* gaps to close; may be NULL */
     VEC(struct reload) reloads;
-    /* Segment numbers in pairs. The first segment of each pair is merged into the second, because both are
-     * one copy that lives across cycles. */
-    VEC(uint32_t) merged;
+    VEC(struct joined) joined;
     struct arena *arena;
 };
 
-/* The newest value of a tensor: which task wrote it, and which devices have it. Every write starts a new
- * value, except the write of a REC, which repeats an old value. */
+/* The newest value of a tensor, or of one piece of a tensor: which task wrote it, and which devices have it.
+ * Every write starts a new value, except the write of a REC, which repeats an old value. The function that
+ * plans a tensor has one struct value on its stack and updates it from use to use. */
 struct value {
     tensor_id tensor;
+    struct extent of; /* the whole tensor, or the piece */
     /* The segment into which the value was written. SEGMENT_NONE if the value was written on the host. */
     uint32_t producer;
     /* Position of the task that wrote the value. PLAN_NONE if the value was written before the program
@@ -138,28 +159,56 @@ static inline uint32_t slot_after(uint32_t pos)
     return 3 * pos + 2;
 }
 
+/* ---- residency_slots.c ---- */
+
+/* Lists the spans and the items of every device, and renumbers them in r->todos without gaps. */
+void residency_units(struct residency *r);
+/* Returns the slot in which to fetch a tensor for the use at position `pos`. The slot is some spans or items
+ * earlier (the lead), so that the fetch overlaps with compute. */
+uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos);
+/* Returns the slot in which a segment is dropped. All uses and moves of the segment must be known. */
+uint32_t residency_drop_slot(const struct residency *r, uint32_t seg);
+/* Returns whether a segment stays on its device from its last use so far until the use at position `pos`. */
+bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos);
+/* Returns whether retention closes the gap before `u`. If so, the device's copy stays until this use. */
+bool residency_retains(const struct residency *r, const struct operand_use *u);
+
+/* ---- residency_values.c ---- */
+
 /* Adds a segment whose first use is at position `pos`, and returns the segment's number. The caller must also
  * add the entry that creates the segment, for example a fetch. */
 uint32_t residency_segment(struct residency *r, tensor_id tensor, uint32_t device, uint32_t pos,
                            struct extent of);
-/* Returns the slot in which to fetch a tensor for the use at position `pos`. The slot is some spans or items
- * earlier (the lead), so that the fetch overlaps with compute. */
-uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos);
-/* Returns whether a segment stays on its device from its last use so far until the use at position `pos`. */
-bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos);
-/* Plans one use of a tensor on a device. If the device has no copy of the tensor, starts a copy by a write, a
- * send or a fetch. */
-void residency_use(struct residency *r, struct value *v, struct use *u);
-/* Starts a new value, which the task at position `pos` writes into segment `producer`. All other copies of
- * the tensor become stale. */
-void residency_new_value(struct value *v, uint32_t producer, uint32_t pos);
+/* Returns the value that the bytes `of` of a tensor have before the program: only the host has this value. */
+struct value residency_first_value(tensor_id tensor, struct extent of);
+/* Plans one use on a device, which continues the device's copy or starts a copy by a write, a send or a
+ * fetch. Sets u->segment. */
+void residency_use(struct residency *r, struct value *v, struct operand_use *u);
+/* Plans one use on the host: a read spills the value before, and a write makes all device copies stale. */
+void residency_use_on_host(struct residency *r, struct value *v, const struct operand_use *u);
+/* Ends the bookkeeping for a value that is overwritten or not read any more. If the value was spilled only
+ * for fetches that retention can avoid, records that retention also avoids the spill. */
+void residency_settle(struct residency *r, const struct value *v);
+/* Adds a spill of the newest value, unless the host already has this value. */
+void residency_bring_home(struct residency *r, struct value *v);
 /* Adds a spill of the bytes in `of`, just after the task at position `produced` has written them. */
 void residency_spill(struct residency *r, uint32_t seg, uint32_t produced, struct extent of);
+/* Records that the value in segment `seg`, written at position `produced`, is spilled or sent. The drop of
+ * the segment then leaves time for this move. */
+void residency_leaves(struct residency *r, uint32_t seg, uint32_t produced);
 /* Adds the drop of a segment. The caller must have added all uses and moves of the segment before. */
 void residency_end(struct residency *r, uint32_t seg);
 
-/* Plans all uses of a state tensor that several devices share. `sorted` lists the indices of the `n` uses in
- * issue order. */
-void residency_shared(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n);
+/* ---- residency_shares.c ---- */
+
+/* Plans all uses of a state tensor that several devices share. */
+void residency_shared(struct residency *r, const struct tensor_uses *uses);
+
+/* ---- residency_program.c ---- */
+
+/* Writes the instructions of the draft: all tasks, and all entries between them. */
+void residency_write(struct residency *r);
+/* Sets *ret to the gaps of the finished draft, sorted by gap.use. */
+void residency_gaps(const struct residency *r, gap_list *ret);
 
 #endif

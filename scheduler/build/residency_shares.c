@@ -2,7 +2,8 @@
  * owns one share of its state (struct order).
  *
  * W and B come in rounds. A round is the set of copies that all devices have for one pass. Each owner fetches
- * its share into its own copy and sends it to the other copies, so the host is read only once. If the layer
+ * its share into its own copy and sends it to the other copies, so the host is read only once. An update
+ * makes a new version of W, and the passes of the next training step need new rounds. If the layer
  * is pinned, nothing is fetched: each owner holds its share all the time, in a segment besides the copy for
  * the pass.
  *
@@ -14,6 +15,7 @@
  * layer is pinned.
  */
 #include <assert.h>
+#include <string.h>
 
 #include "base/arena.h"
 #include "scheduler/build/residency_private.h"
@@ -47,10 +49,12 @@ static bool is_empty(struct extent e)
     return e.begin == e.end;
 }
 
+/* Returns whether the layer's state stays on its owners. A layer that folds statistics into buffers is
+ * updated as a whole, on the host, so its state cannot stay. */
 static bool is_pinned(const struct shared_tensor *s)
 {
     const bool *pinned = s->r->knobs->pinned;
-    return s->r->d->cyclic && pinned != NULL && pinned[s->layer];
+    return s->r->d->cyclic && pinned != NULL && pinned[s->layer] && !s->r->g->layers[s->layer].folds;
 }
 
 /* Adds an entry with these values to the list of future instructions. Does nothing if `of` has no bytes. */
@@ -70,16 +74,14 @@ static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct exten
     return seg;
 }
 
-static void fetch_piece(struct shared_tensor *s, uint32_t seg, uint32_t pos, struct extent of)
-{
-    put(s->r, residency_fetch_slot(s->r, s->tensor, pos), ENTRY_FETCH, pos, SEGMENT_NONE, seg, of);
-}
-
 /* ---- W and B ---- */
 
 /* A round: the copies of W or B that all devices have for one pass. Element i of each array belongs to the
  * device that owns share i. */
 struct round {
+    /* The version of W or B that the pass reads, and the number of this round among the rounds that read the
+     * same version. */
+    uint32_t version, nth;
     /* The device's copy of W or B in this pass, or SEGMENT_NONE if the device has none. */
     uint32_t *segment;
     uint32_t *pos;  /* position of its first use */
@@ -91,7 +93,11 @@ struct round {
 /* All rounds of a cycle. */
 struct rounds {
     VEC(struct round) at;
-    uint32_t *count; /* by share: number of rounds begun */
+    uint32_t *count;   /* by share: number of rounds begun with the version of the current copy */
+    uint32_t *version; /* by share: version of the current copy */
+    /* Position of the last update so far, or PLAN_NONE. Copies of the version that it makes are created
+     * later. */
+    uint32_t updated;
     /* By share: the copy (segment) that the share's owner has in its latest pass. */
     uint32_t *current;
     /* By share: the segment of the piece that stays on its owner. NULL if the layer is not pinned. */
@@ -99,31 +105,49 @@ struct rounds {
 };
 
 /* Returns the next round, which is the set of copies for one pass, of the device that owns `share`. Each
- * device counts its rounds separately, because devices reach a pass at different times. */
-static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share)
+ * device counts its rounds separately, because devices reach a pass at different times. The count starts
+ * again with every version. */
+static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share, uint32_t version)
 {
-    uint32_t k = rs->count[share]++;
-    if (k == rs->at.n) {
-        struct arena *a = s->r->arena;
-        struct round new = {
-            arena_alloc_array(a, s->n, sizeof *new.segment), arena_alloc_array(a, s->n, sizeof *new.pos),
-            arena_alloc_array(a, s->n, sizeof *new.slot), arena_alloc_array(a, s->n, sizeof *new.before)};
-        for (uint32_t i = 0; i < s->n; i++)
-            new.segment[i] = SEGMENT_NONE;
-        vec_push(&rs->at, new);
-    }
-    return &rs->at.at[k];
+    if (rs->version[share] != version)
+        rs->count[share] = 0;
+    rs->version[share] = version;
+    const uint32_t nth = rs->count[share]++;
+    for (size_t k = 0; k < rs->at.n; k++)
+        if (rs->at.at[k].version == version && rs->at.at[k].nth == nth)
+            return &rs->at.at[k];
+    struct arena *a = s->r->arena;
+    struct round new = {version,
+                        nth,
+                        arena_alloc_array(a, s->n, sizeof *new.segment),
+                        arena_alloc_array(a, s->n, sizeof *new.pos),
+                        arena_alloc_array(a, s->n, sizeof *new.slot),
+                        arena_alloc_array(a, s->n, sizeof *new.before)};
+    for (uint32_t i = 0; i < s->n; i++)
+        new.segment[i] = SEGMENT_NONE;
+    vec_push(&rs->at, new);
+    return &rs->at.at[rs->at.n - 1];
 }
 
-/* Plans a read of W or B by a task. The task uses the device's current copy. If that copy has been dropped,
- * the device gets a new copy, together with the other devices. */
-static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
+/* Returns the slot at which a copy for the use at `pos` is created: some time before the use, but after the
+ * last update. */
+static uint32_t creation_slot(const struct shared_tensor *s, const struct rounds *rs, uint32_t pos)
+{
+    uint32_t slot = residency_fetch_slot(s->r, s->tensor, pos);
+    uint32_t least = rs->updated != PLAN_NONE ? slot_after(rs->updated) : 0;
+    return slot > least ? slot : least;
+}
+
+/* Plans a read of W or B by a task. The task uses the device's current copy. If that copy has been dropped or
+ * has an older version, the device gets a new copy, together with the other devices. */
+static void read_weights(struct shared_tensor *s, struct rounds *rs, struct operand_use *u)
 {
     struct residency *r = s->r;
     uint32_t device = r->todos[u->pos].loc, share = share_of(s, device), seg = rs->current[share];
-    if (seg == SEGMENT_NONE || !residency_keeps(r, seg, u->pos)) {
-        struct round *round = next_round(s, rs, share);
-        uint32_t slot = residency_fetch_slot(r, s->tensor, u->pos);
+    if (seg == SEGMENT_NONE || rs->version[share] != u->op->read_version ||
+        !residency_keeps(r, seg, u->pos)) {
+        struct round *round = next_round(s, rs, share, u->op->read_version);
+        uint32_t slot = creation_slot(s, rs, u->pos);
         round->before[share] = seg;
         if (seg != SEGMENT_NONE) {
             uint32_t gone = slot_after(r->lives.at[seg].last);
@@ -141,7 +165,7 @@ static void read_weights(struct shared_tensor *s, struct rounds *rs, struct use 
 
 /* Plans the update of one share of W by its owner. The update uses the pinned piece of W or the device's
  * current copy. If the device has neither, the piece is fetched. */
-static void update_weights(struct shared_tensor *s, struct rounds *rs, struct use *u)
+static void update_weights(struct shared_tensor *s, struct rounds *rs, struct operand_use *u)
 {
     struct residency *r = s->r;
     uint32_t device = r->todos[u->pos].loc, share = share_of(s, device), seg = rs->current[share];
@@ -149,9 +173,10 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct us
         u->segment = rs->pinned[share];
         return;
     }
-    if (seg == SEGMENT_NONE || !residency_keeps(r, seg, u->pos)) {
+    if (seg == SEGMENT_NONE || rs->version[share] != u->op->read_version ||
+        !residency_keeps(r, seg, u->pos)) {
         seg = residency_segment(r, s->tensor, device, u->pos, u->of);
-        fetch_piece(s, seg, u->pos, u->of);
+        put(r, creation_slot(s, rs, u->pos), ENTRY_FETCH, u->pos, SEGMENT_NONE, seg, u->of);
     }
     u->segment = seg;
     r->lives.at[seg].last = u->pos;
@@ -177,33 +202,49 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Adds the moves for one pass: each owner sends its piece of the tensor to all other devices. A device that
- * would get a piece too late fetches the piece from the host instead. */
-static void gather(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
+/* Adds the moves for one pass if the layer is pinned: each owner sends its pinned piece to all devices that
+ * have a copy in this pass, also to its own copy. */
+static void gather_pinned(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
-    struct residency *r = s->r;
     for (uint32_t from = 0; from < s->n; from++) {
-        struct extent of = piece_of(s, from);
-        uint32_t source = rs->pinned != NULL ? rs->pinned[from] : round->segment[from];
-        if (rs->pinned == NULL)
-            put(r, round->slot[from], ENTRY_FETCH, round->pos[from], SEGMENT_NONE, source, of);
         /* Each owner starts with a different receiver, so that not all owners send to the same device at
          * once. */
         for (uint32_t i = 1; i <= s->n; i++) {
-            uint32_t to = (from + i) % s->n, slot = round->slot[to];
-            if (rs->pinned == NULL && slot < round->slot[from])
-                slot = round->slot[from];
-            if ((rs->pinned == NULL && to == from) || round->segment[to] == SEGMENT_NONE)
-                continue;
-            if (rs->pinned == NULL &&
-                (slot > slot_before(round->pos[to]) || slot >= r->lives.at[source].limit)) {
-                put(r, round->slot[to], ENTRY_FETCH, round->pos[to], SEGMENT_NONE, round->segment[to], of);
-                continue;
-            }
-            put(r, slot, ENTRY_GATHER, round->pos[to], source, round->segment[to], of);
-            if (rs->pinned == NULL && (slot + 2) / 3 > r->lives.at[source].last)
-                r->lives.at[source].last = (slot + 2) / 3; /* it must live until then */
+            uint32_t to = (from + i) % s->n;
+            if (round->segment[to] != SEGMENT_NONE)
+                put(s->r, round->slot[to], ENTRY_GATHER, round->pos[to], rs->pinned[from], round->segment[to],
+                    piece_of(s, from));
         }
+    }
+}
+
+/* Sends the piece of owner `from` to the copy of owner `to`. If the piece would arrive too late, or if the
+ * sender's copy does not live long enough, the receiver fetches the piece from the host instead. */
+static void send_piece(struct shared_tensor *s, const struct round *round, uint32_t from, uint32_t to)
+{
+    struct residency *r = s->r;
+    struct life *source = &r->lives.at[round->segment[from]];
+    uint32_t slot = round->slot[to] > round->slot[from] ? round->slot[to] : round->slot[from];
+    if (slot > slot_before(round->pos[to]) || slot >= source->limit) {
+        put(r, round->slot[to], ENTRY_FETCH, round->pos[to], SEGMENT_NONE, round->segment[to],
+            piece_of(s, from));
+        return;
+    }
+    put(r, slot, ENTRY_GATHER, round->pos[to], round->segment[from], round->segment[to], piece_of(s, from));
+    if ((slot + 2) / 3 > source->last)
+        source->last = (slot + 2) / 3; /* it must live until then */
+}
+
+/* Adds the moves for one pass in which all devices have a copy: each owner fetches its piece of the tensor
+ * and sends it to all other devices. */
+static void gather(struct shared_tensor *s, const struct round *round)
+{
+    for (uint32_t from = 0; from < s->n; from++) {
+        put(s->r, round->slot[from], ENTRY_FETCH, round->pos[from], SEGMENT_NONE, round->segment[from],
+            piece_of(s, from));
+        /* As in gather_pinned, each owner starts with a different receiver. */
+        for (uint32_t i = 1; i < s->n; i++)
+            send_piece(s, round, from, (from + i) % s->n);
     }
 }
 
@@ -225,42 +266,61 @@ static bool has_all(const struct shared_tensor *s, const struct round *round)
     return true;
 }
 
+/* Adds the segments of the pieces that stay on their owners, if the layer is pinned. */
+static void pin_pieces(struct shared_tensor *s, struct rounds *rs)
+{
+    bool dirty = s->r->g->tensors[s->tensor].writes_per_cycle > 0;
+    if (!is_pinned(s))
+        return;
+    rs->pinned = arena_alloc_array(s->r->arena, s->n, sizeof *rs->pinned);
+    for (uint32_t i = 0; i < s->n; i++) {
+        struct extent of = piece_of(s, i);
+        rs->pinned[i] = is_empty(of) ? SEGMENT_NONE : pin_piece(s, s->owners[i], of, dirty);
+    }
+}
+
+/* Adds the moves of all rounds. */
+static void move_rounds(struct shared_tensor *s, const struct rounds *rs)
+{
+    bool alone = s->r->o->alone;
+    for (size_t k = 0; k < rs->at.n; k++)
+        if (!alone && has_all(s, &rs->at.at[k]))
+            begin_together(s, &rs->at.at[k]);
+    for (size_t k = 0; k < rs->at.n; k++) {
+        struct round *round = &rs->at.at[k];
+        if (rs->pinned != NULL)
+            gather_pinned(s, rs, round);
+        else if (alone || !has_all(s, round))
+            fetch_alone(s, round);
+        else
+            gather(s, round);
+    }
+}
+
 /* Plans all uses of W or B. */
-static void plan_weights(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
+static void plan_weights(struct shared_tensor *s, const struct tensor_uses *uses)
 {
     struct residency *r = s->r;
     struct rounds rs = {.count = arena_alloc_array(r->arena, s->n, sizeof *rs.count),
-                        .current = arena_alloc_array(r->arena, s->n, sizeof *rs.current)};
+                        .version = arena_alloc_array(r->arena, s->n, sizeof *rs.version),
+                        .current = arena_alloc_array(r->arena, s->n, sizeof *rs.current),
+                        .updated = PLAN_NONE};
     uint32_t first = (uint32_t)r->d->segments.n;
-    if (is_pinned(s)) {
-        rs.pinned = arena_alloc_array(r->arena, s->n, sizeof *rs.pinned);
-        for (uint32_t i = 0; i < s->n; i++)
-            rs.pinned[i] = is_empty(piece_of(s, i)) ? SEGMENT_NONE
-                                                    : pin_piece(s, s->owners[i], piece_of(s, i),
-                                                                r->g->tensors[s->tensor].writes_per_step > 0);
-    }
+    pin_pieces(s, &rs);
     for (uint32_t i = 0; i < s->n; i++)
         rs.current[i] = SEGMENT_NONE;
-    for (uint32_t i = 0; i < n; i++) {
-        struct use *u = &r->uses.at[sorted[i]];
-        if (r->todos[u->pos].loc == PLAN_HOST)
-            /* The host updates these weights itself, so it has their newest value and needs no move. */
-            continue;
-        if (u->access & ACCESS_WRITE)
+    for (uint32_t i = 0; i < uses->n; i++) {
+        struct operand_use *u = uses->at[i];
+        bool writes = (u->access & ACCESS_WRITE) != 0;
+        /* Where the host updates weights, it has their newest value and needs no move. */
+        if (r->todos[u->pos].loc != PLAN_HOST && writes)
             update_weights(s, &rs, u);
-        else
+        else if (r->todos[u->pos].loc != PLAN_HOST)
             read_weights(s, &rs, u);
+        if (writes)
+            rs.updated = u->pos;
     }
-    for (size_t k = 0; k < rs.at.n; k++)
-        if (!r->o->alone && has_all(s, &rs.at.at[k]))
-            begin_together(s, &rs.at.at[k]);
-    for (size_t k = 0; k < rs.at.n; k++) {
-        bool alone = r->o->alone || !has_all(s, &rs.at.at[k]);
-        if (alone && rs.pinned == NULL)
-            fetch_alone(s, &rs.at.at[k]);
-        else
-            gather(s, &rs, &rs.at.at[k]);
-    }
+    move_rounds(s, &rs);
     for (uint32_t seg = first; seg < r->d->segments.n; seg++)
         if (!r->d->segments.at[seg].boundary)
             residency_end(r, seg);
@@ -280,7 +340,7 @@ struct share_sum {
 /* Brings a share of the gradient to its owner. No send is needed if the owner computed this gradient
  * itself. */
 static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
-                       const struct use *u)
+                       const struct operand_use *u)
 {
     struct residency *r = s->r;
     uint32_t device = r->todos[u->pos].loc;
@@ -294,11 +354,7 @@ static void settle_sum(struct shared_tensor *s, const struct value *v, struct sh
     }
     sum->segment = residency_segment(r, s->tensor, device, u->pos, u->of);
     put(r, slot_after(v->produced), ENTRY_SEND, s->tensor, v->producer, sum->segment, u->of);
-    /* The sender's copy must stay until the send is done. Setting life->produced makes the drop of this copy
-     * wait for the send. */
-    struct life *life = &r->lives.at[v->producer];
-    if (life->produced == PLAN_NONE || life->produced < v->produced)
-        life->produced = v->produced;
+    residency_leaves(r, v->producer, v->produced);
 }
 
 static void bring_sums_home(struct shared_tensor *s, struct share_sum *sums)
@@ -313,19 +369,16 @@ static void bring_sums_home(struct shared_tensor *s, struct share_sum *sums)
 }
 
 /* Plans all uses of the gradient dW of one replica: its writes, the sends of its shares, and the sums. */
-static void plan_gradient(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
+static void plan_gradient(struct shared_tensor *s, const struct tensor_uses *uses)
 {
     struct residency *r = s->r;
     uint32_t first = (uint32_t)r->d->segments.n;
     struct share_sum *sums = arena_alloc_array(r->arena, s->n, sizeof *sums);
-    struct value v = {.tensor = s->tensor};
-    residency_new_value(&v, SEGMENT_NONE, PLAN_NONE);
-    for (uint32_t i = 0; i < DEVICE_MAX; i++)
-        v.previous[i] = SEGMENT_NONE;
+    struct value v = residency_first_value(s->tensor, extent_whole(r->g, s->n, s->tensor));
     for (uint32_t i = 0; i < s->n; i++)
         sums[i].segment = SEGMENT_NONE;
-    for (uint32_t i = 0; i < n; i++) {
-        struct use *u = &r->uses.at[sorted[i]];
+    for (uint32_t i = 0; i < uses->n; i++) {
+        struct operand_use *u = uses->at[i];
         const struct todo *t = &r->todos[u->pos];
         if (t->loc == PLAN_HOST) {
             bring_sums_home(s, sums);
@@ -348,35 +401,54 @@ static void plan_gradient(struct shared_tensor *s, const uint32_t *sorted, uint3
 
 /* ---- K ---- */
 
-/* Plans all uses of the optimizer state K. Only updates use K, and each update handles one share. */
-static void plan_moments(struct shared_tensor *s, const uint32_t *sorted, uint32_t n)
+/* Plans all uses of K if the layer is pinned: each piece has one segment, which never leaves its device. */
+static void plan_pinned_moments(struct shared_tensor *s, const struct tensor_uses *uses)
 {
-    struct residency *r = s->r;
-    for (uint32_t i = 0; i < n; i++) {
-        struct use *u = &r->uses.at[sorted[i]];
-        uint32_t device = r->todos[u->pos].loc;
+    uint32_t *segment =
+        arena_alloc_array(s->r->arena, tensor_pieces(s->r->g, s->n, s->tensor), sizeof *segment);
+    memset(segment, 0xff, tensor_pieces(s->r->g, s->n, s->tensor) * sizeof *segment);
+    for (uint32_t i = 0; i < uses->n; i++) {
+        struct operand_use *u = uses->at[i];
+        uint32_t device = s->r->todos[u->pos].loc;
         if (device == PLAN_HOST)
             continue;
-        if (is_pinned(s)) {
-            u->segment = pin_piece(s, device, u->of, true);
-            continue;
-        }
-        u->segment = residency_segment(r, s->tensor, device, u->pos, u->of);
-        fetch_piece(s, u->segment, u->pos, u->of);
-        residency_spill(r, u->segment, u->pos, u->of);
-        residency_end(r, u->segment);
+        if (segment[u->of.piece] == SEGMENT_NONE)
+            segment[u->of.piece] = pin_piece(s, device, u->of, true);
+        u->segment = segment[u->of.piece];
     }
 }
 
-void residency_shared(struct residency *r, tensor_id tensor, const uint32_t *sorted, uint32_t n)
+/* Plans all uses of the optimizer state K. Only updates use K, and each update handles one share. So each
+ * piece of K is planned like a plain tensor. */
+static void plan_moments(struct shared_tensor *s, const struct tensor_uses *uses)
 {
-    const struct graph_tensor *t = &r->g->tensors[tensor];
-    struct shared_tensor s = {r, tensor, t->layer, r->o->n_shares,
+    struct residency *r = s->r;
+    uint32_t first = (uint32_t)r->d->segments.n, n = tensor_pieces(r->g, s->n, s->tensor);
+    struct value *values = arena_alloc_array(r->arena, n, sizeof *values);
+    for (uint32_t i = 0; i < n; i++)
+        values[i] = residency_first_value(s->tensor, piece_of(s, i));
+    for (uint32_t i = 0; i < uses->n; i++) {
+        struct operand_use *u = uses->at[i];
+        if (r->todos[u->pos].loc != PLAN_HOST)
+            residency_use(r, &values[u->of.piece], u);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        residency_bring_home(r, &values[i]);
+    for (uint32_t seg = first; seg < r->d->segments.n; seg++)
+        residency_end(r, seg);
+}
+
+void residency_shared(struct residency *r, const struct tensor_uses *uses)
+{
+    const struct graph_tensor *t = &r->g->tensors[uses->tensor];
+    struct shared_tensor s = {r, uses->tensor, t->layer, r->o->n_shares,
                               r->o->owners + (size_t)t->layer * r->o->n_shares};
     if (t->kind == TENSOR_DW)
-        plan_gradient(&s, sorted, n);
+        plan_gradient(&s, uses);
+    else if (t->kind == TENSOR_K && is_pinned(&s))
+        plan_pinned_moments(&s, uses);
     else if (t->kind == TENSOR_K)
-        plan_moments(&s, sorted, n);
+        plan_moments(&s, uses);
     else
-        plan_weights(&s, sorted, n);
+        plan_weights(&s, uses);
 }

@@ -7,14 +7,8 @@
  *
  * First, a sweep over the positions starts with all gaps retained. Where they do not fit, it gives up the gap
  * that saves least per byte and, of equals, the gap that ends last. This is Belady's rule, which is exact if
- * all copies have the same size and gain. Then every gap that still fits is added.
- *
- * If all copies have the same size, the retained gaps are a flow along the line of positions, with integer
- * capacities. Cancelling negative cycles then makes the choice optimal for the gaps within the cycle. Gaps
- * across the boundary turn the line into a circle, where this theory no longer holds; each of them is tried
- * both ways.
- *
- * If the sizes differ, gaps that were left out push others out as long as this saves more.
+ * all copies have the same size and gain. Then every gap that still fits is added. At last, gaps that were
+ * left out push others out as long as this saves more.
  *
  * Each device is a problem of its own. Positions between two neighbouring ends of gaps behave alike, so they
  * are treated as one stretch.
@@ -29,9 +23,6 @@
 #include "base/sort.h"
 #include "scheduler/build/build.h"
 
-/* Maximum number of edges that the search for negative cycles examines. After that many edges, the best
- * choice found so far is used. */
-#define CANCEL_WORK 40000000ull
 /* Maximum number of times that the intervals that are not retained are tried again. */
 #define PUSH_ROUNDS 4
 
@@ -246,7 +237,7 @@ static void fill(struct packing *p, struct interval **by_worth)
     }
 }
 
-/* ---- copies of different sizes: pushing out ---- */
+/* ---- pushing out ---- */
 
 /* Tries to retain `it` by giving up intervals that overlap it. Keeps the change only if `it` saves more than
  * these intervals saved together. Returns whether the change was kept. */
@@ -285,186 +276,6 @@ static void push_all(struct packing *p, struct interval **by_worth)
                 better |= push(p, by_worth[i], by_worth);
         fill(p, by_worth);
     }
-}
-
-/* ---- copies of equal size: negative cycles ---- */
-
-/* The search for a negative cycle with the Bellman-Ford algorithm. The graph has a node before, between and
- * after the stretches, so stretch i is an edge between node i and node i + 1. */
-struct cycles {
-    struct packing *p;
-    int64_t *distance;
-    /* Per node: the edge over which the search reached the node. It is the index of an interval, or
-     * FREE_FORWARD, FREE_BACK or NO_EDGE. */
-    int32_t *via;
-    uint64_t work; /* edges looked at so far */
-};
-enum { FREE_FORWARD = -1, FREE_BACK = -2, NO_EDGE = -3 };
-
-/* Returns the node at which edge `via` begins, given the node `node` at which the edge ends. */
-static uint32_t edge_source(const struct cycles *c, int32_t via, uint32_t node)
-{
-    if (via == FREE_FORWARD)
-        return node - 1;
-    if (via == FREE_BACK)
-        return node + 1;
-    const struct interval *it = &c->p->intervals[via];
-    return it->retain ? it->to : it->from;
-}
-
-static bool relax(struct cycles *c, uint32_t from, uint32_t to, int64_t cost, int32_t via)
-{
-    if (c->distance[from] + cost >= c->distance[to])
-        return false;
-    c->distance[to] = c->distance[from] + cost;
-    c->via[to] = via;
-    return true;
-}
-
-/* Relaxes all edges once, as in the Bellman-Ford algorithm. Returns a node whose distance became smaller, or
- * PLAN_NONE. left[i] is the number of further copies that fit into stretch i. */
-static uint32_t relax_all(struct cycles *c, const uint64_t *left)
-{
-    struct packing *p = c->p;
-    uint32_t n = p->n_stretches, fell = PLAN_NONE;
-    bounded_poll_steps(p->n_intervals + (size_t)n);
-    for (uint32_t i = 0; i < p->n_intervals; i++) {
-        const struct interval *it = &p->intervals[i];
-        if (across(it))
-            continue;
-        uint32_t source = it->retain ? it->to : it->from, target = it->retain ? it->from : it->to;
-        if (relax(c, source, target, it->retain ? (int64_t)it->gain : -(int64_t)it->gain, (int32_t)i))
-            fell = target;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        if (relax(c, i, i + 1, 0, FREE_FORWARD))
-            fell = i + 1;
-    for (uint32_t i = n; i-- > 0;)
-        if (left[i] > 0 && relax(c, i + 1, i, 0, FREE_BACK))
-            fell = i;
-    c->work += p->n_intervals + 2 * (uint64_t)n;
-    return fell;
-}
-
-/* Sets ret[i] to the number of further copies that fit into stretch i. All copies have the same size. `more`
- * is working memory of n_stretches + 1 entries. */
-static void blocks_left(const struct packing *p, uint64_t *ret, uint64_t *more)
-{
-    memset(more, 0, ((size_t)p->n_stretches + 1) * sizeof *more);
-    for (uint32_t k = 0; k < p->n_intervals; k++) {
-        const struct interval *it = &p->intervals[k];
-        if (!it->retain)
-            continue;
-        more[it->from]++;
-        more[it->to]--;
-        if (across(it))
-            more[0]++;
-    }
-    uint64_t kept = 0;
-    for (uint32_t i = 0; i < p->n_stretches; i++) {
-        kept += more[i];
-        ret[i] = p->free_bytes[i] / p->intervals[0].bytes - kept;
-    }
-}
-
-/* Improves the choice along the negative cycle that leads to `node`: gives up the retained intervals on this
- * cycle, and retains its other intervals. */
-static void turn_cycle(struct cycles *c, uint32_t node)
-{
-    struct packing *p = c->p;
-    for (uint32_t i = 0; i <= p->n_stretches; i++)
-        /* `node` may lie outside the cycle. After n_stretches + 1 edges backwards, the walk is certainly on
-         * the cycle. */
-        node = edge_source(c, c->via[node], node);
-    VEC(uint32_t) in = {0};
-    uint32_t at = node;
-    do {
-        int32_t via = c->via[at];
-        at = edge_source(c, via, at);
-        if (via < 0)
-            continue;
-        if (p->intervals[via].retain)
-            set_retain(p, &p->intervals[via], false);
-        else
-            vec_push(&in, (uint32_t)via);
-    } while (at != node);
-    for (size_t i = 0; i < in.n; i++)
-        set_retain(p, &p->intervals[in.at[i]], true);
-    vec_free(&in);
-}
-
-static void cancel_cycles(struct packing *p, uint64_t *work)
-{
-    struct arena *a = arena_create();
-    uint32_t n = p->n_stretches, fell;
-    struct cycles c = {p, arena_alloc_array(a, n + 1, sizeof *c.distance),
-                       arena_alloc_array(a, n + 1, sizeof *c.via), *work};
-    uint64_t *left = arena_alloc_array(a, n, sizeof *left), *more = arena_alloc_array(a, n + 1, sizeof *more);
-    do {
-        blocks_left(p, left, more);
-        for (uint32_t i = 0; i <= n; i++) {
-            c.distance[i] = 0;
-            c.via[i] = NO_EDGE;
-        }
-        fell = 0;
-        for (uint32_t round = 0; round <= n + 1 && fell != PLAN_NONE && c.work < CANCEL_WORK; round++)
-            fell = relax_all(&c, left);
-        if (fell != PLAN_NONE && c.work < CANCEL_WORK)
-            turn_cycle(&c, fell);
-    } while (fell != PLAN_NONE && c.work < CANCEL_WORK);
-    *work = c.work;
-    arena_destroy(a);
-}
-
-static uint64_t total_gain(const struct packing *p)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < p->n_intervals; i++)
-        sum += p->intervals[i].retain ? p->intervals[i].gain : 0;
-    return sum;
-}
-
-/* Retains exactly those intervals that `saved` marks, and gives up all others. */
-static void restore(struct packing *p, const bool *saved)
-{
-    for (uint32_t i = 0; i < p->n_intervals; i++)
-        if (p->intervals[i].retain && !saved[i])
-            set_retain(p, &p->intervals[i], false);
-    for (uint32_t i = 0; i < p->n_intervals; i++)
-        if (!p->intervals[i].retain && saved[i])
-            set_retain(p, &p->intervals[i], true);
-}
-
-/* Improves the choice in the case that all copies have the same size. The result is optimal for intervals
- * inside the cycle. Intervals across the end of the cycle are tried one by one, retained and not retained. */
-static void choose_equal(struct packing *p, struct interval **by_worth)
-{
-    uint64_t work = 0, best;
-    bool *saved = xcalloc(p->n_intervals, sizeof *saved);
-    cancel_cycles(p, &work);
-    best = total_gain(p);
-    for (uint32_t i = 0; i < p->n_intervals && work < CANCEL_WORK; i++) {
-        if (!across(&p->intervals[i]))
-            continue;
-        for (uint32_t k = 0; k < p->n_intervals; k++)
-            saved[k] = p->intervals[k].retain;
-        bounded_poll_steps(p->n_intervals);
-        if (p->intervals[i].retain) {
-            set_retain(p, &p->intervals[i], false);
-        } else {
-            for (uint32_t k = p->n_intervals; k-- > 0 && !has_space(p, &p->intervals[i]);)
-                if (by_worth[k]->retain && !across(by_worth[k]))
-                    set_retain(p, by_worth[k], false);
-            if (has_space(p, &p->intervals[i]))
-                set_retain(p, &p->intervals[i], true);
-        }
-        cancel_cycles(p, &work);
-        if (total_gain(p) > best)
-            best = total_gain(p);
-        else
-            restore(p, saved);
-    }
-    xfree(saved);
 }
 
 /* ---- one device ---- */
@@ -519,7 +330,6 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
             if (free_bytes[at] < p.free_bytes[i])
                 p.free_bytes[i] = free_bytes[at];
     }
-    bool equal = true;
     for (uint32_t i = 0; i < n_gaps; i++) {
         gaps[i].retain = gaps[i].from + 1 == gaps[i].to; /* it takes no memory */
         if (gaps[i].retain || gaps[i].gain == 0)
@@ -531,7 +341,6 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
             continue;
         }
         p.intervals[p.n_intervals++] = (struct interval){from, to, gaps[i].bytes, gaps[i].gain, i, false};
-        equal &= gaps[i].bytes == p.intervals[0].bytes;
     }
     sort_array(p.intervals, p.n_intervals, sizeof *p.intervals, compare_starts);
     struct interval **by_worth = arena_alloc_array(a, p.n_intervals + 1, sizeof *by_worth);
@@ -541,10 +350,7 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
     tree_build(&p);
     sweep(&p);
     fill(&p, by_worth);
-    if (equal && p.n_intervals > 0)
-        choose_equal(&p, by_worth);
-    else
-        push_all(&p, by_worth);
+    push_all(&p, by_worth);
     for (uint32_t i = 0; i < p.n_intervals; i++)
         gaps[p.intervals[i].gap].retain = p.intervals[i].retain;
     arena_destroy(a);

@@ -139,8 +139,6 @@ static void visit_operand(struct walker *w, const struct draft_operand *o, uint3
         for (uint32_t i = 0; i < o->of.n_pieces; i++, p++) {
             if (ring && p->writer != NEVER && p->writer / w->n != run)
                 *p = (struct piece_state){NEVER, NEVER};
-            if (ring && p->readers != NEVER && w->reads.at[p->readers].at / w->n != run)
-                p->readers = NEVER;
             touch_piece(w, p, o->access, now);
         }
         return;

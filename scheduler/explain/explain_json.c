@@ -8,7 +8,7 @@
  *     {"schema":"plan/v1","policy":"stream","n_devices":2, ... ,
  *      "columns":{...},
  *      "devices":[[lease_bytes,peak_bytes], ...],
- *      "tensors":[["W",0,null,0,4096,0,1], ...],
+ *      "tensors":[["W",0,null,null,"F32",4096,0,1], ...],
  *      "boundary":[[tensor,device,begin,end,addr], ...],
  *      "programs":{"entry":[...],
  *                  "cycle":[["FWD",0,1,0,0,0,
@@ -23,9 +23,11 @@
 
 const char plan_json_columns[] =
     "{\"devices\":[\"lease_bytes\",\"peak_bytes\"],"
-    "\"tensors\":[\"kind\",\"layer\",\"micro\",\"replica\",\"bytes\",\"host_offset\",\"host_slots\"],"
+    "\"tensors\":[\"kind\",\"layer\",\"micro\",\"replica\",\"step\",\"group\",\"dtype\",\"bytes\","
+    "\"host_offset\",\"host_slots\"],"
     "\"boundary\":[\"tensor\",\"device\",\"begin\",\"end\",\"addr\"],"
-    "\"instrs\":[\"kind\",\"stream\",\"layer\",\"micro\",\"replica\",\"step\",\"operands\",\"waits\"],"
+    "\"instrs\":[\"kind\",\"stream\",\"layer\",\"micro\",\"replica\",\"step\",\"group\",\"operands\","
+    "\"waits\"],"
     "\"operands\":[\"tensor\",\"device\",\"access\",\"role\",\"addr\",\"begin\",\"end\"],"
     "\"waits\":[\"instr\",\"distance\"]}";
 
@@ -113,6 +115,7 @@ static void write_instr(const struct plan *p, const struct plan_program *prog, c
     put_id(out, in->micro);
     put_id(out, in->replica);
     put_u64(out, in->step);
+    put_u64(out, in->group);
     put_open(out);
     for (uint32_t i = 0; i < in->n_operands; i++)
         write_operand(p, &prog->operands[in->operand + i], out);
@@ -147,6 +150,9 @@ static void write_tensor(const struct plan_tensor *t, struct strbuf *out)
     put_id(out, t->layer);
     put_id(out, t->micro);
     put_id(out, t->replica);
+    put_id(out, t->step);
+    put_id(out, t->group);
+    put_name(out, dtype_names[t->dtype]);
     put_u64(out, t->bytes);
     if (t->host_offset != PLAN_NO_HOST)
         put_u64(out, t->host_offset);
@@ -186,8 +192,8 @@ void plan_to_json(const struct plan *p, struct strbuf *out)
 {
     strbuf_add(out, "{\"schema\":\"" PLAN_JSON_SCHEMA "\",\"policy\":");
     strbuf_add_json(out, p->policy);
-    strbuf_addf(out, ",\n\"n_devices\":%u,\"n_layers\":%u,\"n_micro\":%u,\"n_replicas\":%u,", p->n_devices,
-                p->n_layers, p->n_micro, p->n_replicas);
+    strbuf_addf(out, ",\n\"n_devices\":%u,\"n_layers\":%u,\"n_micro\":%u,\"n_replicas\":%u,\"n_groups\":%u,",
+                p->n_devices, p->n_layers, p->n_micro, p->n_replicas, p->n_groups);
     strbuf_addf(out, "\"rows\":%u,\"steps\":%u,\"host_lease_bytes\":%llu,\"host_bytes\":%llu,\n", p->rows,
                 p->steps, (unsigned long long)p->host_lease_bytes, (unsigned long long)p->host_bytes);
     strbuf_addf(out, "\"columns\":%s,\n", plan_json_columns);

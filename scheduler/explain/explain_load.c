@@ -201,6 +201,9 @@ static void read_tensor(struct load_cursor *at, struct plan_tensor *ret)
     ret->layer = take_id(&row, p->n_layers, "layer");
     ret->micro = take_id(&row, p->n_micro, "micro");
     ret->replica = take_id(&row, p->n_replicas, "replica");
+    ret->step = take_id(&row, p->steps, "step");
+    ret->group = take_id(&row, p->n_groups, "group");
+    ret->dtype = (enum dtype)take_name(&row, dtype_names, DTYPE_COUNT, "dtype");
     ret->bytes = take_u64(&row, MAX_BYTES, "bytes");
     ret->host_offset = take_null(&row) ? PLAN_NO_HOST : take_u64(&row, MAX_BYTES, "host_offset");
     ret->host_slots = (uint32_t)take_u64(&row, MAX_SLOTS, "host_slots");
@@ -289,6 +292,7 @@ static void read_instr(struct load_cursor *at, uint32_t n_instrs, operand_vec *o
     ret->micro = take_id(&row, p->n_micro, "micro");
     ret->replica = take_id(&row, p->n_replicas, "replica");
     ret->step = take_index(&row, p->steps, "step");
+    ret->group = take_index(&row, p->n_groups, "group");
     ret->operand = (uint32_t)operands->n;
     ret->n_operands = read_operands(&row, operands);
     cursor_next(&row);
@@ -456,8 +460,9 @@ static int load(struct plan_loader *l, const struct json *doc)
     take_count(&o, "n_layers", MAX_LAYERS, &p->n_layers);
     take_count(&o, "n_micro", MAX_MICRO, &p->n_micro);
     take_count(&o, "n_replicas", MAX_REPLICAS, &p->n_replicas);
+    take_count(&o, "n_groups", MAX_ROWS, &p->n_groups);
     take_count(&o, "rows", UINT32_MAX - 1, &p->rows);
-    take_count(&o, "steps", PLAN_RING, &p->steps);
+    take_count(&o, "steps", MAX_ROWS, &p->steps);
     json_take_u64(&o, "host_lease_bytes", JSON_REQUIRED, &p->host_lease_bytes);
     json_take_u64(&o, "host_bytes", JSON_REQUIRED, &p->host_bytes);
     take_columns(&o);

@@ -10,7 +10,7 @@
  * This is instruction 12 of its program, on device 0's compute stream. Operands left of the arrow are read,
  * operands right of it are written, and "+" marks an operand that is both read and written. After the "@" is
  * the operand's address range on the device of the stream. For an operand elsewhere, the location comes
- * first: W1@host:0..4096, X2.0@d1:0..512. A part of a tensor has its byte range in brackets:
+ * first: W1@host:0..4096, Y1.0@d1:0..512. A part of a tensor has its byte range in brackets:
  * W1[0..2048]@0..2048. The instruction waits for instruction 9, which is on d0.in, and for instruction 3 on
  * the host, one run of the program earlier (-1).
  */
@@ -18,17 +18,25 @@
 
 #include "scheduler/explain/explain_parts.h"
 
+/* Adds the name of a tensor, such as "Y3.1" for the output of layer 3 and micro-batch 1, "dW3/r1" for a dW of
+ * replica 1, or "X0.1/s2" for an input of training step 2 of the cycle. Numbers that tell nothing are left
+ * out: the layer of targets and results if the last layer is their loss, and the number of group 0. */
 void explain_add_tensor(struct strbuf *out, const struct plan *p, tensor_id id)
 {
     const struct plan_tensor *t = &p->tensors[id];
 
     strbuf_add(out, tensor_kind_names[t->kind]);
-    if (t->layer != PLAN_NONE && t->kind != TENSOR_TARGET && t->kind != TENSOR_RESULT)
+    const bool of_loss = t->kind == TENSOR_TARGET || t->kind == TENSOR_RESULT;
+    if (t->layer != PLAN_NONE && !(of_loss && t->layer == p->n_layers - 1))
         strbuf_addf(out, "%u", t->layer);
+    if (t->group != PLAN_NONE && t->group > 0)
+        strbuf_addf(out, "%u", t->group);
     if (t->micro != PLAN_NONE)
         strbuf_addf(out, ".%u", t->micro);
     if (t->replica != PLAN_NONE && p->n_replicas > 1)
         strbuf_addf(out, "/r%u", t->replica);
+    if (t->step != PLAN_NONE && p->steps > 1)
+        strbuf_addf(out, "/s%u", t->step);
 }
 
 void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t stream)
@@ -52,6 +60,7 @@ static void add_coordinates(struct strbuf *out, const struct plan *p, const stru
         {'m', in->micro},
         {'r', p->n_replicas > 1 ? in->replica : PLAN_NONE},
         {'s', p->steps > 1 ? in->step : PLAN_NONE},
+        {'g', in->kind == INSTR_DECIDE && p->n_groups > 1 ? in->group : PLAN_NONE},
     };
 
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -15,18 +15,19 @@
 static uint64_t forward_operands(const struct graph *g, uint32_t l)
 {
     const struct layer_sizes *s = &g->layers[l].size;
-    bool loss = l == g->n_layers - 1;
-    if (g->layers[l].loss_in_bwd)
+    const struct graph_layer *gl = &g->layers[l];
+    if (gl->loss_in_bwd)
         return 1;
-    return (s->w > 0) + (g->layers[l].b_bytes > 0) + 1 + (loss ? 2 : 1) + (s->s > 0) + (s->scratch_fwd > 0) +
-           (s->room > 0);
+    return (s->w > 0) + (gl->b_bytes > 0) + 1 + (gl->is_loss ? 2 : 1) + (s->s > 0) + (s->scratch_fwd > 0) +
+           (s->room > 0) + gl->folds;
 }
 
 /* Returns the number of operands of one backward task of layer l. */
 static uint64_t backward_operands(const struct graph *g, uint32_t l)
 {
     const struct layer_sizes *s = &g->layers[l].size;
-    return 2 * (s->w > 0) + (g->layers[l].b_bytes > 0) + 1 + (s->s > 0) + 1 + (l > g->first_trained) +
+    const struct layer_sizes *original = &g->layers[g->layers[l].original].size;
+    return 2 * (s->w > 0) + (g->layers[l].b_bytes > 0) + 1 + (original->s > 0) + 1 + g->layers[l].returns +
            g->layers[l].loss_in_bwd + (s->scratch_bwd > 0);
 }
 
@@ -34,14 +35,17 @@ static uint64_t backward_operands(const struct graph *g, uint32_t l)
 static void add_layer(const struct graph *g, uint32_t l, struct planning_size *size)
 {
     uint64_t micros = graph_micros(g, l);
-    bool weights = g->layers[l].size.w > 0;
-    size->tasks += micros;
-    size->operands += micros * forward_operands(g, l);
-    if (l >= g->first_trained) {
+    if (graph_has_fwd(g, l)) {
+        size->tasks += micros;
+        size->operands += micros * forward_operands(g, l);
+    }
+    if (g->layers[l].backward) {
         size->tasks += micros;
         size->operands += micros * backward_operands(g, l);
     }
-    if (!weights)
+    if (g->layers[l].folds)
+        size->operands += micros; /* UPD reads the statistics of every micro-batch */
+    if (g->layers[l].size.w == 0)
         return;
     size->tasks += g->n_replicas - 1 + 2; /* RED, NORM and UPD */
     size->operands += 2 * (uint64_t)(g->n_replicas - 1) + 2 + UPDATE_OPERANDS;
@@ -55,9 +59,11 @@ int planning_measure(const struct graph_config *config, struct planning_size *re
         return r;
     *ret =
         (struct planning_size){.n_layers = g->n_layers, .n_micro = g->n_micro, .n_replicas = g->n_replicas};
-    ret->tasks = 1; /* DECIDE */
+    ret->tasks = g->n_groups; /* DECIDE */
     for (uint32_t l = 0; l < g->n_layers; l++)
         add_layer(g, l, ret);
+    ret->tasks *= g->steps;
+    ret->operands *= g->steps;
     graph_destroy(g);
     return 0;
 }

@@ -28,7 +28,7 @@ static void lru_leanest(const struct plan_request *r, struct candidate *ret)
  * so. All other tasks run on the device of their layer. */
 static uint32_t location_of(const struct plan_request *r, const struct graph_task *t, const uint32_t *device)
 {
-    bool on_host = t->place == PLACE_HOST || (t->place == PLACE_ANY && r->update == UPDATE_HOST);
+    bool on_host = t->kind == INSTR_DECIDE || (t->place == PLACE_ANY && r->update == UPDATE_HOST);
     return on_host ? PLAN_HOST : device[t->layer];
 }
 
@@ -46,12 +46,15 @@ static void lru_order(const struct plan_request *r, const struct profile *prof, 
     order_init(ret, g, r->machine->n_devices);
     for (uint32_t i = 0; i < g->n_tasks; i++) {
         const struct graph_task *t = &g->tasks[i];
+        if (t->step > 0)
+            break; /* order_repeat adds the further steps */
         order_add(ret, (struct todo){.kind = t->kind,
                                      .layer = t->layer,
                                      .micro = t->micro,
                                      .replica = t->replica,
+                                     .group = t->group,
                                      .loc = location_of(r, t, device),
-                                     .save = t->layer >= g->first_trained,
+                                     .save = t->kind == INSTR_FWD && graph_saves(g, t->layer),
                                      .output = true});
     }
     xfree(device);

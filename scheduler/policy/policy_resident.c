@@ -34,21 +34,26 @@ struct stage {
 static void forward(struct order *o, struct stage *s, uint32_t micro)
 {
     for (uint32_t l = s->first; l < s->last; l++)
-        order_add(o, (struct todo){.kind = INSTR_FWD,
-                                   .layer = l,
-                                   .micro = micro,
-                                   .loc = s->device,
-                                   .item = s->item,
-                                   .save = true,
-                                   .output = true});
+        if (graph_has_fwd(o->graph, l))
+            order_add(o, (struct todo){.kind = INSTR_FWD,
+                                       .layer = l,
+                                       .micro = micro,
+                                       .loc = s->device,
+                                       .item = s->item,
+                                       .save = o->graph->training,
+                                       .output = true});
     s->item++;
 }
 
 static void backward(struct order *o, const struct plan_request *r, struct stage *s, uint32_t micro)
 {
-    for (uint32_t l = s->last; l-- > s->first && l >= o->graph->first_trained;)
-        order_add(o, (struct todo){
-                         .kind = INSTR_BWD, .layer = l, .micro = micro, .loc = s->device, .item = s->item});
+    if (!o->graph->training)
+        return;
+    for (uint32_t l = s->last; l-- > s->first;)
+        if (o->graph->layers[l].backward)
+            order_add(o,
+                      (struct todo){
+                          .kind = INSTR_BWD, .layer = l, .micro = micro, .loc = s->device, .item = s->item});
     order_gradients_done(o, r, s->first, s->last, micro, s->device, 0, &s->item);
     s->item++;
 }

@@ -44,16 +44,24 @@ struct unit_cursor {
     uint32_t next[DEVICE_MAX];
 };
 
-static void add_task(struct unit_cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro)
+/* Returns whether a micro-batch turns from the forward to the backward pass at this layer. */
+static bool turns_at(const struct graph *g, uint32_t layer)
 {
-    uint32_t d = layer % c->o->n_devices, unit = c->next[d];
+    return layer == g->n_layers - 1 && g->training && g->layers[layer].backward;
+}
+
+/* Adds a task of `layer` to the current unit of layer `unit_of`, on the device of that layer. */
+static void add_task(struct unit_cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro,
+                     uint32_t unit_of)
+{
+    uint32_t d = unit_of % c->o->n_devices, unit = c->next[d];
     order_add(c->o, (struct todo){.kind = kind,
                                   .layer = layer,
                                   .micro = micro,
                                   .loc = d,
                                   .span = unit,
                                   .item = unit,
-                                  .save = kind == INSTR_REC || layer == c->o->graph->n_layers - 1,
+                                  .save = kind == INSTR_REC || turns_at(c->o->graph, layer),
                                   .output = kind == INSTR_FWD});
 }
 
@@ -66,7 +74,7 @@ static void stream_order(const struct plan_request *r, const struct profile *pro
                          const struct candidate *cand, struct order *ret)
 {
     const struct graph *g = r->train;
-    uint32_t n_devices = r->machine->n_devices, loss = g->n_layers - 1;
+    uint32_t n_devices = r->machine->n_devices;
     (void)prof;
     (void)cand;
     order_init(ret, g, n_devices);
@@ -76,17 +84,23 @@ static void stream_order(const struct plan_request *r, const struct profile *pro
     for (uint32_t l = 0; l < g->n_layers; l++)
         bwd_device[l] = l % n_devices;
     for (uint32_t j = 0; j < g->n_micro; j++) {
-        for (uint32_t l = 0; l <= loss; l++) {
-            add_task(&c, INSTR_FWD, l, j);
-            if (l < loss)
-                /* The loss is different: its forward and backward pass form one span, which ends after the
-                 * backward pass. */
+        for (uint32_t l = 0; l < g->n_layers; l++) {
+            if (!graph_has_fwd(g, l))
+                continue;
+            add_task(&c, INSTR_FWD, l, j, l);
+            if (!turns_at(g, l))
+                /* The last loss is different: its forward and backward pass form one span, which ends after
+                 * the backward pass. */
                 end_unit(&c, l);
         }
-        for (uint32_t l = g->n_layers; l-- > g->first_trained;) {
-            if (l != loss && g->layers[l].size.s > 0)
-                add_task(&c, INSTR_REC, l, j);
-            add_task(&c, INSTR_BWD, l, j);
+        for (uint32_t l = g->n_layers; g->training && l-- > 0;) {
+            const struct graph_layer *original = &g->layers[g->layers[l].original];
+            if (!g->layers[l].backward && !graph_updates(g, l))
+                continue;
+            if (g->layers[l].backward && !turns_at(g, l) && original->size.s > 0)
+                add_task(&c, INSTR_REC, g->layers[l].original, j, l);
+            if (g->layers[l].backward)
+                add_task(&c, INSTR_BWD, l, j, l);
             uint32_t d = l % n_devices;
             order_gradients_done(ret, r, l, l + 1, j, d, c.next[d], &c.next[d]);
             end_unit(&c, l);

@@ -32,8 +32,12 @@ struct name name_tensor(const struct verify *v, tensor_id t)
         at += (size_t)snprintf(n.s + at, sizeof n.s - at, "%u", pt->layer);
     if (pt->micro != PLAN_NONE)
         at += (size_t)snprintf(n.s + at, sizeof n.s - at, ".%u", pt->micro);
+    if (pt->group != PLAN_NONE && pt->group > 0)
+        at += (size_t)snprintf(n.s + at, sizeof n.s - at, "%u", pt->group);
     if (v->plan->n_replicas > 1 && pt->replica != PLAN_NONE)
-        snprintf(n.s + at, sizeof n.s - at, "/r%u", pt->replica);
+        at += (size_t)snprintf(n.s + at, sizeof n.s - at, "/r%u", pt->replica);
+    if (v->plan->steps > 1 && pt->step != PLAN_NONE)
+        snprintf(n.s + at, sizeof n.s - at, "/s%u", pt->step);
     return n;
 }
 
@@ -92,7 +96,11 @@ struct name name_task(const struct graph_task *t)
     if (t->micro != PLAN_NONE)
         at += (size_t)snprintf(n.s + at, sizeof n.s - at, " m%u", t->micro);
     else if (t->replica != PLAN_NONE)
-        snprintf(n.s + at, sizeof n.s - at, " r%u", t->replica);
+        at += (size_t)snprintf(n.s + at, sizeof n.s - at, " r%u", t->replica);
+    if (t->kind == INSTR_DECIDE && t->group > 0)
+        at += (size_t)snprintf(n.s + at, sizeof n.s - at, " g%u", t->group);
+    if (t->step > 0)
+        snprintf(n.s + at, sizeof n.s - at, " s%u", t->step);
     return n;
 }
 

@@ -192,8 +192,10 @@ static void agree_drop(const struct checked_instr *a)
 
 static void agree_move(const struct checked_instr *a)
 {
-    if (a->in->layer != PLAN_NONE || a->in->micro != PLAN_NONE || a->in->replica != PLAN_NONE)
-        BAD(a, "%s: a move or drop must not name a layer, micro-batch or replica", name_checked(a).s);
+    if (a->in->layer != PLAN_NONE || a->in->micro != PLAN_NONE || a->in->replica != PLAN_NONE ||
+        a->in->step != 0 || a->in->group != 0)
+        BAD(a, "%s: a move or drop must not name a layer, micro-batch, replica, step or group",
+            name_checked(a).s);
     else if (a->in->kind == INSTR_DROP)
         agree_drop(a);
     else
@@ -209,8 +211,6 @@ static bool agree_place(const struct checked_instr *a, const struct graph_task *
         BAD(a, "%s: a task must be on a compute lane", name_checked(a).s);
     else if (host && task->place == PLACE_DEVICE)
         BAD(a, "%s: this task cannot run on the host", name_checked(a).s);
-    else if (!host && task->place == PLACE_HOST)
-        BAD(a, "%s: this task cannot run on a device", name_checked(a).s);
     else {
         *ret = host ? PLAN_HOST : a->in->stream / LANE_COUNT;
         return true;
@@ -220,15 +220,15 @@ static bool agree_place(const struct checked_instr *a, const struct graph_task *
 
 /* The numbers that identify a task of the graph. Sorted keys allow to find a task by binary search. */
 struct task_key {
-    uint32_t kind, layer, micro, replica, task;
+    uint32_t kind, layer, micro, replica, step, group, task;
 };
 
 static int compare_task_keys(const void *a, const void *b)
 {
     const struct task_key *x = a, *y = b;
-    const uint32_t xs[4] = {x->kind, x->layer, x->micro, x->replica},
-                   ys[4] = {y->kind, y->layer, y->micro, y->replica};
-    for (int i = 0; i < 4; i++)
+    const uint32_t xs[6] = {x->kind, x->layer, x->micro, x->replica, x->step, x->group},
+                   ys[6] = {y->kind, y->layer, y->micro, y->replica, y->step, y->group};
+    for (int i = 0; i < 6; i++)
         if (xs[i] != ys[i])
             return xs[i] < ys[i] ? -1 : 1;
     return 0;
@@ -239,7 +239,7 @@ static struct task_key *sort_tasks(const struct graph *g)
     struct task_key *keys = xcalloc((size_t)g->n_tasks + 1, sizeof *keys);
     for (uint32_t t = 0; t < g->n_tasks; t++) {
         const struct graph_task *gt = &g->tasks[t];
-        keys[t] = (struct task_key){gt->kind, gt->layer, gt->micro, gt->replica, t};
+        keys[t] = (struct task_key){gt->kind, gt->layer, gt->micro, gt->replica, gt->step, gt->group, t};
     }
     sort_array(keys, g->n_tasks, sizeof *keys, compare_task_keys);
     return keys;
@@ -248,7 +248,7 @@ static struct task_key *sort_tasks(const struct graph *g)
 static void agree_task(const struct checked_instr *a, const struct graph *g, const struct task_key *keys)
 {
     enum instr_kind kind = a->in->kind == INSTR_REC ? INSTR_FWD : a->in->kind;
-    struct task_key want = {kind, a->in->layer, a->in->micro, a->in->replica, 0};
+    struct task_key want = {kind, a->in->layer, a->in->micro, a->in->replica, a->in->step, a->in->group, 0};
     const struct task_key *found = bsearch(&want, keys, g->n_tasks, sizeof *keys, compare_task_keys);
     if (found == NULL) {
         BAD(a, "%s: the graph has no such task", name_checked(a).s);

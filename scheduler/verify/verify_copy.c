@@ -97,26 +97,18 @@ size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *r
 
 /* ---- copies ---- */
 
-void state_init(struct verify_state *st, struct verify *v, const struct graph *g, uint32_t steps)
+void state_init(struct verify_state *st, struct verify *v, const struct graph *g)
 {
-    *st = (struct verify_state){
-        .v = v, .plan = v->plan, .graph = g, .steps = steps, .n_streams = plan_n_streams(v->plan)};
+    *st = (struct verify_state){.v = v, .plan = v->plan, .graph = g, .n_streams = plan_n_streams(v->plan)};
     st->clocks = xcalloc((size_t)st->n_streams * st->n_streams, sizeof *st->clocks);
     st->clock = st->clocks;
     st->newest = xcalloc((size_t)g->n_tensors + 1, sizeof *st->newest);
     st->on_devices = xcalloc((size_t)g->n_tensors + 1, sizeof *st->on_devices);
-    st->home_first = xcalloc((size_t)g->n_tensors + 1, sizeof *st->home_first);
+    st->home = xcalloc((size_t)g->n_tensors + 1, sizeof *st->home);
     for (tensor_id t = 0; t < g->n_tensors; t++) {
-        st->home_first[t] = st->n_home;
-        st->n_home += g->tensors[t].external ? steps : 1;
+        st->home[t].tensor = t;
+        st->home[t].loc = PLAN_HOST;
     }
-    st->home = xcalloc((size_t)st->n_home + 1, sizeof *st->home);
-    for (tensor_id t = 0; t < g->n_tensors; t++)
-        for (uint32_t i = st->home_first[t]; i < (t + 1 < g->n_tensors ? st->home_first[t + 1] : st->n_home);
-             i++) {
-            st->home[i].tensor = t;
-            st->home[i].loc = PLAN_HOST;
-        }
 }
 
 static void finish_copy(struct verify_copy *c)
@@ -127,7 +119,7 @@ static void finish_copy(struct verify_copy *c)
 
 void state_finish(struct verify_state *st)
 {
-    for (uint32_t i = 0; i < st->n_home; i++)
+    for (uint32_t i = 0; i < st->graph->n_tensors; i++)
         finish_copy(&st->home[i]);
     for (size_t i = 0; i < st->live.n; i++) {
         finish_copy(st->live.at[i]);
@@ -139,13 +131,12 @@ void state_finish(struct verify_state *st)
     xfree(st->clocks);
     xfree(st->newest);
     xfree(st->on_devices);
-    xfree(st->home_first);
     xfree(st->home);
 }
 
-struct verify_copy *copy_home(struct verify_state *st, tensor_id t, uint32_t step)
+struct verify_copy *copy_home(struct verify_state *st, tensor_id t)
 {
-    return &st->home[st->home_first[t] + (st->graph->tensors[t].external ? step : 0)];
+    return &st->home[t];
 }
 
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base)

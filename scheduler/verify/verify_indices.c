@@ -40,17 +40,14 @@ void verify_header(struct verify *v)
     header_number(v, "n_layers", p->n_layers, v->train->n_layers);
     header_number(v, "n_micro", p->n_micro, v->train->n_micro);
     header_number(v, "n_replicas", p->n_replicas, v->train->n_replicas);
+    header_number(v, "n_groups", p->n_groups, v->train->n_groups);
     header_number(v, "rows", p->rows, v->train->rows);
+    header_number(v, "steps", p->steps, v->train->steps);
     header_number(v, "n_tensors", p->n_tensors, v->train->n_tensors);
     if (v->eval != NULL)
         header_number(v, "n_tensors (against eval)", p->n_tensors, v->eval->n_tensors);
     else if (p->programs[PROGRAM_EVAL].n_instrs > 0)
         BAD_HEADER(v, "the plan has an eval program, but there is no eval graph");
-    /* A cycle has at most PLAN_RING steps, because each step needs its own host slot: the loader fills the
-     * slots of all steps before the cycle starts. */
-    if (p->steps == 0 || p->steps > PLAN_RING)
-        BAD_HEADER(v, "the cycle has %u steps; it must have 1 to %u, the host slots of a ring tensor",
-                   p->steps, PLAN_RING);
     if ((p->n_tensors > 0 && p->tensors == NULL) || (p->n_boundary > 0 && p->boundary == NULL))
         BAD_HEADER(v, "the list of tensors or boundary copies is missing");
     for (int k = 0; k < PROGRAM_COUNT; k++)
@@ -167,9 +164,14 @@ static void index_tensors(struct verify *v, const struct graph *g, const char *n
         const struct plan_tensor *is = &v->plan->tensors[t];
         const struct graph_tensor *should = &g->tensors[t];
         if (is->kind != should->kind || is->layer != should->layer || is->micro != should->micro ||
-            is->replica != should->replica)
+            is->replica != should->replica || is->step != should->step || is->group != should->group)
             BAD_HEADER(v, "tensor %u differs from the %s graph, where it is a %s", t, name,
                        tensor_kind_names[should->kind]);
+        else if (is->dtype != should->dtype)
+            BAD_HEADER(v, "tensor %u (%s) has elements of type %s, but in the %s graph their type is %s", t,
+                       tensor_kind_names[should->kind],
+                       (unsigned)is->dtype < DTYPE_COUNT ? dtype_names[is->dtype] : "?", name,
+                       dtype_names[should->dtype]);
         else if (is->bytes != should->bytes)
             BAD_HEADER(v, "tensor %u (%s) has %llu bytes, but in the %s graph it has %llu", t,
                        tensor_kind_names[should->kind], (unsigned long long)is->bytes, name,

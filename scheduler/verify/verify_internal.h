@@ -207,7 +207,7 @@ struct verify_state {
     struct verify *v;
     const struct plan *plan;
     const struct graph *graph;
-    uint32_t n_streams, steps;
+    uint32_t n_streams;
     /* Vector clocks. Element [s][t] is the number of instructions of stream t that are certainly done when
      * the next instruction of stream s starts. */
     uint32_t *clocks;
@@ -217,17 +217,12 @@ struct verify_state {
     uint64_t *newest;                /* per tensor: highest version that exists */
     struct verify_copy **on_devices; /* per tensor: list of its device copies */
     VEC(struct verify_copy *) live;  /* all device copies */
-    uint32_t *home_first;            /* per tensor: first host copy in `home` */
-    /* The host copies of all tensors. A tensor has one host copy, but a ring tensor has one for each training
-     * step of the cycle. */
-    struct verify_copy *home;
-    uint32_t n_home;
+    struct verify_copy *home;        /* per tensor: its host copy */
     struct verify_space spaces[DEVICE_MAX];
 };
 
-/* Initialises a state in which no tensor has a value. `steps` is the number of training steps in one run of
- * the program. The caller frees the state with state_finish. */
-void state_init(struct verify_state *st, struct verify *v, const struct graph *g, uint32_t steps);
+/* Initialises a state in which no tensor has a value. The caller frees the state with state_finish. */
+void state_init(struct verify_state *st, struct verify *v, const struct graph *g);
 void state_finish(struct verify_state *st);
 
 /* Returns whether event `e` is certainly done before the current instruction starts. */
@@ -236,9 +231,8 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
     return st->clock[e->stream] >= e->seq;
 }
 
-/* Returns the host copy of a tensor. For a ring tensor, which has several, `step` selects the one to
- * return. */
-struct verify_copy *copy_home(struct verify_state *st, tensor_id t, uint32_t step);
+/* Returns the host copy of a tensor. */
+struct verify_copy *copy_home(struct verify_state *st, tensor_id t);
 
 /* Finds the copy of a tensor on a device that has byte 0 of the tensor at address `base`, or would have it
  * there. Returns NULL if there is no such copy. */

@@ -1,11 +1,11 @@
 /* Checks invariant 10 for the operands of tasks: an instruction has the operands of its graph task, in the
  * same order, with the same roles and the same byte ranges. It may leave out writes that are optional.
  *
- * RED and UPD may be done in shares. All W and dW operands of a share have the same range [b, e), and K has
- * this range in each of its parts. K consists of parts that are as long as W. In graphs made from profile
- * tables the size of K may not be a multiple of W. Then K is one part, and a share has the proportional range
- * of it, rounded down to PLAN_ALIGN. If that range is empty, the share has no K operand. That the shares
- * cover the whole task is invariant 6.
+ * RED and UPD may be done in shares. All W and dW operands of a share have the same range [b, e) of elements,
+ * and K has a range in each of its parts, which the graph lists. A part with as many elements as W has the
+ * range [b, e) too. A part with another number of elements has the proportional range, rounded down to a
+ * multiple of PLAN_ALIGN bytes from the start of the part. If that range is empty, the share has no operand
+ * for the part. That the shares cover the whole task is invariant 6.
  */
 #include "scheduler/verify/verify_internal.h"
 
@@ -53,43 +53,37 @@ static uint64_t tensor_bytes(const struct checked_task *a, tensor_id t)
     return a->v->plan->tensors[t].bytes;
 }
 
-static uint64_t state_parts(uint64_t w, uint64_t k)
+static uint64_t element_bytes(const struct checked_task *a, tensor_id t)
 {
-    return k % w == 0 ? k / w : 1;
+    return dtype_size(a->v->plan->tensors[t].dtype);
 }
 
-/* Returns the offset in K that corresponds to byte `at` of W, in proportion to their sizes. Used if the size
- * of K is not a multiple of the size of W. */
-static uint64_t proportion(uint64_t at, uint64_t w, uint64_t k)
+/* Returns the byte of K at which a share of part `p` begins or ends, if the share of W begins or ends at byte
+ * `at` of the tensor of a->share. */
+static uint64_t state_byte(const struct checked_task *a, const struct state_part *p, uint64_t at)
 {
-    return at == w ? k : (uint64_t)((unsigned __int128)at * k / w) / PLAN_ALIGN * PLAN_ALIGN;
-}
-
-/* Converts the byte range *begin..*end of W into the corresponding byte range of part `p` of K. */
-static void share_of_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, uint64_t *end)
-{
-    if (k % w == 0) {
-        *begin += p * w;
-        *end += p * w;
-    } else {
-        *begin = proportion(*begin, w, k);
-        *end = proportion(*end, w, k);
-    }
+    uint64_t whole = tensor_bytes(a, a->share->tensor), size = element_bytes(a, a->share->tensor),
+             element = at / size;
+    if (at == whole)
+        return p->end;
+    if (p->elements == whole / size)
+        return p->begin + element * dtype_size(p->dtype);
+    uint64_t proportion = (uint64_t)((unsigned __int128)element * p->elements / (whole / size));
+    return p->begin + proportion * dtype_size(p->dtype) / PLAN_ALIGN * PLAN_ALIGN;
 }
 
 static bool agree_state(const struct checked_task *a, const struct plan_operand *ops, uint32_t n, tensor_id t)
 {
-    uint64_t w = tensor_bytes(a, a->share->tensor), k = tensor_bytes(a, t), parts = state_parts(w, k);
+    const struct graph_layer *layer = &a->g->layers[a->g->tensors[t].layer];
     uint32_t m = 0;
-    for (uint64_t p = 0; p < parts; p++) {
-        uint64_t begin = a->share->begin, end = a->share->end;
-        share_of_state(w, k, p, &begin, &end);
+    for (uint32_t p = 0; p < layer->n_parts; p++) {
+        uint64_t begin = state_byte(a, &layer->parts[p], a->share->begin),
+                 end = state_byte(a, &layer->parts[p], a->share->end);
         if (begin == end)
             continue;
         if (m == n || ops[m].begin != begin || ops[m].end != end) {
-            BAD(a, "%s: its share of part %llu of %s must be the bytes %llu..%llu", name_checked_task(a).s,
-                (unsigned long long)p, name_tensor(a->v, t).s, (unsigned long long)begin,
-                (unsigned long long)end);
+            BAD(a, "%s: its share of part %u of %s must be the bytes %llu..%llu", name_checked_task(a).s, p,
+                name_tensor(a->v, t).s, (unsigned long long)begin, (unsigned long long)end);
             return false;
         }
         m++;
@@ -100,13 +94,17 @@ static bool agree_state(const struct checked_task *a, const struct plan_operand 
     return m == n;
 }
 
+/* Checks that operand `o` has the same elements as the share, and that the share is cut where shares may be
+ * cut. All sizes are below 2^53 bytes, so the products cannot overflow. */
 static bool agree_share(const struct checked_task *a, const struct plan_operand *o)
 {
     const struct plan_operand *s = a->share;
-    if (o->begin != s->begin || o->end != s->end)
+    uint64_t size = element_bytes(a, o->tensor), other = element_bytes(a, s->tensor),
+             cut = plan_share_unit(a->g->layers[a->task->layer].size.w_dtype) * size;
+    if (o->begin * other != s->begin * size || o->end * other != s->end * size)
         BAD(a, "%s: its shares differ: %s and %s", name_checked_task(a).s,
             name_range(a->v, s->tensor, s->begin, s->end).s, name_range(a->v, o->tensor, o->begin, o->end).s);
-    else if (o->begin % PLAN_ALIGN != 0 || (o->end % PLAN_ALIGN != 0 && o->end != tensor_bytes(a, o->tensor)))
+    else if (o->begin % cut != 0 || (o->end % cut != 0 && o->end != tensor_bytes(a, o->tensor)))
         BAD(a, "%s: the share %s is not aligned", name_checked_task(a).s,
             name_range(a->v, o->tensor, o->begin, o->end).s);
     else

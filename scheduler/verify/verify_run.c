@@ -10,9 +10,9 @@
  * of W or K (invariant 5). Between programs the device copies are compared with the boundary (invariants 7
  * and 9), and the host copies with the newest versions (invariant 9).
  *
- * A ring tensor has one host copy for each step of the cycle, empty at the start of every run. The
- * verifier does not check when slots are reused: the executor, the loader and the trainer ensure that a
- * slot's step is done (swap/exec.h).
+ * A ring tensor has one host copy, empty at the start of every run. The verifier does not check when slots
+ * are reused: the executor, the loader and the trainer ensure that the run that used a slot is done
+ * (swap/exec.h).
  */
 #include <string.h>
 
@@ -35,8 +35,7 @@ struct program_run {
     enum program_kind k;
     const struct plan_program *prog;
     struct trail trail;
-    uint32_t run;   /* number of this run, from 0 */
-    uint64_t steps; /* training steps before this run */
+    uint32_t run; /* number of this run, from 0 */
 };
 
 /* ---- clocks ---- */
@@ -122,11 +121,6 @@ static struct name name_current(const struct program_run *r)
     return name_instr(r->st->v, r->k, r->st->now.instr);
 }
 
-static uint32_t step_of(const struct program_run *r)
-{
-    return r->prog->instrs[r->st->now.instr].step;
-}
-
 static uint64_t base_of(const struct plan_operand *o)
 {
     return o->loc == PLAN_HOST ? 0 : o->addr - o->begin;
@@ -159,7 +153,7 @@ static void check_versions(struct program_run *r, struct verify_copy *c, const s
 /* Returns the copy that an operand uses, or NULL if the tensor has no copy at this address. */
 static struct verify_copy *named(struct program_run *r, const struct plan_operand *o)
 {
-    return o->loc == PLAN_HOST ? copy_home(r->st, o->tensor, step_of(r))
+    return o->loc == PLAN_HOST ? copy_home(r->st, o->tensor)
                                : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
@@ -224,11 +218,11 @@ static struct verify_copy *destination(struct program_run *r, const struct plan_
     return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Returns the version that a tensor has after `count` writes of the current training step. graph.h explains
+/* Returns the version that a tensor has after `count` writes of the current run. graph.h explains
  * versions. */
 static uint64_t version_of(const struct program_run *r, tensor_id t, uint32_t count)
 {
-    return (r->steps + step_of(r)) * r->st->graph->tensors[t].writes_per_step + count;
+    return (uint64_t)r->run * r->st->graph->tensors[t].writes_per_cycle + count;
 }
 
 static void task_read(struct program_run *r, const struct plan_operand *o, const struct graph_operand *go)
@@ -327,7 +321,7 @@ static bool is_last(struct verify_state *st, const struct verify_copy *c, const 
 {
     uint64_t at = s->begin;
     while (at < s->end) {
-        uint64_t next = covers(copy_home(st, c->tensor, 0), at, s->version);
+        uint64_t next = covers(copy_home(st, c->tensor), at, s->version);
         for (const struct verify_copy *o = st->on_devices[c->tensor]; o != NULL && next == at; o = o->next)
             if (o != c)
                 next = covers(o, at, s->version);
@@ -349,7 +343,7 @@ static void check_not_last(struct program_run *r, struct verify_copy *c, uint64_
         FOUND(r, INVARIANT_DIRTY, "%s drops the only copy of %s in version %llu, at %s", name_current(r).s,
               name_range(st->v, c->tensor, s->begin, s->end).s, (unsigned long long)s->version,
               name_place(c->loc, c->base + s->begin).s);
-        copy_fill(st, copy_home(st, c->tensor, 0), s->begin, s->end, s->version);
+        copy_fill(st, copy_home(st, c->tensor), s->begin, s->end, s->version);
     }
 }
 
@@ -438,7 +432,7 @@ static void check_home(struct program_run *r)
 {
     struct verify_state *st = r->st;
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
-        struct verify_copy *c = copy_home(st, t, 0);
+        struct verify_copy *c = copy_home(st, t);
         uint64_t bytes = st->graph->tensors[t].bytes;
         if (!st->graph->tensors[t].persistent || copy_newest(st, c, 0, bytes))
             continue;
@@ -450,42 +444,41 @@ static void check_home(struct program_run *r)
 }
 
 /* Sets the ring tensors to their state at the start of a run: the host has no results yet and, if `loaded` is
- * set, the inputs of every training step. */
+ * set, the inputs of the run. */
 static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
     struct verify_state *st = r->st;
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
         const struct graph_tensor *gt = &st->graph->tensors[t];
         bounded_poll();
-        for (uint32_t s = 0; gt->external && s < st->steps; s++) {
-            struct verify_copy *c = copy_home(st, t, s);
-            uint64_t version = (r->steps + s) * gt->writes_per_step + 1;
-            copy_forget(st, c, 0, UINT64_MAX);
-            if (!loaded || output[t])
-                continue;
-            copy_fill(st, c, 0, gt->bytes, version);
-            raise_newest(st, t, version);
-        }
+        if (!gt->external)
+            continue;
+        struct verify_copy *c = copy_home(st, t);
+        uint64_t version = version_of(r, t, 1);
+        copy_forget(st, c, 0, UINT64_MAX);
+        if (!loaded || output[t])
+            continue;
+        copy_fill(st, c, 0, gt->bytes, version);
+        raise_newest(st, t, version);
     }
 }
 
-/* Checks that the host has the results of each training step, because the trainer reads them there. */
+/* Checks that the host has the results of the run, because the trainer reads them there. */
 static void check_results(struct program_run *r, const bool *output)
 {
     struct verify_state *st = r->st;
     for (tensor_id t = 0; t < st->graph->n_tensors; t++) {
         const struct graph_tensor *gt = &st->graph->tensors[t];
-        for (uint32_t s = 0; output[t] && s < st->steps; s++) {
-            const struct verify_copy *c = copy_home(st, t, s);
-            uint64_t version = (r->steps + s + 1) * gt->writes_per_step, b, e;
-            bool there = !copy_gap(c, 0, gt->bytes, &b, &e);
-            for (size_t i = 0; there && i < c->segments.n; i++)
-                there = c->segments.at[i].version == version;
-            if (!there)
-                violate_tensor(st->v, INVARIANT_HOME, r->k, t,
-                               "after %s the %s of its step %u is not on the host", program_kind_names[r->k],
-                               name_tensor(st->v, t).s, s);
-        }
+        if (!output[t])
+            continue;
+        const struct verify_copy *c = copy_home(st, t);
+        uint64_t version = version_of(r, t, gt->writes_per_cycle), b, e;
+        bool there = !copy_gap(c, 0, gt->bytes, &b, &e);
+        for (size_t i = 0; there && i < c->segments.n; i++)
+            there = c->segments.at[i].version == version;
+        if (!there)
+            violate_tensor(st->v, INVARIANT_HOME, r->k, t, "after %s the %s is not on the host",
+                           program_kind_names[r->k], name_tensor(st->v, t).s);
     }
 }
 
@@ -516,7 +509,7 @@ static void fill_home(struct verify_state *st)
 {
     for (tensor_id t = 0; t < st->graph->n_tensors; t++)
         if (st->graph->tensors[t].persistent)
-            copy_fill(st, copy_home(st, t, 0), 0, st->graph->tensors[t].bytes, 0);
+            copy_fill(st, copy_home(st, t), 0, st->graph->tensors[t].bytes, 0);
 }
 
 /* Executes a program, with waits for all streams before and after it, and then checks the state. */
@@ -545,7 +538,6 @@ static void run_cycle(struct program_run *r, const bool *output)
     check_results(r, output);
     check_copies(r, r->st->plan->boundary, r->st->plan->n_boundary, INVARIANT_BOUNDARY);
     r->run++;
-    r->steps += r->st->steps;
 }
 
 static void run_training(struct verify *v)
@@ -553,7 +545,7 @@ static void run_training(struct verify *v)
     struct verify_state st;
     struct program_run cycle;
     bool *output = find_outputs(v->train);
-    state_init(&st, v, v->train, v->plan->steps);
+    state_init(&st, v, v->train);
     run_init(&cycle, &st, PROGRAM_CYCLE);
     fill_home(&st);
     run_drained(&st, PROGRAM_ENTRY, output);
@@ -571,7 +563,7 @@ static void run_evaluation(struct verify *v)
 {
     struct verify_state st;
     bool *output = find_outputs(v->eval);
-    state_init(&st, v, v->eval, 1);
+    state_init(&st, v, v->eval);
     fill_home(&st);
     run_drained(&st, PROGRAM_EVAL, output);
     state_finish(&st);

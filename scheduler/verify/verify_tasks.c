@@ -1,5 +1,5 @@
 /* Checks two invariants without executing the plan. Invariant 6: every task of the graph runs exactly
- * once per step, and sums are added in the fixed order. Invariant 8: waits point backwards.
+ * once per run, and sums are added in the fixed order. Invariant 8: waits point backwards.
  *
  * These checks use v->task_of, which verify_agree sets. Sums are checked in issue order. This is
  * sufficient because invariant 4 ensures that accesses to one tensor also happen in issue order.
@@ -39,7 +39,7 @@ static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 
 /* An instruction that does only a part of its task: one byte range, called a share. */
 struct share {
-    uint32_t step, task, instr;
+    uint32_t task, instr;
     uint64_t begin, end;
 };
 
@@ -56,9 +56,8 @@ static int compare_numbers(const uint64_t *x, const uint64_t *y, int n)
 static int compare_shares(const void *a, const void *b)
 {
     const struct share *x = a, *y = b;
-    const uint64_t xs[4] = {x->step, x->task, x->begin, x->instr},
-                   ys[4] = {y->step, y->task, y->begin, y->instr};
-    return compare_numbers(xs, ys, 4);
+    const uint64_t xs[3] = {x->task, x->begin, x->instr}, ys[3] = {y->task, y->begin, y->instr};
+    return compare_numbers(xs, ys, 3);
 }
 
 /* Finds out which share of its task an instruction does. Returns false if the instruction does the whole
@@ -68,7 +67,7 @@ static bool tasks_share(const struct verify *v, enum program_kind k, uint32_t i,
     const struct plan_operand *o = share_operand(v, k, i);
     if (o == NULL || operand_bytes(o) == v->plan->tensors[o->tensor].bytes)
         return false;
-    *ret = (struct share){v->plan->programs[k].instrs[i].step, v->task_of[k][i], i, o->begin, o->end};
+    *ret = (struct share){v->task_of[k][i], i, o->begin, o->end};
     return true;
 }
 
@@ -78,11 +77,11 @@ static void tasks_report_bytes(struct verify *v, enum program_kind k, const stru
     const struct graph_task *t = &verify_graph(v, k)->tasks[s->task];
     const char *done = t->kind == INSTR_RED ? "added" : "updated";
     if (twice)
-        refuse(v, INVARIANT_TASKS, k, s->instr, "%s: bytes %llu..%llu are %s twice in step %u",
-               name_task(t).s, (unsigned long long)begin, (unsigned long long)end, done, s->step);
+        refuse(v, INVARIANT_TASKS, k, s->instr, "%s: bytes %llu..%llu are %s twice", name_task(t).s,
+               (unsigned long long)begin, (unsigned long long)end, done);
     else
-        refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: bytes %llu..%llu are never %s in step %u",
-               name_task(t).s, (unsigned long long)begin, (unsigned long long)end, done, s->step);
+        refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: bytes %llu..%llu are never %s", name_task(t).s,
+               (unsigned long long)begin, (unsigned long long)end, done);
 }
 
 /* Checks that the `n` shares of one task together cover every byte exactly once. The shares must be sorted by
@@ -103,18 +102,16 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* Checks the shares of all tasks. `seen`, indexed by [step][task], already marks the tasks that one
- * instruction does as a whole. Also marks the tasks that are done in shares. */
+/* Checks the shares of all tasks. `seen` already marks the tasks that one instruction does as a whole. Also
+ * marks the tasks that are done in shares. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
-    uint32_t n_tasks = verify_graph(v, k)->n_tasks;
     if (shares->n > 1)
         sort_array(shares->at, shares->n, sizeof *shares->at, compare_shares);
     for (size_t i = 0, end; i < shares->n; i = end) {
         struct share *s = &shares->at[i];
-        bool *all = &seen[(size_t)s->step * n_tasks + s->task];
-        for (end = i + 1;
-             end < shares->n && s->step == shares->at[end].step && s->task == shares->at[end].task;)
+        bool *all = &seen[s->task];
+        for (end = i + 1; end < shares->n && s->task == shares->at[end].task;)
             end++;
         if (*all)
             tasks_report_bytes(v, k, s, s->begin, s->end, true);
@@ -124,22 +121,13 @@ static void tasks_shares(struct verify *v, enum program_kind k, share_vec *share
     }
 }
 
-/* ---- each task exactly once per step ---- */
+/* ---- each task exactly once per run ---- */
 
-static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
+static void tasks_once(struct verify *v, enum program_kind k)
 {
     const struct plan_program *prog = &v->plan->programs[k];
     const struct graph *g = verify_graph(v, k);
-    /* Refuse a program with too few instructions for its tasks. This also keeps the table `seen` below from
-     * becoming huge. */
-    if ((uint64_t)g->n_tasks * steps > (uint64_t)prog->n_instrs + g->n_tasks) {
-        refuse(v, INVARIANT_TASKS, k, PLAN_NONE,
-               "%s has %u instructions, too few for %u tasks in each of %u steps", program_kind_names[k],
-               prog->n_instrs, g->n_tasks, steps);
-        return;
-    }
-    size_t n = (size_t)g->n_tasks * steps;
-    bool *seen = xcalloc(n + 1, sizeof *seen);
+    bool *seen = xcalloc((size_t)g->n_tasks + 1, sizeof *seen);
     share_vec shares = {0};
     for (uint32_t i = 0; i < prog->n_instrs; i++) {
         uint32_t task = v->task_of[k][i];
@@ -151,17 +139,16 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
             vec_push(&shares, share);
             continue;
         }
-        bool *s = &seen[(size_t)prog->instrs[i].step * g->n_tasks + task];
-        if (*s)
+        if (seen[task])
             refuse(v, INVARIANT_TASKS, k, i, "%s: the same task runs a second time in one step",
                    name_instr(v, k, i).s);
-        *s = true;
+        seen[task] = true;
     }
     tasks_shares(v, k, &shares, seen);
-    for (size_t j = 0; j < n; j++)
+    for (uint32_t j = 0; j < g->n_tasks; j++)
         if (!seen[j])
-            refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: there is no %s in step %u", program_kind_names[k],
-                   name_task(&g->tasks[j % g->n_tasks]).s, (uint32_t)(j / g->n_tasks));
+            refuse(v, INVARIANT_TASKS, k, PLAN_NONE, "%s: there is no %s", program_kind_names[k],
+                   name_task(&g->tasks[j]).s);
     vec_free(&shares);
     xfree(seen);
 }
@@ -170,7 +157,6 @@ static void tasks_once(struct verify *v, enum program_kind k, uint32_t steps)
 
 /* A task's write to a byte range of a tensor, and the version it makes. */
 struct tensor_write {
-    uint32_t step;
     tensor_id tensor;
     uint32_t instr, version;
     uint64_t begin, end;
@@ -181,17 +167,16 @@ typedef VEC(struct tensor_write) write_vec;
 static int compare_writes(const void *a, const void *b)
 {
     const struct tensor_write *x = a, *y = b;
-    const uint64_t xs[4] = {x->step, x->tensor, x->instr, x->begin},
-                   ys[4] = {y->step, y->tensor, y->instr, y->begin};
-    return compare_numbers(xs, ys, 4);
+    const uint64_t xs[3] = {x->tensor, x->instr, x->begin}, ys[3] = {y->tensor, y->instr, y->begin};
+    return compare_numbers(xs, ys, 3);
 }
 
 static void tasks_report_order(struct verify *v, enum program_kind k, const struct tensor_write *w,
                                uint32_t after)
 {
     refuse(v, INVARIANT_TASKS, k, w->instr,
-           "%s makes write %u of %s in this step, but is issued after write %u", name_instr(v, k, w->instr).s,
-           w->version, name_range(v, w->tensor, w->begin, w->end).s, after);
+           "%s makes write %u of %s in this cycle, but is issued after write %u",
+           name_instr(v, k, w->instr).s, w->version, name_range(v, w->tensor, w->begin, w->end).s, after);
 }
 
 typedef void write_fn(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx);
@@ -213,8 +198,7 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
             for (uint32_t end = n + operands_for(&ops[n], in->n_operands - n, go); n < end; n++)
                 if (go->access != ACCESS_READ)
                     fn(v, k,
-                       (struct tensor_write){in->step, go->tensor, i, go->write_version, ops[n].begin,
-                                             ops[n].end},
+                       (struct tensor_write){go->tensor, i, go->write_version, ops[n].begin, ops[n].end},
                        ctx);
         }
     }
@@ -223,12 +207,11 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
 /* The writes of a program. A write of a whole tensor is checked as soon as it is seen. If a tensor is written
  * in parts, all its writes are collected first and then checked byte by byte. */
 struct writers {
-    uint32_t n_tensors;
     /* Per tensor: whether some task writes only a part of the tensor. */
     bool *in_parts;
     /* All writes to tensors that are written in parts. */
     write_vec writes;
-    uint32_t *last; /* [step][tensor]: version of the last write */
+    uint32_t *last; /* per tensor: version of the last write */
 };
 
 static void note_parts(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx)
@@ -241,7 +224,7 @@ static void note_parts(struct verify *v, enum program_kind k, struct tensor_writ
 static void check_write(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx)
 {
     struct writers *o = ctx;
-    uint32_t *last = &o->last[(size_t)w.step * o->n_tensors + w.tensor];
+    uint32_t *last = &o->last[w.tensor];
     if (o->in_parts[w.tensor]) {
         vec_push(&o->writes, w);
         return;
@@ -251,8 +234,8 @@ static void check_write(struct verify *v, enum program_kind k, struct tensor_wri
     *last = w.version;
 }
 
-/* Checks the order of the `n` writes to one tensor in one training step, byte by byte. For this, a temporary
- * copy records the version of each byte. */
+/* Checks the order of the `n` writes to one tensor, byte by byte. For this, a temporary copy records the
+ * version of each byte. */
 static void check_bytes(struct verify *v, enum program_kind k, const struct tensor_write *w, size_t n)
 {
     struct verify_copy bytes = {.loc = PLAN_HOST};
@@ -267,20 +250,18 @@ static void check_bytes(struct verify *v, enum program_kind k, const struct tens
     vec_free(&bytes.segments);
 }
 
-static void tasks_ordered(struct verify *v, enum program_kind k, uint32_t steps)
+static void tasks_ordered(struct verify *v, enum program_kind k)
 {
     const struct graph *g = verify_graph(v, k);
-    struct writers o = {.n_tensors = g->n_tensors,
-                        .in_parts = xcalloc((size_t)g->n_tensors + 1, sizeof *o.in_parts),
-                        .last = xcalloc((size_t)g->n_tensors * steps + 1, sizeof *o.last)};
+    struct writers o = {.in_parts = xcalloc((size_t)g->n_tensors + 1, sizeof *o.in_parts),
+                        .last = xcalloc((size_t)g->n_tensors + 1, sizeof *o.last)};
     tasks_each_write(v, k, note_parts, &o);
     tasks_each_write(v, k, check_write, &o);
     if (o.writes.n > 1)
         sort_array(o.writes.at, o.writes.n, sizeof *o.writes.at, compare_writes);
     for (size_t i = 0, end; i < o.writes.n; i = end) {
         const struct tensor_write *w = &o.writes.at[i];
-        for (end = i + 1;
-             end < o.writes.n && o.writes.at[end].step == w->step && o.writes.at[end].tensor == w->tensor;)
+        for (end = i + 1; end < o.writes.n && o.writes.at[end].tensor == w->tensor;)
             end++;
         check_bytes(v, k, w, end - i);
     }
@@ -289,14 +270,14 @@ static void tasks_ordered(struct verify *v, enum program_kind k, uint32_t steps)
     xfree(o.last);
 }
 
-static void tasks_program(struct verify *v, enum program_kind k, uint32_t steps)
+static void tasks_program(struct verify *v, enum program_kind k)
 {
     for (uint32_t i = 0; i < v->plan->programs[k].n_instrs; i++)
         if (v->plan->programs[k].instrs[i].kind == INSTR_REC)
             tasks_rec(v, k, i);
-    tasks_once(v, k, steps);
+    tasks_once(v, k);
     if (!v->stop)
-        tasks_ordered(v, k, steps);
+        tasks_ordered(v, k);
 }
 
 void verify_tasks(struct verify *v)
@@ -304,9 +285,9 @@ void verify_tasks(struct verify *v)
     tasks_none(v, PROGRAM_ENTRY);
     tasks_none(v, PROGRAM_FLUSH);
     tasks_none(v, PROGRAM_EXIT);
-    tasks_program(v, PROGRAM_CYCLE, v->plan->steps);
+    tasks_program(v, PROGRAM_CYCLE);
     if (v->eval != NULL)
-        tasks_program(v, PROGRAM_EVAL, 1);
+        tasks_program(v, PROGRAM_EVAL);
 }
 
 /* ---- waits ---- */

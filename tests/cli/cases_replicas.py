@@ -3,8 +3,8 @@ import os
 
 from cases_profile import POLICIES
 from cases_svg import check_picture
-from files import (DELETE, SMALL, check_output, checkpoint_steps, job, leftovers, outcome, read_json, same_outcome,
-                   steps_in_metrics, write_job)
+from files import (DELETE, SMALL, check_output, checkpoint_steps, job, leftovers, outcome, plan_program, plan_rows,
+                   read_json, same_outcome, steps_in_metrics, write_job)
 from harness import case, once
 
 REPLICAS = job(SMALL, {"train.replicas": 2, "train.micro_batch": 4, "train.grad_clip": 0.5, "model.dropout": 0.1})
@@ -117,14 +117,20 @@ FORMS = {"auto": [], "harmony-dp": ["--policy", "harmony-dp"]}
 CHOOSES = {"auto": ("auto", "harmony-dp"), "harmony-dp": ("harmony-dp",)}  # a plan bears the name of the policy that made it
 
 
+def operand_bytes(plan, operand):
+    """The byte range that an operand covers: all of the tensor, or the part that it names."""
+    one = plan_rows(plan, "operands", [operand])[0]
+    return one.get("begin", 0), one.get("end", plan_rows(plan, "tensors", [plan["tensors"][one["tensor"]]])[0]["bytes"])
+
+
 def moved_by(plan, program):
     """Bytes over links of one run of a program of a plan file, by way."""
     sums = {"in": 0, "out": 0, "peer": 0}
-    for instr in plan["programs"][program]:
-        way = {"FETCH": "in", "SPILL": "out", "SEND": "peer"}.get(instr[0])
+    for instr in plan_program(plan, program):
+        way = {"FETCH": "in", "SPILL": "out", "SEND": "peer"}.get(instr["kind"])
         if way:
-            tensor, _, _, _, _, *part = instr[6][0]
-            sums[way] += part[1] - part[0] if part else plan["tensors"][tensor][4]
+            begin, end = operand_bytes(plan, instr["operands"][0])
+            sums[way] += end - begin
     return sums
 
 
@@ -149,14 +155,14 @@ def test_file_of_a_data_parallel_plan_has_shares(t, policy):
     """What of it is read again, tests/unit/test_explain.c shows."""
     t.worker("--plan", write_job(t, FOUR), *DATA_PARALLEL, *FORMS[policy], "--out", t.path("plan.json"))
     plan = read_json(t.path("plan.json"))
-    cycle = plan["programs"]["cycle"]
     shares = {}
-    for kind, _, layer, _, replica, _, operands, _ in cycle:
-        if kind == "RED":
-            shares.setdefault((layer, replica), []).append(operands[0][5:] or [0, plan["tensors"][operands[0][0]][4]])
+    for instr in plan_program(plan, "cycle"):
+        if instr["kind"] == "RED":
+            key = instr["layer"], instr["replica"]
+            shares.setdefault(key, []).append(operand_bytes(plan, instr["operands"][0]))
     t.equal(len(shares), 4 * 3, "layers times replicas that are added")
     for (layer, replica), parts in shares.items():
-        bytes_of = [row[4] for row in plan["tensors"] if row[0] == "W" and row[1] == layer][0]
+        bytes_of = [w["bytes"] for w in plan_rows(plan, "tensors") if w["kind"] == "W" and w["layer"] == layer][0]
         t.equal([b for a, b in sorted(parts)][:-1], [a for a, b in sorted(parts)][1:], f"parts of layer {layer}, replica {replica}")
         t.equal((min(parts)[0], max(parts)[1]), (0, bytes_of), f"parts of layer {layer}")
     t.check(any(len(parts) == 2 for parts in shares.values()), "no layer is shared")
@@ -175,10 +181,10 @@ def test_trace_of_a_run_with_replicas_has_measured_and_predicted(t):
     path, out = write_job(t, FOUR), t.path("out")
     r = t.worker("--run", path, "--output", out, "--json", "--quiet", *DATA_PARALLEL).json()
     t.worker("--plan", path, *DATA_PARALLEL, "--out", t.path("plan.json"), "--output", t.path("nothing"))
-    cycle = read_json(t.path("plan.json"))["programs"]["cycle"]
+    cycle = plan_program(read_json(t.path("plan.json")), "cycle")
     events = read_json(os.path.join(out, "trace.json"))["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]
-    t.equal(len(spans) % sum(instr[0] != "DROP" for instr in cycle), 0, "whole runs of the cycle")
+    t.equal(len(spans) % sum(instr["kind"] != "DROP" for instr in cycle), 0, "whole runs of the cycle")
     t.check(any(e["name"].startswith("RED") for e in spans), "no reduction in the trace")
     copied = [e for e in spans if e["name"].startswith("COPY")]
     one = [e for e in spans if e["cat"] == "move" and e["args"]["run"] == 0 and e not in copied]

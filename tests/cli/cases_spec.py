@@ -1,6 +1,7 @@
 """Wrong jobs: each is refused before anything runs, with one line that says where, what and what to do."""
 import json
 import os
+import shutil
 import socket
 
 from files import DELETE, SMALL, TINY, job, outcome, read_json, steps_in_metrics, write_job
@@ -283,13 +284,12 @@ def test_output_that_cannot_be_a_directory_is_refused(t, value):
 
 
 def anyone(t):
-    """Options to run the program as a user who may not write everywhere, as root may."""
-    other = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}
-    try:
-        t.worker("--version", **other)
-    except OSError as e:
-        t.skip(f"another user may not run the program: {e}")
-    return other
+    """Options to run the program as a user who may not write everywhere, as root may. The case then runs a copy of the
+    program, because nobody else may enter a clone in root's home."""
+    if os.getuid() != 0:
+        return {}
+    t.program = shutil.copy(t.program, t.path(os.path.basename(t.program)))
+    return {"user": 65534, "group": 65534}
 
 
 @case(each=["--check", "--run"])

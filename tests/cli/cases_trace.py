@@ -2,7 +2,7 @@
 import os
 import signal
 
-from files import (DELETE, SMALL, job, leftovers, outcome, read_json, same_outcome, sha256, steps_in_metrics,
+from files import (DELETE, SMALL, job, leftovers, outcome, plan_program, read_json, same_outcome, sha256, steps_in_metrics,
                    write_job)
 from harness import case
 
@@ -43,7 +43,7 @@ def meaning(e):
 def check_part(t, name, events, cycle, runs):
     """Every instruction but drops once per run; times that the plan allows."""
     at = {(e["args"]["run"], e["args"]["instr"]): e for e in events}
-    expected = {(run, i) for run in range(runs) for i, instr in enumerate(cycle) if instr[0] != "DROP"}
+    expected = {(run, i) for run in range(runs) for i, instr in enumerate(cycle) if instr["kind"] != "DROP"}
     t.equal(len(at), len(events), f"{name}: events, each once")
     t.equal(set(at), expected, f"{name}: runs and instructions")
     t.equal(min(e["ts"] for e in events), 0, f"{name}: the beginning")
@@ -53,7 +53,7 @@ def check_part(t, name, events, cycle, runs):
         slack = 1e-3  # of sums of decimal fractions
         t.check(e["ts"] >= ends.get(e["track"], 0) - slack, f"{name}: two at once on one track: {e}")
         ends[e["track"]] = e["ts"] + e["dur"]
-        for instr, distance in cycle[i][7]:
+        for instr, distance in cycle[i]["waits"]:
             before = at.get((run - distance, instr))  # none: a drop, or before the window
             t.check(before is None or e["ts"] >= before["ts"] + before["dur"] - slack,
                     f"{name}: {e} began before {before} had ended")
@@ -72,9 +72,7 @@ def check_trace(t, path, cycle, runs):
 
 def cycle_of(t, path, *options):
     t.worker("--plan", path, *options, "--out", t.path("plan.json"), "--output", t.path("nothing"))
-    plan = read_json(t.path("plan.json"))
-    t.equal(plan["columns"]["instrs"][7], "waits", "column 7 of an instruction")
-    return plan["programs"]["cycle"]
+    return plan_program(read_json(t.path("plan.json")), "cycle")
 
 
 @case(each=["harmony-pp", "stream", "resident"])

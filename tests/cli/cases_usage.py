@@ -3,7 +3,7 @@ import json
 import os
 import re
 
-from files import SMALL, TINY, job, read_json, write_job
+from files import SMALL, TINY, job, plan_program, plan_rows, read_json, write_job
 from harness import case
 
 OPTIONS = ["--check", "--plan", "--run", "--probe", "--backend", "--machine", "--measure", "--devices",
@@ -284,7 +284,8 @@ def test_plan_as_json_fits_and_agrees_with_the_file(t, policy):
     figures, plan = run.json(), read_json(t.path("plan.json"))
     t.equal((figures["policy"], figures["form"], figures["micro_batch_fwd"], figures["verified"]),
             (policy, "pp", 8, True), "the figures")
-    t.equal(figures["device_peak_bytes"], [peak for _, peak in plan["devices"]], "device_peak_bytes")
+    devices = plan_rows(plan, "devices")
+    t.equal(figures["device_peak_bytes"], [d["peak_bytes"] for d in devices], "device_peak_bytes")
     for key in ("packs_fwd", "packs_bwd"):
         covered = [l for first, last in figures[key] for l in range(first, last + 1)]
         t.equal(covered, list(range(plan["n_layers"])), f"layers in {key}")
@@ -295,7 +296,7 @@ def test_plan_as_json_fits_and_agrees_with_the_file(t, policy):
     t.equal((plan["policy"], plan["n_devices"], plan["n_micro"], plan["rows"]), (policy, 3, 3, 8), "the plan")
     t.equal(sorted(plan["programs"]), ["cycle", "entry", "eval", "exit", "flush"], "programs")
     t.equal(plan["columns"]["devices"], ["lease_bytes", "peak_bytes"], "columns")
-    for lease, peak in plan["devices"]:
+    for lease, peak in ((d["lease_bytes"], d["peak_bytes"]) for d in devices):
         t.check(0 < peak <= lease <= memory, f"peak {peak} of {lease} bytes, with {memory} given")
     t.check(plan["host_bytes"] <= plan["host_lease_bytes"], "more host bytes than the lease")
     check_operands(t, plan)
@@ -303,19 +304,18 @@ def test_plan_as_json_fits_and_agrees_with_the_file(t, policy):
 
 def check_operands(t, plan):
     """Every operand on a device lies inside its lease."""
-    at = {name: i for i, name in enumerate(plan["columns"]["operands"])}
-    sizes = [row[plan["columns"]["tensors"].index("bytes")] for row in plan["tensors"]]
-    operands = plan["columns"]["instrs"].index("operands")
+    sizes = [tensor["bytes"] for tensor in plan_rows(plan, "tensors")]
+    peaks = [device["peak_bytes"] for device in plan_rows(plan, "devices")]
     seen = 0
-    for program in plan["programs"].values():
-        for instr in program:
-            for o in instr[operands]:
-                if o[at["device"]] is None:
+    for program in plan["programs"]:
+        for instr in plan_program(plan, program):
+            for o in plan_rows(plan, "operands", instr["operands"]):
+                if o["device"] is None:
                     continue
-                whole = len(o) <= at["begin"]  # a range is written only where it is not all of the tensor
-                size = sizes[o[at["tensor"]]] if whole else o[at["end"]] - o[at["begin"]]
-                end = o[at["addr"]] + size
-                t.check(end <= plan["devices"][o[at["device"]]][1], f"{o} ends at {end}, beyond the peak")
+                # A plan file has the range of an operand only where the operand is not the whole tensor.
+                size = o["end"] - o["begin"] if "begin" in o else sizes[o["tensor"]]
+                end = o["addr"] + size
+                t.check(end <= peaks[o["device"]], f"{o} ends at {end}, beyond the peak")
                 seen += 1
     t.check(seen > 100, f"only {seen} operands on devices")
 
@@ -343,9 +343,10 @@ def test_plan_dump_lists_every_instruction(t):
     options = ["--plan", write_job(t, SMALL), "--policy", "stream", "--devices", 2, "--device-memory", "64KiB"]
     dump = t.worker(*options, "--dump", "--out", t.path("plan.json")).out
     plan = read_json(t.path("plan.json"))
-    for name, program in plan["programs"].items():
+    for name in plan["programs"]:
+        program = plan_program(plan, name)
         t.contains(dump, f"program {name}: {len(program)} instruction", what="the dump")
-        for kind in {instr[0] for instr in program}:
+        for kind in {instr["kind"] for instr in program}:
             t.contains(dump, f" {kind} ", what="the dump")
     lines = [line for line in dump.splitlines() if re.match(r" *\d+  (d\d+\.\w+|host) +[A-Z]+", line)]
     t.equal(len(lines), sum(len(p) for p in plan["programs"].values()), "lines with instructions")

@@ -144,6 +144,19 @@ def same_outcome(t, out, expected, what):
         t.equal(found[key], value, f"{what}: {key}")
 
 
+# ---- plan files ----
+
+def plan_rows(plan, table, found=None):
+    """The rows of a table of a plan file as dictionaries, by the names of the columns. `found`: rows of this form that
+    stand elsewhere in the file. A row may lack columns at its end."""
+    return [dict(zip(plan["columns"][table], row)) for row in (plan[table] if found is None else found)]
+
+
+def plan_program(plan, name):
+    """The instructions of a program of a plan file, as dictionaries."""
+    return plan_rows(plan, "instrs", plan["programs"][name])
+
+
 # ---- safetensors ----
 
 def read_safetensors(path):

@@ -11,10 +11,10 @@ sys.dont_write_bytecode = True  # the source tree stays as it is
 
 import harness
 
-# cases_digits.py needs another program: test_digits.py runs it.
+# cases_digits.py and cases_phases.py need other programs: test_digits.py and test_phases.py run them.
 here = os.path.dirname(os.path.abspath(__file__))
 for name in sorted(os.listdir(here)):
-    if name.startswith("cases_") and name.endswith(".py") and name != "cases_digits.py":
+    if name.startswith("cases_") and name.endswith(".py") and name not in ("cases_digits.py", "cases_phases.py"):
         importlib.import_module(name[:-3])
 
 if __name__ == "__main__":

@@ -279,6 +279,33 @@ static void test_discard_in_the_wrong_place_refused(const char *backend)
 
 /* ---- what is refused ---- */
 
+/* An op with a type that the backend does not implement is refused when it is launched, on devices and on the
+ * host, and the next launch works. */
+static void test_other_types_refused(const char *backend)
+{
+    struct devset *ds = open_two(backend);
+    float *y = devset_address(ds, 0, 0);
+    const struct op_call calls[] = {
+        {.op = OP_add, .add = {.y = y, .x = y + 8, .n = 8, .dtype = DTYPE_BF16}},
+        {.op = OP_adamw,
+         .adamw = {.w = y, .g = {.dw = {y}, .n = 1}, .m = y, .v = y, .n = 8, .dtype = DTYPE_F16}},
+        {.op = OP_sgd, .sgd = {.w = y, .g = {.dw = {y}, .n = 1}, .n = 8, .dtype = DTYPE_F64}},
+        {.op = OP_sumsq,
+         .sumsq = {.g = {.dw = {y}, .n = 1}, .sum = (double *)(void *)y, .n = 8, .dtype = DTYPE_I32}},
+        {.op = OP_sumsq,
+         .sumsq = {.g = {.dw = {y}, .n = 1}, .sum = (double *)(void *)y, .n = 8, .dtype = DTYPE_COUNT}},
+    };
+
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        assert_int_equal(devset_launch(ds, STREAM(0, LANE_COMPUTE), &calls[i]), -EINVAL);
+        assert_int_equal(devset_launch(ds, STREAM(2, 0), &calls[i]), -EINVAL);
+    }
+    const struct op_call relu = rig_relu(y, 8);
+    assert_int_equal(devset_launch(ds, STREAM(0, LANE_COMPUTE), &relu), 0);
+    rig_drain(ds);
+    devset_close(ds);
+}
+
 static void test_wrong_numbers_refused(const char *backend)
 {
     struct devset *ds = open_two(backend);
@@ -560,6 +587,7 @@ static const struct {
     CASE(test_release_and_acquire),
     CASE(test_stream_runs_in_order),
     CASE(test_wait_takes_the_record_before_it),
+    CASE(test_other_types_refused),
     CASE(test_wrong_numbers_refused),
 };
 #define N_CASES (sizeof cases / sizeof cases[0])

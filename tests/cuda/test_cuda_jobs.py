@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Whole jobs on simulated CUDA devices. Prints TAP. Usage: test_cuda_jobs.py TUTTID TUTTI_WORKER; the environment names the
-simulator (on_device). Every run is race-checked.
+"""Whole jobs on simulated CUDA devices. Prints TAP. Usage: test_cuda_jobs.py TUTTID TUTTI_WORKER WORKER_PHASES; the
+environment names the simulator (on_device). Every run is race-checked.
 
 One job, every policy, 1, 2 and 4 devices, little and much memory, another interleaving each time: the same bits, and losses
 within 1e-4 of the cpu backend's. The same through the daemon, and after kill -9.
@@ -19,7 +19,7 @@ import time
 
 from cases import Wire, run_cases
 
-TUTTID, WORKER = map(os.path.abspath, sys.argv[1:3])
+TUTTID, WORKER, PHASES = map(os.path.abspath, sys.argv[1:4])
 ROOT = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 TIMEOUT_S = 3600  # only ends what hangs: no load on the machine comes near it
 REAL = bool(os.environ.get("TUTTI_CUDA_REAL"))
@@ -88,12 +88,12 @@ def outcome(out):
     return result["weights_hash"], losses(out)
 
 
-def run(backend, devices, memory, policy, seed=1, out="out"):
+def run(backend, devices, memory, policy, seed=1, out="out", worker=None):
     """Trains to the end; what it left, and that no race was seen and the bytes are the plan's."""
     path, report = fresh(out), os.path.join(ROOT, "report.json")
     if os.path.exists(report):
         os.remove(report)
-    r = subprocess.run([WORKER, "--run", write_job(), "--backend", backend, "--devices", str(devices), "--device-memory", memory,
+    r = subprocess.run([worker or WORKER, "--run", write_job(), "--backend", backend, "--devices", str(devices), "--device-memory", memory,
                         "--policy", policy, "--output", path, "--quiet", "--json"], env=environment(seed, report),
                        capture_output=True, text=True, timeout=TIMEOUT_S)
     if r.returncode != 0:
@@ -121,6 +121,17 @@ def first():
 def case_machine(i):
     found = run("cuda", *MACHINES[i], seed=100 + i)
     assert found == first(), f"other bits on {MACHINES[i]}"
+
+
+def case_phases():
+    """A job of three phases (tests/cli/worker_phases.c): the same bits on every machine, and the losses of the cpu."""
+    plain = run("cuda", *MACHINES[0], worker=PHASES)
+    for i, machine in enumerate(MACHINES[1:]):
+        if machine[0] <= n_devices():
+            found = run("cuda", *machine, seed=200 + i, worker=PHASES)
+            assert found == plain, f"other bits on {machine}"
+    cpu = run("cpu", 1, "16MiB", "resident", worker=PHASES)
+    assert near(cpu[1], plain[1]), f"losses: cpu {cpu[1]}, cuda {plain[1]}"
 
 
 def case_losses_of_cpu():
@@ -268,7 +279,7 @@ def case_profile():
 def main():
     cases = [(f"{m[2]} on {m[0]} x {m[1]} has the same bits", lambda i=i: case_machine(i)) for i, m in enumerate(MACHINES)
              if m[0] <= n_devices()]
-    cases += [("losses are within 1e-4 of the cpu's", case_losses_of_cpu), ("measured times change no bits", case_profile), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
+    cases += [("three phases have the same bits on every machine", case_phases), ("losses are within 1e-4 of the cpu's", case_losses_of_cpu), ("measured times change no bits", case_profile), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
               ("stalls are taken from traced steps", case_stalls), ("a kill and a resume leave the same bits", case_kill_and_resume), ("the same bits through the daemon", case_daemon)]
     cases += [] if REAL else [(f"a job goes on after {fault}", lambda f=fault, w=words: case_fault(f, w)) for fault, words in FAULTS]
     cases += [] if REAL else [("a job goes on on the other device", case_fault_of_one_of_two),

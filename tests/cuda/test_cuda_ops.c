@@ -240,12 +240,13 @@ static void test_step_is_copied_when_enqueued(void **state)
     (void)state;
     for (int i = 0; i < 2 * N; i++)
         w[i] = 1;
-    struct op_call call = {.op = OP_sgd, .step = &step, .sgd = {.w = dev, .dw = dev + N, .n = N}};
+    struct op_call call = {
+        .op = OP_sgd, .step = &step, .sgd = {.w = dev, .g = {.dw = {dev + N}, .n = 1}, .n = N}};
     rig_copy(ds, STREAM(0, LANE_IN), dev, w, 2 * N * sizeof *w);
     rig_order(ds, STREAM(0, LANE_IN), STREAM(0, LANE_COMPUTE), e);
     rig_launch(ds, STREAM(0, LANE_COMPUTE), &call);
     call.sgd.w = w + 2 * N;
-    call.sgd.dw = w + 3 * N;
+    call.sgd.g.dw[0] = w + 3 * N;
     for (int i = 2 * N; i < 4 * N; i++)
         w[i] = 1;
     rig_launch(ds, STREAM(1, 0), &call); /* the host's stream */
@@ -367,12 +368,13 @@ static void test_nan_gradient_leaves_weights(void **state)
         float w[3], dw[3], m[3], v[3];
     } *host = (void *)before, *dev = devset_address(ds, 0, 0);
     const struct op_call calls[] = {
-        {.op = OP_sumsq, .sumsq = {.x = dev->dw, .sum = &dev->sum, .n = 3}},
+        {.op = OP_sumsq, .sumsq = {.g = {.dw = {dev->dw}, .n = 1}, .sum = &dev->sum, .n = 3}},
         {.op = OP_norm_add, .norm_add = {&dev->sum, &dev->decision, true}},
         {.op = OP_decide, .decide = {&dev->decision, &dev->group, 1, 0.9f, 0.999f}},
         {.op = OP_adamw,
          .step = &step,
-         .adamw = {dev->w, dev->dw, NULL, dev->m, dev->v, &dev->group, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
+         .adamw =
+             {dev->w, {.dw = {dev->dw}, .n = 1}, dev->m, dev->v, &dev->group, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
     };
 
     (void)state;

@@ -100,10 +100,14 @@ static struct engine_case small_case(bool clip)
 {
     struct engine_case c = {.seed = 5};
 
-    c.chain.layers[0] = (struct layer){
-        .kind = LAYER_dense, .id = 0, .in = 6, .out = 8, .bias = true, .act = ACT_GELU, .dropout = 0.2f};
-    c.chain.layers[1] = (struct layer){.kind = LAYER_dense, .id = 1, .in = 8, .out = 3, .bias = true};
-    c.chain.layers[2] = (struct layer){.kind = LAYER_softmax_xent, .id = 2, .in = 3};
+    c.chain.layers[0] = (struct layer){.type = &layer_dense,
+                                       .id = 0,
+                                       .in = {1, {6}},
+                                       .out = {1, {8}},
+                                       .dense = {.bias = true, .act = ACT_GELU, .dropout = 0.2f}};
+    c.chain.layers[1] = (struct layer){
+        .type = &layer_dense, .id = 1, .in = {1, {8}}, .out = {1, {3}}, .dense = {.bias = true}};
+    c.chain.layers[2] = (struct layer){.type = &layer_softmax_xent, .id = 2, .in = {1, {3}}};
     c.chain.rows = 4;
     c.chain.n_micro = 2;
     c.chain.optimizer = (struct optimizer){.kind = OPTIMIZER_ADAMW,
@@ -171,9 +175,9 @@ static void replicated_case(struct engine_case *c, uint32_t seed)
 {
     *c = small_case(seed % 2);
     c->seed = seed;
-    c->chain.layers[0].out = c->chain.layers[1].in = 24;
-    c->chain.layers[0].in = 7;
-    c->chain.layers[1].out = c->chain.layers[2].in = 2;
+    c->chain.layers[0].out = c->chain.layers[1].in = shape_vector(24);
+    c->chain.layers[0].in = shape_vector(7);
+    c->chain.layers[1].out = c->chain.layers[2].in = shape_vector(2);
     c->chain.model = (struct model){c->chain.layers, 3};
     c->chain.n_replicas = 2;
     c->chain.n_micro = seed % 3 == 0 ? 6 : 2;

@@ -4,7 +4,7 @@ import shutil
 
 from cases_workers import SIGKILL
 from harness import case
-from harness_daemon import Daemon, check_done, mid_run, until
+from harness_daemon import Daemon, check_done, mid_run, programs_for_others, until
 
 CAP_SETUID, CAP_SETPCAP = 1 << 7, 1 << 8
 
@@ -44,8 +44,9 @@ def test_worker_of_a_user_with_ambient_capabilities_cannot_become_root(t):
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         t.skip("needs root and setpriv")
     os.chown(t.dir, 65534, 65534)
-    d = Daemon(t, devices=1, prefix=["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+setuid",
-                                     "--ambient-caps=+setuid"]).start()
+    d = Daemon(t, devices=1, **programs_for_others(t),
+               prefix=["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+setuid",
+                       "--ambient-caps=+setuid"]).start()
     t.check(int(status(d.pid)["CapEff"], 16) & CAP_SETUID, "the daemon has no CAP_SETUID: this case shows nothing")
     run = mid_run(t, d)
     t.equal(status(run.pid)["Uid"].split(), ["65534"] * 4, "users of the worker")

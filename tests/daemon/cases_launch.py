@@ -11,7 +11,7 @@ from cases_protocol import Puppet
 from cases_service import mount
 from cases_workers import fake_worker, names, script
 from harness import case
-from harness_daemon import Daemon, check_done, spec, until
+from harness_daemon import Daemon, check_done, programs_for_others, spec, until
 
 QUICK = """
 send({"id": 2, "method": "outcome", "params": {"state": "done", "exit": 0, "error": None, "report": {"loss": 1},
@@ -295,7 +295,7 @@ def test_something_else_in_the_place_of_one_log_fails_that_job_alone(t):
 @case
 def test_forks_that_fail_keep_jobs_waiting(t):
     """A user who has reached the limit of processes. Root has no such limit, so the daemon is another user's then."""
-    d = Daemon(t, devices=1, restart_delay=1)
+    d = Daemon(t, devices=1, restart_delay=1, **programs_for_others(t))
     if os.geteuid() == 0:
         os.chown(t.dir, 65534, 65534)
         d.popen = {"user": 65534, "group": 65534, "extra_groups": []}

@@ -70,7 +70,7 @@ def wait_free(d):
 
 
 def status_on_disk(d, job_id):
-    """What the state holds of a job; only when no daemon runs."""
+    """What the state on disk holds of a job. While a daemon runs, its last changes may be missing."""
     db = sqlite3.connect(f"file:{d.state}/state.db?mode=ro", uri=True)
     try:
         return json.loads(db.execute("SELECT body FROM status WHERE id=?", (job_id,)).fetchone()[0])
@@ -229,6 +229,7 @@ def test_worker_of_an_older_daemon_is_known_by_its_secret_in_clear(t):
         refused(t, lambda: c.call("hello", **{**p.words, "phase": "running", "secret": "0" * 32}), "ESRCH", 1)
     p.link = Client(d.worker_socket, greeted=False)
     t.equal(p.link.call("hello", **{**p.words, "phase": "running"}), {}, "the answer to the worker")
+    until(lambda: "secret_sha256" in status_on_disk(d, 1), "the hash on disk")
     d.kill9()
     status = status_on_disk(d, 1)
     t.equal((status.get("secret"), status["secret_sha256"]), (None, hashlib.sha256(secret.encode()).hexdigest()),

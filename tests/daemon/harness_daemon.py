@@ -36,6 +36,7 @@
                                   .spec, .pid, .out and .thaw(); so a case has all the time it needs
     check_done(t, d, id, spec)    the job is done, with these bits, and its output has everything once
     until(condition, what)        waits for a condition; the only way to wait
+    programs_for_others(t)        for a daemon of another user: Daemon(t, **programs_for_others(t)), with `prefix` or d.popen
 
 Everything that a case started is ended with it: daemons, and workers by the path of their worker.sock. After each case
 the logs of its daemons and workers are searched for reports of sanitizers (see guard).
@@ -116,9 +117,27 @@ def until(condition, what, each_s=0.005):
         time.sleep(each_s)
 
 
+def programs_for_others(t):
+    """Options of a Daemon that runs as another user than the case: copies of tuttid and of the worker in the directory of
+    the case. The other user may be unable to reach the built programs: nobody else may enter a clone in root's home."""
+    return {key: shutil.copy(path, t.path(os.path.basename(path)))
+            for key, path in (("program", TUTTID), ("worker", WORKER))}
+
+
 # ---- client ----
 
 class Client:
+    def connect(self, path):
+        """Connects. While the daemon's backlog is full, a socket with a timeout gets EAGAIN instead of waiting."""
+        end = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return self.socket.connect(path)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+
     def __init__(self, path, greeted=True):
         """`greeted` False: does not read the greeting (it is then the first read_line)."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -127,7 +146,7 @@ class Client:
         self.answers, self.events = {}, []  # by id; event params in the order they came
         self.hello = None
         try:
-            self.socket.connect(path)
+            self.connect(path)
         except OSError as e:
             self.socket.close()
             raise Gone(f"{path}: {e}") from None

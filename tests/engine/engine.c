@@ -38,7 +38,7 @@ static bool same(double a, double b)
 
 void engine_assert_equal(const struct engine_result *a, const struct engine_result *b, const char *what)
 {
-    for (int s = 0; s < ENGINE_STEPS; s++) {
+    for (int s = 0; s < ENGINE_MAX_STEPS; s++) {
         if (!same(a->loss[s], b->loss[s]))
             fail_msg("%s: loss of step %d is %.17g, reference %.17g", what, s, a->loss[s], b->loss[s]);
         if (!same(a->sumsq[s], b->sumsq[s]))
@@ -117,70 +117,77 @@ static struct plan_span *measure(const struct engine *e)
     const struct engine_machine *m = e->machine;
     if ((e->c->seed + m->n_devices + m->threads + (m->capacity_bytes >> 8)) % 2)
         return NULL;
-    struct plan_span *spans = xcalloc((size_t)ENGINE_STEPS * n, sizeof *spans);
-    assert_int_equal(exec_trace(e->exec, 0, ENGINE_STEPS, spans), 0);
+    struct plan_span *spans = xcalloc((size_t)ENGINE_CYCLES * n, sizeof *spans);
+    assert_int_equal(exec_trace(e->exec, 0, ENGINE_CYCLES, spans), 0);
     return spans;
 }
 
 static void check_measured(const struct engine *e, struct plan_span *spans)
 {
-    const uint32_t since_entry[ENGINE_STEPS] = {0, 1, 2, 3, 0}; /* see train */
-    assert_int_equal(exec_traced(e->exec), spans ? ENGINE_STEPS : 0);
+    const uint32_t since_entry[ENGINE_CYCLES] = {0, 1, 2, 3, 0}; /* see train */
+    assert_int_equal(exec_traced(e->exec), spans ? ENGINE_CYCLES : 0);
     if (spans)
-        assert_spans_follow_plan(e->plan, spans, ENGINE_STEPS, since_entry);
+        assert_spans_follow_plan(e->plan, spans, ENGINE_CYCLES, since_entry);
     free(spans);
 }
 
 /* ---- what loader and trainer do ---- */
 
-/* The host copy of a tensor as the step uses it, for the host thread to read or write. NULL without one. */
-static void *host_at(const struct engine *e, tensor_id t, uint64_t step, bool write)
+/* The host copy of a tensor as a run of the cycle uses it, for the host thread to read or write. NULL without
+ * one. */
+static void *host_at(const struct engine *e, tensor_id t, uint64_t run, bool write)
 {
     struct cudasim_calls sim;
-    void *at = store_ptr(e->store, t, step);
+    void *at = store_ptr(e->store, t, run);
     if (cudasim_lookup(&sim))
         sim.host_access(at, e->plan->tensors[t].bytes, write);
     return at;
 }
 
-static void *host(const struct engine *e, enum tensor_kind k, uint32_t layer, uint32_t micro, uint64_t step,
+/* of: the layer, or the decision group. step: the training step. */
+static void *host(const struct engine *e, enum tensor_kind k, uint32_t of, uint32_t micro, uint64_t step,
                   bool write)
 {
-    tensor_id t = store_find(e->store, k, layer, micro);
-    return t == PLAN_NONE ? NULL : host_at(e, t, step, write);
+    tensor_id t = store_find(e->store, k, of, micro, (uint32_t)(step % e->plan->steps));
+    return t == PLAN_NONE ? NULL : host_at(e, t, exec_slot(e->plan, step), write);
 }
 
 static void fill_slots(const struct engine *e, uint64_t data_step, uint64_t step)
 {
     for (uint32_t j = 0; j < e->plan->n_micro; j++)
-        problem_fill(e->c, data_step, j, host(e, TENSOR_X, 0, j, step, true),
-                     host(e, TENSOR_TARGET, PLAN_NONE, j, step, true));
+        for (uint32_t l = 0; l < e->plan->n_layers; l++)
+            if (e->graph->layers[l].is_loss)
+                problem_fill(e->c, data_step, l, j, host(e, TENSOR_X, 0, j, step, true),
+                             host(e, TENSOR_TARGET, l, j, step, true));
 }
 
 static struct step_result results(const struct engine *e, uint64_t step)
 {
     struct step_result sum = {0};
-    for (uint32_t j = 0; j < e->plan->n_micro; j++) {
-        const struct step_result *one = host(e, TENSOR_RESULT, PLAN_NONE, j, step, false);
-        sum.loss += one->loss;
-        sum.correct += one->correct;
-    }
+    for (uint32_t l = 0; l < e->plan->n_layers; l++)
+        for (uint32_t j = 0; e->graph->layers[l].is_loss && j < e->plan->n_micro; j++) {
+            const struct step_result *one = host(e, TENSOR_RESULT, l, j, step, false);
+            sum.loss += one->loss;
+            sum.correct += one->correct;
+        }
     return sum;
 }
 
 static void read_step(const struct engine *e, uint64_t step, struct engine_result *ret)
 {
     assert_int_equal(exec_wait(e->exec, step), 0);
-    const struct step_decision *d = host(e, TENSOR_DECISION, PLAN_NONE, PLAN_NONE, step, false);
     ret->loss[step] = results(e, step).loss;
-    ret->sumsq[step] = d != NULL ? d->sumsq : 0;
+    for (uint32_t i = 0; i < e->plan->n_groups; i++) {
+        const struct step_decision *d = host(e, TENSOR_DECISION, i, PLAN_NONE, step, false);
+        ret->sumsq[step] += d != NULL ? d->sumsq : 0;
+    }
 }
 
 static void init_weights(const struct engine *e)
 {
     for (uint32_t l = 0; l < e->c->chain.model.n_layers; l++) {
         void *w = host(e, TENSOR_W, l, PLAN_NONE, 0, true);
-        if (w != NULL)
+        if (w != NULL && !e->graph->layers[l].tied)
             layer_init(&e->c->chain.layers[l], e->c->seed, w);
     }
 }
@@ -190,7 +197,7 @@ static uint64_t hash_state(const struct engine *e)
     uint64_t h = HASH_START;
     for (uint32_t t = 0; t < e->plan->n_tensors; t++) {
         const struct plan_tensor *pt = &e->plan->tensors[t];
-        if (pt->kind == TENSOR_W || pt->kind == TENSOR_K || pt->kind == TENSOR_GROUP)
+        if (pt->step == PLAN_NONE)
             h = problem_hash(h, host_at(e, t, 0, false), pt->bytes);
     }
     return h;
@@ -206,20 +213,36 @@ static void run_program(const struct engine *e, enum program_kind k, const struc
     check_program_bytes(e, k, 1, before);
 }
 
-/* Steps 0 and 1 overlap, a flush is before step 2, an evaluation before step 4: every order of programs. */
+/* Enqueues one run of the cycle, which begins at training step `first`. */
+static void run_cycle(const struct engine *e, uint64_t first)
+{
+    const uint32_t steps = e->plan->steps, groups = e->plan->n_groups;
+    struct step_args *args = xcalloc((size_t)steps * groups, sizeof *args);
+    for (uint32_t i = 0; i < steps * groups; i++) {
+        if (i % groups == 0)
+            fill_slots(e, first + i / groups, first + i / groups);
+        args[i] = problem_args(e->c, first + i / groups, i % groups);
+    }
+    assert_int_equal(exec_cycle(e->exec, args), 0);
+    free(args);
+}
+
+/* Runs 0 and 1 of the cycle overlap, a flush is before run 2, an evaluation before run 4: every order of
+ * programs. */
 static void train(const struct engine *e, struct engine_result *ret)
 {
     struct moved before[DEVICE_MAX] = {0};
+    const uint64_t steps = e->plan->steps;
     run_program(e, PROGRAM_ENTRY, NULL);
     look(e, before);
     uint64_t known = 0, runs = 0;
-    for (uint64_t s = 0; s < ENGINE_STEPS; s++) {
-        if (s == 2 || s == 4) {
-            while (known < s)
+    for (uint64_t c = 0; c < ENGINE_CYCLES; c++) {
+        if (c == 2 || c == 4) {
+            while (known < c * steps)
                 read_step(e, known++, ret);
             assert_int_equal(devset_drain(e->ds), 0);
             check_program_bytes(e, PROGRAM_CYCLE, (uint32_t)runs, before);
-            if (s == 2) {
+            if (c == 2) {
                 run_program(e, PROGRAM_FLUSH, NULL);
             } else {
                 run_program(e, PROGRAM_EXIT, NULL);
@@ -234,14 +257,12 @@ static void train(const struct engine *e, struct engine_result *ret)
             look(e, before);
             runs = 0;
         }
-        fill_slots(e, s, s);
-        struct step_args a = problem_args(e->c, s);
-        assert_int_equal(exec_cycle(e->exec, &a), 0);
+        run_cycle(e, c * steps);
         runs++;
-        if (s - known >= PLAN_RING - 1)
+        while (c * steps >= known + (PLAN_RING - 1) * steps)
             read_step(e, known++, ret);
     }
-    while (known < ENGINE_STEPS)
+    while (known < ENGINE_CYCLES * steps)
         read_step(e, known++, ret);
     assert_int_equal(devset_drain(e->ds), 0);
     check_program_bytes(e, PROGRAM_CYCLE, (uint32_t)runs, before);
@@ -373,7 +394,7 @@ void engine_train(struct engine *e, struct engine_result *ret)
     ret->features = plan_features(e->plan);
     begin_simulation(e);
     assert_int_equal(store_create(e->ds, e->plan, &e->store, &err), 0);
-    struct exec_config ec = {e->plan, &e->c->chain.model, &e->c->chain.optimizer, e->ds, e->store};
+    struct exec_config ec = {e->plan, &e->c->chain.model, random_optimizers(&e->c->chain), e->ds, e->store};
     if (exec_create(&ec, &e->exec, &err) < 0)
         fail_msg("%s", err.msg);
     init_weights(e);

@@ -13,7 +13,8 @@
 #include "scheduler/policy/policy.h"
 #include "tests/unit/random_chain.h"
 
-#define ENGINE_STEPS 5
+#define ENGINE_CYCLES    5
+#define ENGINE_MAX_STEPS (7 * ENGINE_CYCLES)
 
 extern const char *engine_backend; /* of all machines and of the reference; "cpu" until main says otherwise */
 
@@ -22,6 +23,12 @@ struct engine_case {
     uint64_t seed;      /* of data, weights, dropout */
     uint32_t nan_steps; /* a bit 1 << s for each step s that has an input which is not a number */
 };
+
+/* The number of training steps: ENGINE_CYCLES runs of the cycle. */
+static inline uint64_t engine_steps(const struct engine_case *c)
+{
+    return ENGINE_CYCLES * (c->chain.steps > 0 ? c->chain.steps : 1);
+}
 
 struct engine_machine {
     uint32_t n_devices;
@@ -35,9 +42,10 @@ struct engine_machine {
 };
 
 struct engine_result {
-    double loss[ENGINE_STEPS], sumsq[ENGINE_STEPS];
+    /* Per training step: sums over all losses, and over all decision groups. */
+    double loss[ENGINE_MAX_STEPS], sumsq[ENGINE_MAX_STEPS];
     double eval_loss, eval_correct;
-    uint64_t state_hash; /* W and K of all layers, and the group state */
+    uint64_t state_hash; /* W, K and B of all layers, and the group states */
     uint64_t updates;    /* of the reference: t of the group state */
     bool finite;         /* all of W is */
     char policy[32];     /* of the plan */

@@ -3,25 +3,15 @@
 
 #include <math.h>
 
-static const struct layer *loss_of(const struct engine_case *c)
+static uint32_t classes(const struct layer *loss)
 {
-    return &c->chain.layers[c->chain.model.n_layers - 1];
-}
-
-static uint32_t classes(const struct engine_case *c)
-{
-    return loss_of(c)->kind == LAYER_lm_head ? loss_of(c)->vocab : loss_of(c)->in;
+    return loss->type == &layer_lm_head ? loss->lm_head.vocab : layer_in(loss);
 }
 
 /* Targets of a row. */
-static uint32_t targets(const struct engine_case *c)
+static uint32_t targets(const struct layer *loss)
 {
-    return loss_of(c)->seq > 1 ? loss_of(c)->seq : 1;
-}
-
-static bool is_mse(const struct engine_case *c)
-{
-    return loss_of(c)->kind == LAYER_mse;
+    return layer_seq(loss);
 }
 
 static uint32_t draw(const struct engine_case *c, uint64_t step, uint32_t micro, uint32_t what, uint32_t i)
@@ -30,31 +20,35 @@ static uint32_t draw(const struct engine_case *c, uint64_t step, uint32_t micro,
 }
 
 /* Ids, and the targets of all tokens; some are ignored. */
-static void fill_tokens(const struct engine_case *c, uint64_t step, uint32_t micro, int32_t *x,
-                        int32_t *target)
+static void fill_tokens(const struct engine_case *c, uint64_t step, const struct layer *loss, uint32_t micro,
+                        int32_t *x, int32_t *target)
 {
-    for (uint32_t i = 0; i < c->chain.rows * targets(c); i++) {
+    for (uint32_t i = 0; i < c->chain.rows * targets(loss); i++) {
         uint32_t label = draw(c, step, micro, 1, i);
-        x[i] = (int32_t)(draw(c, step, micro, 0, i) % classes(c));
-        target[i] = label % 7 == 0 ? -1 : (int32_t)(label % classes(c));
+        x[i] = (int32_t)(draw(c, step, micro, 0, i) % classes(loss));
+        target[i] = label % 7 == 0 ? -1 : (int32_t)(label % classes(loss));
     }
 }
 
-void problem_fill(const struct engine_case *c, uint64_t step, uint32_t micro, float *x, void *target)
+void problem_fill(const struct engine_case *c, uint64_t step, uint32_t loss_layer, uint32_t micro, float *x,
+                  void *target)
 {
     const struct random_chain *k = &c->chain;
-    uint32_t n = k->rows * k->layers[0].in, width = classes(c);
-    if (layer_type(&k->layers[0])->takes_ids) {
-        fill_tokens(c, step, micro, (int32_t *)(void *)x, target);
+    const struct layer *loss = &k->layers[loss_layer];
+    uint32_t n = k->rows * layer_in(&k->layers[0]), width = classes(loss);
+    struct layer_sizes size;
+    layer_type(&k->layers[0])->sizes(&k->layers[0], k->rows, &size);
+    if (size.x_dtype == DTYPE_I32) {
+        fill_tokens(c, step, loss, micro, (int32_t *)(void *)x, target);
         return;
     }
     for (uint32_t i = 0; i < n; i++)
         x[i] = rng_unit(draw(c, step, micro, 0, i)) * 2 - 1;
-    if (step < ENGINE_STEPS && c->nan_steps & 1u << step)
+    if (step < engine_steps(c) && step < 32 && c->nan_steps & 1u << step)
         x[n / 2] = NAN;
     for (uint32_t i = 0; i < k->rows; i++) {
         uint32_t label = draw(c, step, micro, 1, i) % width;
-        if (!is_mse(c)) {
+        if (loss->type != &layer_mse) {
             ((int32_t *)target)[i] = (int32_t)label;
             continue;
         }
@@ -63,14 +57,15 @@ void problem_fill(const struct engine_case *c, uint64_t step, uint32_t micro, fl
     }
 }
 
-struct step_args problem_args(const struct engine_case *c, uint64_t step)
+struct step_args problem_args(const struct engine_case *c, uint64_t step, uint32_t group)
 {
     uint32_t batch = c->chain.rows * c->chain.n_micro;
+    const struct layer *last = &c->chain.layers[c->chain.model.n_layers - 1];
     return (struct step_args){
         .step = step,
         .seed = c->seed + 1,
-        .lr = 0.05f / (float)(step + 1),
-        .grad_scale = 1.0f / (float)(batch * targets(c)),
+        .lr = 0.05f / (float)(step + 1) / (float)(group + 1),
+        .grad_scale = 1.0f / (float)(batch * targets(last)),
         .valid_rows = batch,
         .training = 1,
     };

@@ -8,10 +8,12 @@
 
 #define EVAL_STEP 1000 /* the number of the evaluation's data */
 
-/* Input and target of one micro-batch. */
-void problem_fill(const struct engine_case *c, uint64_t step, uint32_t micro, float *x, void *target);
+/* Input and target of one micro-batch, for the loss layer `loss`. */
+void problem_fill(const struct engine_case *c, uint64_t step, uint32_t loss, uint32_t micro, float *x,
+                  void *target);
 
-struct step_args problem_args(const struct engine_case *c, uint64_t step);
+/* The arguments of a training step for one decision group: the groups have different learning rates. */
+struct step_args problem_args(const struct engine_case *c, uint64_t step, uint32_t group);
 /* Of the evaluation batch: the last rows are padding. */
 struct step_args problem_eval_args(const struct engine_case *c);
 

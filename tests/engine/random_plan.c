@@ -11,8 +11,8 @@
 
 struct drawn {
     struct candidate c;
-    uint32_t starts[RANDOM_MAX_LAYERS + 1];
-    bool pinned[RANDOM_MAX_LAYERS];
+    uint32_t starts[LINKED_MAX_LAYERS + 1];
+    bool pinned[LINKED_MAX_LAYERS];
 };
 
 /* Groups of devices, each a pipeline: as many as replicas and devices allow, or fewer. */

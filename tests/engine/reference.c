@@ -21,7 +21,8 @@
 struct reference {
     const struct engine_case *c;
     struct graph *g;
-    void **mem; /* per tensor */
+    void **mem;    /* per tensor */
+    uint32_t step; /* training step within the cycle */
     struct step_args args;
     struct pool *pool; /* the cpu's */
     /* Used by backends other than cpu; ds is NULL on the cpu. `block` holds the tensors, at the same offsets
@@ -117,50 +118,85 @@ static void close_memory(struct reference *r)
     free(r->mem);
 }
 
-/* which: the micro-batch, of a dW the replica. */
-static void *mem(struct reference *r, enum tensor_kind k, uint32_t layer, uint32_t which)
+/* of: the layer, or the decision group. which: the micro-batch, of a dW the replica. */
+static void *mem(struct reference *r, enum tensor_kind k, uint32_t of, uint32_t which)
 {
-    tensor_id t = graph_tensor_find(r->g, k, layer, which);
+    tensor_id t = graph_tensor_find(r->g, k, of, which, r->step);
     return t == PLAN_NONE ? NULL : r->mem[t];
+}
+
+/* The link of a layer, as the case gives it. The reference follows the links itself and does not use what the
+ * graph made of them. */
+static struct graph_link link_of(const struct reference *r, uint32_t layer)
+{
+    const struct random_chain *c = &r->c->chain;
+    return c->linked ? c->links[layer] : graph_chain_link(&c->model, layer);
+}
+
+/* The layer itself, or the layer whose twin it is. */
+static uint32_t original_of(const struct reference *r, uint32_t layer)
+{
+    uint32_t twin_of = link_of(r, layer).twin_of;
+    return twin_of != PLAN_NONE ? twin_of : layer;
+}
+
+static void *input_of(struct reference *r, uint32_t layer, uint32_t j)
+{
+    uint32_t input = link_of(r, layer).input;
+    return input == PLAN_NONE ? mem(r, TENSOR_X, layer, j) : mem(r, TENSOR_Y, original_of(r, input), j);
+}
+
+/* The gradient that another layer returns, or NULL. */
+static void *gradient_of(struct reference *r, uint32_t layer, uint32_t j)
+{
+    for (uint32_t l = layer + 1; l < r->g->n_layers; l++)
+        if (link_of(r, l).input == layer && !link_of(r, l).stop)
+            return mem(r, TENSOR_DX, l, j);
+    return NULL;
 }
 
 static void reference_layer(struct reference *r, const struct graph_task *t, const struct op_sink *sink)
 {
     const struct layer *l = &r->c->chain.layers[t->layer];
-    uint32_t j = t->micro;
+    uint32_t j = t->micro, original = original_of(r, t->layer);
     struct layer_io io = {
         .step = &r->args,
         .rows = r->c->chain.rows,
         .first_row = j * r->c->chain.rows,
         .accumulate = j % (r->g->n_micro / r->g->n_replicas) > 0,
         .w = mem(r, TENSOR_W, t->layer, PLAN_NONE),
-        .x = mem(r, TENSOR_X, t->layer, j),
-        .s = mem(r, TENSOR_S, t->layer, j),
-        .target = layer_type(l)->is_loss ? mem(r, TENSOR_TARGET, PLAN_NONE, j) : NULL,
+        .b = mem(r, TENSOR_B, original, PLAN_NONE),
+        .x = input_of(r, t->layer, j),
+        .s = mem(r, TENSOR_S, original, j),
+        .target = layer_type(l)->is_loss ? mem(r, TENSOR_TARGET, t->layer, j) : NULL,
     };
     bool late = layer_type(l)->loss_in_bwd && r->args.training;
     if (layer_type(l)->is_loss && late == (t->kind == INSTR_BWD))
-        io.result = mem(r, TENSOR_RESULT, PLAN_NONE, j);
+        io.result = mem(r, TENSOR_RESULT, t->layer, j);
     if (t->kind == INSTR_FWD) {
-        io.y = mem(r, TENSOR_X, t->layer + 1, j);
+        io.y = mem(r, TENSOR_Y, t->layer, j);
+        io.stat = r->args.training ? mem(r, TENSOR_STAT, t->layer, j) : NULL;
         io.scratch = mem(r, io.s ? TENSOR_ROOM : TENSOR_WORK, t->layer, j);
         layer_type(l)->fwd(l, &io, sink);
         return;
     }
-    io.dy = mem(r, TENSOR_DX, t->layer + 1, j);
+    io.dy = gradient_of(r, t->layer, j);
     io.dx = mem(r, TENSOR_DX, t->layer, j);
     io.dw = mem(r, TENSOR_DW, t->layer, t->replica);
     io.scratch = mem(r, TENSOR_SCRATCH, t->layer, j);
     layer_type(l)->bwd(l, &io, sink);
 }
 
-/* The gradient of another layer that uses the same weights, or NULL. */
-static float *second_gradient(struct reference *r, uint32_t layer)
+/* The gradients of all layers that use the weights of `layer`, in ascending order. */
+static struct op_gradients gradients_of(struct reference *r, uint32_t layer)
 {
-    for (uint32_t l = 0; l < r->g->n_layers; l++)
-        if (r->g->layers[l].tied && r->g->layers[l].owner == layer)
-            return mem(r, TENSOR_DW, l, 0);
-    return NULL;
+    struct op_gradients g = {.mean = r->c->chain.layers[layer].mean_uses};
+    for (uint32_t l = 0; l < r->g->n_layers; l++) {
+        float *dw = mem(r, TENSOR_DW, l, 0);
+        if (dw != NULL && (l == layer || link_of(r, l).owner == layer))
+            g.dw[g.n++] = dw;
+    }
+    return g;
 }
 
 static bool decays(const struct optimizer *o, const struct layer *l, uint64_t element)
@@ -177,32 +213,34 @@ static bool decays(const struct optimizer *o, const struct layer *l, uint64_t el
 
 static void reference_update(struct reference *r, uint32_t l, const struct op_sink *sink)
 {
-    const struct optimizer *o = &r->c->chain.optimizer;
+    const struct optimizer *o = &random_optimizers(&r->c->chain)[link_of(r, l).group];
     const struct layer *layer = &r->c->chain.layers[l];
     struct optimizer_io io = {.w = mem(r, TENSOR_W, l, PLAN_NONE),
-                              .dw = mem(r, TENSOR_DW, l, 0),
-                              .dw2 = second_gradient(r, l),
-                              .group = mem(r, TENSOR_GROUP, PLAN_NONE, PLAN_NONE),
+                              .g = gradients_of(r, l),
+                              .group = mem(r, TENSOR_GROUP, link_of(r, l).group, PLAN_NONE),
                               .w_bytes = r->g->layers[l].size.w};
-    uint64_t n = io.w_bytes / sizeof *io.w, begin = 0;
+    uint64_t n = io.g.n > 0 ? io.w_bytes / sizeof(float) : 0, begin = 0;
 
     optimizer_split(o, mem(r, TENSOR_K, l, PLAN_NONE), &io);
     for (uint64_t i = 1; i <= n; i++) { /* where it changes, a launch ends */
         if (i < n && (o->no_decay == 0 || decays(o, layer, i) == decays(o, layer, begin)))
             continue;
-        struct optimizer_io part = optimizer_part(o, &io, begin * sizeof *io.w, i * sizeof *io.w);
+        struct optimizer_io part = optimizer_part(o, &io, begin * sizeof(float), i * sizeof(float));
         part.no_decay = !decays(o, layer, begin);
         optimizer_update(o, &r->args, &part, sink);
         begin = i;
     }
+    float *b = mem(r, TENSOR_B, l, PLAN_NONE);
+    for (uint32_t j = 0; b != NULL && j < r->g->n_micro; j++)
+        layer_type(layer)->fold(layer, &r->args, b, mem(r, TENSOR_STAT, l, j), sink);
 }
 
 static void reference_state(struct reference *r, const struct graph_task *t, const struct op_sink *sink)
 {
-    const struct optimizer *o = &r->c->chain.optimizer;
+    const struct optimizer *o = &random_optimizers(&r->c->chain)[t->group];
     uint32_t l = t->layer;
     struct op_call call = {.step = &r->args};
-    struct step_decision *decision = mem(r, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
+    struct step_decision *decision = mem(r, TENSOR_DECISION, t->group, PLAN_NONE);
     bool first = true;
     switch (t->kind) {
     case INSTR_RED:
@@ -213,8 +251,7 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
         break;
     case INSTR_NORM:
         call.op = OP_sumsq;
-        call.sumsq = (struct op_sumsq){.x = mem(r, TENSOR_DW, l, 0),
-                                       .x2 = second_gradient(r, l),
+        call.sumsq = (struct op_sumsq){.g = gradients_of(r, l),
                                        .sum = mem(r, TENSOR_SUMSQ, l, PLAN_NONE),
                                        .n = r->g->layers[l].size.w / 4};
         launch_now(r, &call);
@@ -222,13 +259,13 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
     case INSTR_DECIDE:
         for (uint32_t k = 0; k < r->g->n_layers; k++) {
             double *sum = mem(r, TENSOR_SUMSQ, k, PLAN_NONE);
-            if (sum == NULL)
+            if (sum == NULL || link_of(r, k).group != t->group)
                 continue;
             decision->sumsq = (first ? 0 : decision->sumsq) + *sum;
             first = false;
         }
         call.op = OP_decide;
-        call.decide = (struct op_decide){decision, mem(r, TENSOR_GROUP, PLAN_NONE, PLAN_NONE), o->clip,
+        call.decide = (struct op_decide){decision, mem(r, TENSOR_GROUP, t->group, PLAN_NONE), o->clip,
                                          o->beta1, o->beta2};
         launch_now(r, &call);
         break;
@@ -241,20 +278,26 @@ static struct step_result reference_step(struct reference *r, const struct graph
 {
     struct op_sink sink = {launch_now, r};
     struct step_result sum = {0};
+    const uint64_t step = r->args.step;
     for (uint32_t j = 0; j < r->g->n_micro; j++)
-        problem_fill(r->c, data_step, j, mem(r, TENSOR_X, 0, j), mem(r, TENSOR_TARGET, PLAN_NONE, j));
+        for (uint32_t l = 0; l < r->g->n_layers; l++)
+            if (r->g->layers[l].is_loss)
+                problem_fill(r->c, data_step, l, j, mem(r, TENSOR_X, 0, j), mem(r, TENSOR_TARGET, l, j));
     for (uint32_t i = 0; i < tasks->n_tasks; i++) {
         const struct graph_task *t = &tasks->tasks[i];
+        if (r->args.training)
+            r->args = problem_args(r->c, step, t->group);
         if (t->kind == INSTR_FWD || t->kind == INSTR_BWD)
             reference_layer(r, t, &sink);
         else
             reference_state(r, t, &sink);
     }
-    for (uint32_t j = 0; j < r->g->n_micro; j++) {
-        const struct step_result *one = mem(r, TENSOR_RESULT, PLAN_NONE, j);
-        sum.loss += one->loss;
-        sum.correct += one->correct;
-    }
+    for (uint32_t l = 0; l < r->g->n_layers; l++)
+        for (uint32_t j = 0; r->g->layers[l].is_loss && j < r->g->n_micro; j++) {
+            const struct step_result *one = mem(r, TENSOR_RESULT, l, j);
+            sum.loss += one->loss;
+            sum.correct += one->correct;
+        }
     return sum;
 }
 
@@ -263,31 +306,36 @@ void engine_reference(const struct engine_case *c, struct engine_result *ret)
     struct reference r = {.c = c};
     struct graph *eval;
     memset(ret, 0, sizeof *ret);
-    assert_int_equal(random_graph(&c->chain, true, &r.g), 0);
-    assert_int_equal(random_graph(&c->chain, false, &eval), 0);
+    struct random_chain one = c->chain; /* the reference has one step in a cycle, whatever the case has */
+    one.steps = 1;
+    assert_int_equal(random_graph(&one, true, &r.g), 0);
+    assert_int_equal(random_graph(&one, false, &eval), 0);
     open_memory(&r);
     for (uint32_t l = 0; l < r.g->n_layers; l++)
-        if (graph_updates(r.g, l))
+        if (mem(&r, TENSOR_W, l, PLAN_NONE) != NULL && link_of(&r, l).owner == PLAN_NONE)
             layer_init(&c->chain.layers[l], c->seed, mem(&r, TENSOR_W, l, PLAN_NONE));
-    for (uint64_t s = 0; s < ENGINE_STEPS; s++) {
-        if (s == 4) {
+    const uint64_t steps = engine_steps(c);
+    for (uint64_t s = 0; s < steps; s++) {
+        if (s == steps / ENGINE_CYCLES * 4) {
             r.args = problem_eval_args(c);
             struct step_result e = reference_step(&r, eval, EVAL_STEP);
             ret->eval_loss = e.loss;
             ret->eval_correct = e.correct;
         }
-        r.args = problem_args(c, s);
+        r.args = problem_args(c, s, 0);
         ret->loss[s] = reference_step(&r, r.g, s).loss;
-        struct step_decision *d = mem(&r, TENSOR_DECISION, PLAN_NONE, PLAN_NONE);
-        ret->sumsq[s] = d != NULL ? d->sumsq : 0;
+        for (uint32_t i = 0; i < r.g->n_groups; i++) {
+            struct step_decision *d = mem(&r, TENSOR_DECISION, i, PLAN_NONE);
+            ret->sumsq[s] += d != NULL ? d->sumsq : 0;
+        }
     }
     uint64_t h = HASH_START;
     for (uint32_t t = 0; t < r.g->n_tensors; t++)
         if (r.g->tensors[t].persistent)
             h = problem_hash(h, r.mem[t], r.g->tensors[t].bytes);
     ret->state_hash = h;
-    ret->updates =
-        r.g->has_group ? ((struct group_state *)mem(&r, TENSOR_GROUP, PLAN_NONE, PLAN_NONE))->t : 0;
+    struct group_state *state = mem(&r, TENSOR_GROUP, 0, PLAN_NONE);
+    ret->updates = state != NULL ? state->t : 0;
     ret->finite = true;
     for (uint32_t l = 0; l < r.g->n_layers; l++) {
         const float *w = mem(&r, TENSOR_W, l, PLAN_NONE);

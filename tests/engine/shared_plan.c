@@ -55,7 +55,7 @@ static uint64_t w_bytes(const struct maker *m, uint32_t l)
 
 static uint32_t n_parts(const struct maker *m, uint32_t l)
 {
-    return (uint32_t)(m->g->layers[l].k_bytes / w_bytes(m, l));
+    return m->g->layers[l].n_parts;
 }
 
 /* Multiples of PLAN_ALIGN, as even as that allows. False: share i of the layer is empty. */
@@ -139,7 +139,9 @@ static void task(struct maker *m, enum instr_kind kind, uint32_t loc, uint32_t l
 
 static tensor_id find(const struct maker *m, enum tensor_kind kind, uint32_t layer, uint32_t which)
 {
-    return graph_tensor_find(m->g, kind, layer, which);
+    const bool of_loss = kind == TENSOR_TARGET || kind == TENSOR_RESULT; /* the others have group 0 */
+    const uint32_t of = layer != PLAN_NONE ? layer : of_loss ? m->g->n_layers - 1 : 0;
+    return graph_tensor_find(m->g, kind, of, which, 0);
 }
 
 static bool is_pinned(const struct maker *m, const struct spot *s)
@@ -290,16 +292,16 @@ static void add_decision(struct maker *m)
 {
     const tensor_id group = find(m, TENSOR_GROUP, PLAN_NONE, PLAN_NONE);
 
-    if (!m->g->has_group)
+    if (!m->g->groups[0].has_state)
         return;
-    for (uint32_t l = 0; m->g->decision && l < m->g->n_layers; l++)
+    for (uint32_t l = 0; m->g->groups[0].decision && l < m->g->n_layers; l++)
         if (w_bytes(m, l) > 0)
             add_norm(m, l);
     task(m, INSTR_DECIDE, PLAN_HOST, PLAN_NONE);
-    for (uint32_t l = 0; m->g->decision && l < m->g->n_layers; l++)
+    for (uint32_t l = 0; m->g->groups[0].decision && l < m->g->n_layers; l++)
         if (w_bytes(m, l) > 0)
             whole(m, find(m, TENSOR_SUMSQ, l, PLAN_NONE), HOST, ACCESS_READ);
-    if (m->g->decision)
+    if (m->g->groups[0].decision)
         whole(m, find(m, TENSOR_DECISION, PLAN_NONE, PLAN_NONE), HOST, ACCESS_WRITE);
     whole(m, group, HOST, ACCESS_RW);
     for (uint32_t d = 0; !m->form->host_update && d < m->form->n_devices; d++)
@@ -319,8 +321,9 @@ static void k_range(const struct maker *m, uint32_t l, const struct share *s, ui
                     uint64_t *ret_begin, uint64_t *ret_end)
 {
     const bool all = m->form->cuts == 1;
-    *ret_begin = all ? 0 : part * w_bytes(m, l) + s->begin;
-    *ret_end = all ? m->g->layers[l].k_bytes : part * w_bytes(m, l) + s->end;
+    const struct state_part *p = all ? NULL : &m->g->layers[l].parts[part];
+    *ret_begin = all ? 0 : p->begin + s->begin;
+    *ret_end = all ? m->g->layers[l].k_bytes : p->begin + s->end;
 }
 
 static void move_k(struct maker *m, uint32_t l, const struct share *s, bool in)
@@ -344,7 +347,7 @@ static void add_update(struct maker *m, uint32_t l, const struct share *s)
     task(m, INSTR_UPD, w_at.loc, l);
     operand(m, find(m, TENSOR_DW, l, 0), s->begin, s->end, host ? HOST : gradient_at(m, 0, s->owner),
             ACCESS_READ);
-    if (m->g->has_group)
+    if (m->g->groups[0].has_state)
         whole(m, find(m, TENSOR_GROUP, PLAN_NONE, PLAN_NONE), host ? HOST : WHOLE(s->owner), ACCESS_READ);
     operand(m, w, s->begin, s->end, w_at, ACCESS_RW);
     for (uint32_t p = 0; p < k_operands(m, l); p++) {
@@ -415,6 +418,7 @@ static void make_tensors(struct maker *m)
                   : at_home    ? 1
                                : 0);
         m->h->tensors.at[t].replica = gt->replica;
+        m->h->tensors.at[t].dtype = gt->dtype;
     }
 }
 

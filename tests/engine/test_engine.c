@@ -1,7 +1,8 @@
 /* Tests the property that the engine exists for: one problem gives the same bits on many different machines.
  *
  * test_engine [BACKEND DEVICES...] runs on this backend with these numbers of devices. The default is cpu
- * with 1 to 4. Backends other than cpu are simulated and slow, and therefore get fewer cases.
+ * with 1 to 4. Backends other than cpu are simulated and slow, and therefore get fewer cases. In the
+ * environment, TUTTI_ONLY selects tests by name, and TUTTI_CASES sets the number of random cases.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +17,7 @@
 #include "tests/engine/engine.h"
 #include "tests/engine/plan_features.h"
 #include "tests/engine/random_plan.h"
+#include "tests/unit/random_linked.h"
 
 static uint32_t device_counts[DEVICE_MAX] = {1, 2, 3, 4}, n_device_counts = 4;
 
@@ -163,6 +165,102 @@ static void test_engine_transformers_same_bits(void **state)
     assert_true(tied > 0 || getenv("TUTTI_CASES") != NULL);
 }
 
+/* Tries a case with every policy, at the least capacity and with plenty, with random delays. */
+static void check_policies(const struct engine_case *c, uint32_t seed, struct rng *r)
+{
+    struct engine_result want;
+    engine_reference(c, &want);
+    for (int policy = 0; policy < POLICY_COUNT; policy++) {
+        struct engine_machine m = {.n_devices = device_counts[rng_below(r, n_device_counts)],
+                                   .capacity_bytes = PLENTY,
+                                   .policy = policy,
+                                   .update = rng_below(r, UPDATE_PLACE_COUNT),
+                                   .threads = 1 + rng_below(r, 2),
+                                   .delay_seed = rng_below(r, 3),
+                                   .slow_compute = rng_below(r, 2)};
+        check(c, &m, seed, &want);
+        uint64_t least = engine_least_capacity(c, &m);
+        m.capacity_bytes = least + (uint64_t)rng_below(r, 10) * least / 20 / 256 * 256;
+        check(c, &m, seed, &want);
+    }
+}
+
+/* A cycle of 2 to 7 training steps gives the bits of the reference, which has one. */
+static void test_engine_steps_of_a_cycle_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 500; seed < 500 + n_cases(16, 2); seed++) {
+        struct engine_case c;
+        struct rng r = {.seed = seed, .at = 5000};
+        if (seed % 4 == 0 && on_cpu())
+            transformer_case(&c, seed);
+        else
+            random_case(&c, seed);
+        c.chain.steps = !on_cpu() ? 2 : seed % 5 == 0 ? 7 : 2 + rng_below(&r, 3);
+        check_policies(&c, seed, &r);
+    }
+}
+
+/* Graphs that are no chains: forks, losses, decision groups, several uses of one W, twins. */
+static void test_engine_linked_graphs_same_bits(void **state)
+{
+    struct linked_features f, sum = {0};
+    (void)state;
+    for (uint32_t seed = 600; seed < 600 + n_cases(40, 4); seed++) {
+        struct engine_case c = {.seed = seed};
+        struct rng r = {.seed = seed, .at = 6000};
+        random_linked(&c.chain, &r, &f);
+        c.chain.n_replicas = 1 + rng_below(&r, 3);
+        c.chain.n_micro = c.chain.n_replicas * (1 + rng_below(&r, 3));
+        c.chain.steps = 1 + rng_below(&r, on_cpu() ? 3 : 2);
+        sum.losses += f.losses > 1;
+        sum.forks += f.forks > 0;
+        sum.stops += f.stops > 0;
+        sum.twins += f.twins > 0;
+        sum.tied += f.tied > 1;
+        sum.means += f.means > 0;
+        sum.groups += f.groups > 1;
+        sum.buffers += f.buffers > 0;
+        check_policies(&c, seed, &r);
+    }
+    print_message(
+        "# graphs with several losses %u, forks %u, stopped gradients %u, twins %u, three uses of a W %u, "
+        "means %u, several groups %u, buffers %u\n",
+        sum.losses, sum.forks, sum.stops, sum.twins, sum.tied, sum.means, sum.groups, sum.buffers);
+    if (getenv("TUTTI_CASES") == NULL && on_cpu())
+        assert_true(sum.losses > 5 && sum.forks > 5 && sum.stops > 5 && sum.twins > 2 && sum.tied > 2 &&
+                    sum.means > 2 && sum.groups > 10 && sum.buffers > 5);
+}
+
+static void test_engine_hand_built_graph_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 700; seed < 702; seed++) {
+        struct engine_case c = {.seed = seed};
+        struct rng r = {.seed = seed};
+        struct engine_result want;
+        linked_by_hand(&c.chain, &r, 24, 7);
+        c.chain.rows = 5;
+        c.chain.n_replicas = 1 + seed % 2;
+        c.chain.n_micro = 4;
+        engine_reference(&c, &want);
+        assert_true(want.finite && want.loss[0] > 0);
+        for (int policy = 0; policy < POLICY_COUNT; policy++)
+            for (uint32_t i = 0; i < n_device_counts; i++) {
+                struct engine_machine m = {.n_devices = device_counts[i],
+                                           .capacity_bytes = PLENTY,
+                                           .policy = policy,
+                                           .update =
+                                               (enum update_place)((uint32_t)policy + i) % UPDATE_PLACE_COUNT,
+                                           .threads = 2};
+                check(&c, &m, seed, &want);
+                m.capacity_bytes = engine_least_capacity(&c, &m);
+                m.delay_seed = seed + i;
+                check(&c, &m, seed, &want);
+            }
+    }
+}
+
 /* The same for dropout and clipping on and off, on one chain large enough to have every kind of move. */
 static void test_engine_dropout_and_clipping_same_bits(void **state)
 {
@@ -172,15 +270,15 @@ static void test_engine_dropout_and_clipping_same_bits(void **state)
         struct engine_result want, other = {0};
         uint32_t width[] = {50, 64, 31, 64, 64, 10};
         for (uint32_t l = 0; l < 5; l++)
-            c.chain.layers[l] = (struct layer){.kind = LAYER_dense,
+            c.chain.layers[l] = (struct layer){.type = &layer_dense,
                                                .id = l,
                                                .key = l,
-                                               .in = width[l],
-                                               .out = width[l + 1],
-                                               .bias = true,
-                                               .act = l < 4 ? ACT_GELU : ACT_NONE,
-                                               .dropout = (variant & 1) && l < 4 ? 0.2f : 0};
-        c.chain.layers[5] = (struct layer){.kind = LAYER_softmax_xent, .id = 5, .in = 10};
+                                               .in = {1, {width[l]}},
+                                               .out = {1, {width[l + 1]}},
+                                               .dense = {.bias = true,
+                                                         .act = l < 4 ? ACT_GELU : ACT_NONE,
+                                                         .dropout = (variant & 1) && l < 4 ? 0.2f : 0}};
+        c.chain.layers[5] = (struct layer){.type = &layer_softmax_xent, .id = 5, .in = {1, {10}}};
         c.chain.model = (struct model){c.chain.layers, 6};
         c.chain.rows = 12;
         c.chain.n_micro = 4;
@@ -213,15 +311,14 @@ static void replicated_case(struct engine_case *c, uint32_t replicas, uint32_t s
     const uint32_t n = sizeof width / sizeof *width - 1;
     *c = (struct engine_case){.seed = seed};
     for (uint32_t l = 0; l < n; l++)
-        c->chain.layers[l] = (struct layer){.kind = LAYER_dense,
-                                            .id = l,
-                                            .key = l,
-                                            .in = width[l],
-                                            .out = width[l + 1],
-                                            .bias = true,
-                                            .act = l + 1 < n ? ACT_GELU : ACT_NONE,
-                                            .dropout = l == 1 ? 0.2f : 0};
-    c->chain.layers[n] = (struct layer){.kind = LAYER_softmax_xent, .id = n, .in = width[n]};
+        c->chain.layers[l] = (struct layer){
+            .type = &layer_dense,
+            .id = l,
+            .key = l,
+            .in = {1, {width[l]}},
+            .out = {1, {width[l + 1]}},
+            .dense = {.bias = true, .act = l + 1 < n ? ACT_GELU : ACT_NONE, .dropout = l == 1 ? 0.2f : 0}};
+    c->chain.layers[n] = (struct layer){.type = &layer_softmax_xent, .id = n, .in = {1, {width[n]}}};
     c->chain.model = (struct model){c->chain.layers, n + 1};
     c->chain.rows = 5;
     c->chain.n_micro = 12;
@@ -308,9 +405,9 @@ static void test_engine_random_skipped_steps_same_bits(void **state)
         replicated_case(&c, 1 + rng_below(&r, 3), seed);
         c.chain.skip_nonfinite = true;
         c.chain.optimizer.kind = OPTIMIZER_ADAMW;
-        c.nan_steps = rng_below(&r, 1u << ENGINE_STEPS);
+        c.nan_steps = rng_below(&r, 1u << ENGINE_CYCLES);
         engine_reference(&c, &want);
-        assert_int_equal(want.updates, ENGINE_STEPS - (uint32_t)__builtin_popcount(c.nan_steps));
+        assert_int_equal(want.updates, ENGINE_CYCLES - (uint32_t)__builtin_popcount(c.nan_steps));
         assert_true(want.finite);
         for (int k = 0; k < 3; k++)
             check_random_plan(&c, &r, &want);
@@ -334,6 +431,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_engine_every_machine_same_bits),
         cmocka_unit_test(test_engine_random_machines_same_bits),
         cmocka_unit_test(test_engine_transformers_same_bits),
+        cmocka_unit_test(test_engine_steps_of_a_cycle_same_bits),
+        cmocka_unit_test(test_engine_linked_graphs_same_bits),
+        cmocka_unit_test(test_engine_hand_built_graph_same_bits),
         cmocka_unit_test(test_engine_dropout_and_clipping_same_bits),
         cmocka_unit_test(test_engine_skipped_step_same_bits),
         cmocka_unit_test(test_engine_random_skipped_steps_same_bits),
@@ -347,5 +447,7 @@ int main(int argc, char **argv)
         for (int i = 2; i < argc && n_device_counts < DEVICE_MAX; i++)
             device_counts[n_device_counts++] = (uint32_t)atoi(argv[i]);
     }
+    if (getenv("TUTTI_ONLY") != NULL) /* a pattern of names, such as "*linked*" */
+        cmocka_set_test_filter(getenv("TUTTI_ONLY"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

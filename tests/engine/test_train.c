@@ -92,7 +92,7 @@ static int run(enum policy_id policy, void (*progress)(void *, const struct trai
     struct run_trace trace = {.max_steps = 6};
     struct train_options t = {.progress = progress, .ctx = ctx, .trace = &trace};
     int r = train_run(j, &out, &t, &report, err);
-    assert_true(r < 0 || (trace.complete && trace.steps == 6));
+    assert_true(r < 0 || (trace.complete && trace.runs == 6));
     run_trace_finish(&trace);
     close(out.fd);
     job_finish(j);
@@ -125,7 +125,7 @@ static void test_training_step_allocates_nothing(void **state)
  * it was. */
 static void spoil_plan(void *ctx, const struct train_progress *p)
 {
-    struct plan_program *cycle = &((struct prepared_job *)ctx)->plan->programs[PROGRAM_CYCLE];
+    struct plan_program *cycle = &((struct prepared_job *)ctx)->phases.at[0].plan->programs[PROGRAM_CYCLE];
     if (p->event != PROGRESS_STEP || p->step != 3)
         return;
     for (uint32_t i = 0; i < cycle->n_instrs; i++) {

@@ -15,7 +15,7 @@
 
 static void check_entry(const struct safetensors *f, const struct st_entry *e, const uint8_t *data)
 {
-    uint64_t bytes = st_dtype_bytes[e->dtype], n;
+    uint64_t bytes = dtype_sizes[e->dtype], n;
     for (uint32_t i = 0; i < e->rank; i++)
         HOLDS(!__builtin_mul_overflow(bytes, e->shape[i], &bytes));
     HOLDS(e->rank <= SAFETENSORS_MAX_RANK && bytes == e->end - e->begin);
@@ -23,14 +23,14 @@ static void check_entry(const struct safetensors *f, const struct st_entry *e, c
     uint8_t *copy = malloc(bytes + 1);
     HOLDS(safetensors_read(f, e, copy, NULL) == 0 && memcmp(copy, data + e->begin, bytes) == 0);
     free(copy);
-    n = bytes / st_dtype_bytes[e->dtype];
+    n = bytes / dtype_sizes[e->dtype];
     float *floats = malloc(n * sizeof *floats + 1);
     struct err err = {0};
     int r = safetensors_read_floats(f, e, 0, n, floats, &err);
-    HOLDS((r == 0) == (e->dtype == ST_F32 || e->dtype == ST_F16 || e->dtype == ST_BF16));
+    HOLDS((r == 0) == (e->dtype == DTYPE_F32 || e->dtype == DTYPE_F16 || e->dtype == DTYPE_BF16));
     if (r < 0)
         check_failure(r, &err);
-    for (uint64_t i = 0; r == 0 && e->dtype == ST_BF16 && i < n; i++)
+    for (uint64_t i = 0; r == 0 && e->dtype == DTYPE_BF16 && i < n; i++)
         HOLDS(memcmp((char *)&floats[i] + 2, data + e->begin + 2 * i, 2) == 0);
     free(floats);
 }

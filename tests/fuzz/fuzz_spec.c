@@ -18,25 +18,26 @@ static void check_resolved(struct spec *s, uint64_t samples)
         check_failure(r, &err);
         return;
     }
-    HOLDS(s->resolved.micro_batch > 0 && s->resolved.replicas > 0);
-    HOLDS((uint64_t)s->resolved.n_micro * s->resolved.micro_batch == s->train.global_batch);
-    HOLDS(s->resolved.n_micro % s->resolved.replicas == 0);
+    const struct spec_sizes *first = &s->resolved.phases[0];
+    HOLDS(s->resolved.n_phases == 1 && first->micro_batch > 0 && first->replicas > 0);
+    HOLDS((uint64_t)s->train.global_batch % ((uint64_t)first->micro_batch * first->replicas) == 0);
     HOLDS(s->resolved.total_steps > 0 && s->resolved.total_steps <= SPEC_MAX_STEPS);
     spec_resolved_json(s, &b);
     HOLDS(json_parse(b.at, b.n, "resolved", false, &doc, NULL) == 0);
     json_free(doc);
     spec_resolved_json(s, &again);
     HOLDS(b.n == again.n && memcmp(b.at, again.at, b.n) == 0);
-    HOLDS(spec_resolved_sizes(b.at, b.n, &sizes, &err) == 0 && sizes.micro_batch == s->resolved.micro_batch &&
-          sizes.replicas == s->resolved.replicas);
+    HOLDS(spec_resolved_sizes(b.at, b.n, 1, &sizes, &err) == 0 && sizes.micro_batch == first->micro_batch &&
+          sizes.replicas == first->replicas);
     spec_hash(s);
     const uint64_t steps[] = {0, s->resolved.total_steps / 3, s->resolved.total_steps / 2,
                               s->resolved.total_steps - 1};
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        double lr = spec_lr(s, steps[i]);
-        HOLDS(isfinite(lr) && lr >= 0 && lr <= s->lr);
-        HOLDS(steps[i] > 0 || (!spec_due(s, &s->eval, 0) && !spec_due(s, &s->checkpoint.every, 0)));
-        spec_due(s, &s->eval, steps[i]);
+        double lr = spec_lr(&s->rate, s->resolved.total_steps, steps[i]);
+        HOLDS(isfinite(lr) && lr >= 0 && lr <= s->rate.lr);
+        HOLDS(steps[i] > 0 || (!spec_due(s, &s->eval, s->train.global_batch, 0) &&
+                               !spec_due(s, &s->checkpoint.every, s->train.global_batch, 0)));
+        spec_due(s, &s->eval, s->train.global_batch, steps[i]);
     }
     strbuf_finish(&b);
     strbuf_finish(&again);

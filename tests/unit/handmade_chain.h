@@ -30,9 +30,13 @@ enum { LAYERS = 3, LOSS = LAYERS - 1, MICROS = 3, ROWS = 4, IN = 12, CLASSES = 1
 enum { MAX_DEVICES = 2, MAX_TENSORS = 64, LEASE = 1 << 20, SHARES = 2, SHARE_BYTES = 512 };
 
 static struct layer layers[LAYERS] = {
-    {.kind = LAYER_dense, .id = 0, .in = IN, .out = 20, .bias = true, .act = ACT_RELU, .dropout = 0.25f},
-    {.kind = LAYER_dense, .id = 1, .in = 20, .out = CLASSES, .bias = true},
-    {.kind = LAYER_softmax_xent, .id = 2, .in = CLASSES},
+    {.type = &layer_dense,
+     .id = 0,
+     .in = {1, {IN}},
+     .out = {1, {20}},
+     .dense = {.bias = true, .act = ACT_RELU, .dropout = 0.25f}},
+    {.type = &layer_dense, .id = 1, .in = {1, {20}}, .out = {1, {CLASSES}}, .dense = {.bias = true}},
+    {.type = &layer_softmax_xent, .id = 2, .in = {1, {CLASSES}}},
 };
 static const struct model model = {layers, LAYERS};
 
@@ -91,13 +95,18 @@ static const struct scenario scenarios[] = {
 
 /* ---- the plan ---- */
 
+#define CYCLE_STEPS 2 /* of a cycle */
+
 struct maker {
     const struct scenario *sc;
     struct handmade h;
     tensor_id w[LAYERS], dw[LAYERS][MICROS], k[LAYERS], sumsq[LAYERS]; /* dw: [layer][replica] */
-    tensor_id decision, group;
+    tensor_id group;
+    /* x: inputs of the layers after the first, which are outputs of other layers */
     tensor_id x[LAYERS][MICROS], dx[LAYERS][MICROS], s[LAYERS][MICROS], scratch[LAYERS][MICROS];
-    tensor_id target[MICROS], result[MICROS];
+    /* What loader and trainer use: [step of the cycle][micro-batch] */
+    tensor_id x0[CYCLE_STEPS][MICROS], target[CYCLE_STEPS][MICROS], result[CYCLE_STEPS][MICROS];
+    tensor_id decisions[CYCLE_STEPS];
     uint64_t addr[MAX_DEVICES][MAX_TENSORS]; /* + 1; 0: not placed yet */
     uint64_t used[MAX_DEVICES];
     uint64_t work[LAYERS];                          /* shares: address + 1 of the W that tasks read */
@@ -112,13 +121,20 @@ static inline tensor_id make_tensor(struct maker *m, enum tensor_kind kind, uint
     return bytes ? hm_tensor(&m->h, kind, layer, micro, bytes, slots) : PLAN_NONE;
 }
 
+/* A tensor of one training step that loader or trainer use. */
+static inline tensor_id make_step_tensor(struct maker *m, uint32_t step, enum tensor_kind kind,
+                                         uint32_t layer, uint32_t micro, uint64_t bytes)
+{
+    const tensor_id t = make_tensor(m, kind, layer, micro, bytes, PLAN_RING);
+    m->h.tensors.at[t].step = step;
+    return t;
+}
+
 static inline void make_tensors(struct maker *m)
 {
-    const uint32_t ring = PLAN_RING * m->sc->steps;
-
     for (uint32_t l = 0; l < LAYERS; l++) {
         const struct layer_sizes size = sizes_of(l);
-        const uint64_t k = size.w ? optimizer_state_bytes(m->sc->optimizer, size.w) : 0;
+        const uint64_t k = size.w ? optimizer_k_bytes(m->sc->optimizer, layer_w_elements(&size)) : 0;
         m->w[l] = make_tensor(m, TENSOR_W, l, PLAN_NONE, size.w, 1);
         m->k[l] = make_tensor(m, TENSOR_K, l, PLAN_NONE, k, 1);
         for (uint32_t r = 0; r < m->sc->replicas; r++) {
@@ -128,17 +144,22 @@ static inline void make_tensors(struct maker *m)
         }
         m->sumsq[l] = make_tensor(m, TENSOR_SUMSQ, l, PLAN_NONE, size.w ? sizeof(double) : 0, 1);
         for (uint32_t j = 0; j < MICROS; j++) {
-            m->x[l][j] = make_tensor(m, TENSOR_X, l, j, size.x, l == 0 ? ring : 0);
+            m->x[l][j] = make_tensor(m, TENSOR_Y, l - 1, j, l > 0 ? size.x : 0, 0);
             m->dx[l][j] = make_tensor(m, TENSOR_DX, l, j, l > 0 ? size.x : 0, 0);
             m->s[l][j] = make_tensor(m, TENSOR_S, l, j, size.s, 0);
             m->scratch[l][j] = make_tensor(m, TENSOR_SCRATCH, l, j, size.scratch_bwd, 0);
         }
     }
-    for (uint32_t j = 0; j < MICROS; j++) {
-        m->target[j] = make_tensor(m, TENSOR_TARGET, PLAN_NONE, j, sizes_of(LOSS).target, ring);
-        m->result[j] = make_tensor(m, TENSOR_RESULT, PLAN_NONE, j, sizes_of(LOSS).result, ring);
+    for (uint32_t s = 0; s < m->sc->steps; s++) {
+        for (uint32_t j = 0; j < MICROS; j++) {
+            m->x0[s][j] = make_step_tensor(m, s, TENSOR_X, 0, j, sizes_of(0).x);
+            m->target[s][j] = make_step_tensor(m, s, TENSOR_TARGET, LOSS, j, sizes_of(LOSS).target);
+            m->h.tensors.at[m->target[s][j]].dtype = sizes_of(LOSS).target_dtype;
+            m->result[s][j] = make_step_tensor(m, s, TENSOR_RESULT, LOSS, j, sizes_of(LOSS).result);
+        }
+        m->decisions[s] =
+            make_step_tensor(m, s, TENSOR_DECISION, PLAN_NONE, PLAN_NONE, sizeof(struct step_decision));
     }
-    m->decision = make_tensor(m, TENSOR_DECISION, PLAN_NONE, PLAN_NONE, sizeof(struct step_decision), ring);
     m->group = make_tensor(m, TENSOR_GROUP, PLAN_NONE, PLAN_NONE,
                            optimizer_group_bytes(m->sc->optimizer, m->sc->decision), 1);
 }
@@ -161,7 +182,7 @@ static inline tensor_id place_of(const struct maker *m, tensor_id t)
     case TENSOR_SCRATCH:
         return m->scratch[tensor->layer][0];
     case TENSOR_RESULT:
-        return m->result[0];
+        return m->result[0][0];
     default:
         return t;
     }
@@ -236,7 +257,8 @@ static inline uint64_t share_end(const struct maker *m, uint32_t l, uint32_t sha
 /* Operands of K. */
 static inline uint32_t n_parts(const struct maker *m)
 {
-    const uint32_t parts = optimizer_parts(m->sc->optimizer);
+    struct state_part at[OPTIMIZER_PARTS];
+    const uint32_t parts = optimizer_parts(m->sc->optimizer, 0, at);
     return m->sc->shares || parts == 0 ? parts : 1;
 }
 
@@ -269,7 +291,7 @@ static inline void move(struct maker *m, enum instr_kind kind, tensor_id t, uint
 {
     if (t == PLAN_NONE || src == dst)
         return;
-    hm_instr(&m->h, kind, move_stream(kind, src, dst), PLAN_NONE, PLAN_NONE, m->step);
+    hm_instr(&m->h, kind, move_stream(kind, src, dst), PLAN_NONE, PLAN_NONE, 0);
     operand(m, t, src, ACCESS_READ);
     operand(m, t, dst, ACCESS_WRITE);
 }
@@ -295,10 +317,10 @@ static inline void make_fwd(struct maker *m, enum instr_kind kind, uint32_t l, u
 
     hm_instr(&m->h, kind, task_stream(m, d), l, j, m->step);
     work_operand(m, l, 0, sizes_of(l).w, ACCESS_READ);
-    operand(m, m->x[l][j], d, ACCESS_READ);
+    operand(m, l == 0 ? m->x0[m->step][j] : m->x[l][j], d, ACCESS_READ);
     if (l == LOSS) {
-        operand(m, m->target[j], d, ACCESS_READ);
-        operand(m, m->result[j], d, ACCESS_WRITE);
+        operand(m, m->target[m->step][j], d, ACCESS_READ);
+        operand(m, m->result[m->step][j], d, ACCESS_WRITE);
     } else if (kind == INSTR_FWD) {
         operand(m, m->x[l + 1][j], d, ACCESS_WRITE);
     }
@@ -312,9 +334,9 @@ static inline void make_bwd(struct maker *m, uint32_t l, uint32_t j)
 
     hm_instr(&m->h, INSTR_BWD, task_stream(m, d), l, j, m->step);
     work_operand(m, l, 0, sizes_of(l).w, ACCESS_READ);
-    operand(m, m->x[l][j], d, ACCESS_READ);
+    operand(m, l == 0 ? m->x0[m->step][j] : m->x[l][j], d, ACCESS_READ);
     operand(m, m->s[l][j], d, ACCESS_READ);
-    operand(m, l == LOSS ? m->target[j] : m->dx[l + 1][j], d, ACCESS_READ);
+    operand(m, l == LOSS ? m->target[m->step][j] : m->dx[l + 1][j], d, ACCESS_READ);
     operand(m, m->dw[l][j / of_each], d, j % of_each == 0 ? ACCESS_WRITE : ACCESS_RW);
     operand(m, m->dx[l][j], d, ACCESS_WRITE);
     operand(m, m->scratch[l][j], d, ACCESS_WRITE);
@@ -322,14 +344,14 @@ static inline void make_bwd(struct maker *m, uint32_t l, uint32_t j)
 
 static inline void make_forward(struct maker *m, uint32_t j, bool save)
 {
-    fetch(m, m->x[0][j], device_of(m, 0));
-    fetch(m, m->target[j], device_of(m, LOSS));
+    fetch(m, m->x0[m->step][j], device_of(m, 0));
+    fetch(m, m->target[m->step][j], device_of(m, LOSS));
     for (uint32_t l = 0; l < LAYERS; l++) {
         make_fwd(m, INSTR_FWD, l, j, save && !(l == 0 && m->sc->recompute));
         if (l < LOSS)
             move(m, INSTR_SEND, m->x[l + 1][j], device_of(m, l), device_of(m, l + 1));
     }
-    spill(m, m->result[j], device_of(m, LOSS));
+    spill(m, m->result[m->step][j], device_of(m, LOSS));
 }
 
 static inline void make_backward(struct maker *m, uint32_t j)
@@ -378,7 +400,7 @@ static inline void make_decision(struct maker *m)
     for (uint32_t l = 0; m->sc->decision && l < LAYERS; l++)
         operand(m, m->sumsq[l], PLAN_HOST, ACCESS_READ);
     if (m->sc->decision)
-        operand(m, m->decision, PLAN_HOST, ACCESS_WRITE);
+        operand(m, m->decisions[m->step], PLAN_HOST, ACCESS_WRITE);
     operand(m, m->group, PLAN_HOST, ACCESS_RW);
     for (uint32_t d = 0; !m->sc->host_update && d < m->sc->n_devices; d++)
         fetch(m, m->group, d);
@@ -415,8 +437,7 @@ static inline void make_copies(struct maker *m)
     for (uint32_t l = 0; is_pinned(m) && l < LAYERS; l++)
         for (uint32_t i = 0; m->w[l] != PLAN_NONE && i < SHARES; i++) {
             const uint64_t begin = share_begin(i), end = share_end(m, l, i);
-            hm_instr(&m->h, INSTR_COPY, plan_stream(device_of(m, l), LANE_PEER), PLAN_NONE, PLAN_NONE,
-                     m->step);
+            hm_instr(&m->h, INSTR_COPY, plan_stream(device_of(m, l), LANE_PEER), PLAN_NONE, PLAN_NONE, 0);
             operand_range(m, m->w[l], begin, end, device_of(m, l), ACCESS_READ);
             work_operand(m, l, begin, end, ACCESS_WRITE);
         }

@@ -31,22 +31,46 @@ static inline void hm_init(struct handmade *h, uint32_t n_devices, uint64_t leas
 {
     memset(h, 0, sizeof *h);
     h->plan.n_devices = n_devices;
-    h->plan.n_replicas = h->plan.n_micro = h->plan.rows = h->plan.steps = 1;
+    h->plan.n_replicas = h->plan.n_micro = h->plan.n_groups = h->plan.rows = h->plan.steps = 1;
     for (uint32_t d = 0; d < n_devices; d++)
         h->plan.devices[d].lease_bytes = lease_bytes;
+}
+
+/* Returns the type of a tensor in a chain of layers that compute in F32. The caller changes the type of token
+ * ids and of targets that are classes. */
+static inline enum dtype hm_dtype(enum tensor_kind kind)
+{
+    switch (kind) {
+    case TENSOR_W:
+    case TENSOR_DW:
+    case TENSOR_X:
+    case TENSOR_Y:
+    case TENSOR_DX:
+    case TENSOR_TARGET:
+        return DTYPE_F32;
+    case TENSOR_SUMSQ:
+        return DTYPE_F64;
+    default:
+        return DTYPE_U8;
+    }
 }
 
 /* slots 0: no host copy. */
 static inline tensor_id hm_tensor(struct handmade *h, enum tensor_kind kind, uint32_t layer, uint32_t micro,
                                   uint64_t bytes, uint32_t slots)
 {
-    vec_push(&h->tensors, (struct plan_tensor){.kind = kind,
-                                               .layer = layer,
-                                               .micro = micro,
-                                               .replica = kind == TENSOR_DW ? 0 : PLAN_NONE,
-                                               .bytes = bytes,
-                                               .host_offset = slots ? h->plan.host_bytes : PLAN_NO_HOST,
-                                               .host_slots = slots});
+    const bool state = kind == TENSOR_W || kind == TENSOR_K || kind == TENSOR_GROUP;
+    vec_push(&h->tensors,
+             (struct plan_tensor){.kind = kind,
+                                  .layer = layer,
+                                  .step = state ? PLAN_NONE : 0,
+                                  .group = kind == TENSOR_GROUP || kind == TENSOR_DECISION ? 0 : PLAN_NONE,
+                                  .micro = micro,
+                                  .replica = kind == TENSOR_DW ? 0 : PLAN_NONE,
+                                  .dtype = hm_dtype(kind),
+                                  .bytes = bytes,
+                                  .host_offset = slots ? h->plan.host_bytes : PLAN_NO_HOST,
+                                  .host_slots = slots});
     h->plan.host_bytes += slots * round_up(bytes, PLAN_ALIGN);
     return (tensor_id)(h->tensors.n - 1);
 }
@@ -86,7 +110,11 @@ static inline enum role hm_role(const struct plan_instr *in, const struct plan_t
     case TENSOR_B:
         return ROLE_B;
     case TENSOR_X:
-        return own ? ROLE_X : ROLE_Y;
+        return ROLE_X;
+    case TENSOR_Y:
+        return own ? ROLE_Y : ROLE_X;
+    case TENSOR_STAT:
+        return ROLE_STAT;
     case TENSOR_DX:
         return own ? ROLE_DX : ROLE_DY;
     case TENSOR_S:

@@ -43,16 +43,17 @@ static inline struct script script_begin(const struct graph *g, const char *name
                                     .n_layers = g->n_layers,
                                     .n_micro = g->n_micro,
                                     .n_replicas = g->n_replicas,
+                                    .n_groups = g->n_groups,
                                     .rows = g->rows,
-                                    .steps = 1,
+                                    .steps = g->steps,
                                     .host_lease_bytes = 1 << 20}};
     uint64_t at = 0;
     strncpy(s.e.header.policy, name, sizeof s.e.header.policy - 1);
     for (tensor_id t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *gt = &g->tensors[t];
         uint32_t slots = gt->external ? PLAN_RING : 1;
-        vec_push(&s.e.tensors,
-                 (struct plan_tensor){gt->kind, gt->layer, gt->micro, gt->replica, gt->bytes, at, slots});
+        vec_push(&s.e.tensors, (struct plan_tensor){gt->kind, gt->layer, gt->micro, gt->replica, gt->step,
+                                                    gt->group, gt->dtype, gt->bytes, at, slots});
         at += slots * round_up(gt->bytes, PLAN_ALIGN);
     }
     s.e.header.host_bytes = at;
@@ -67,7 +68,7 @@ static inline uint64_t script_bytes(const struct script *s, tensor_id t)
 static inline tensor_id script_tensor(const struct script *s, enum tensor_kind kind, uint32_t layer,
                                       uint32_t which)
 {
-    tensor_id t = graph_tensor_find(s->g, kind, layer, which);
+    tensor_id t = graph_tensor_find(s->g, kind, layer == PLAN_NONE ? 0 : layer, which, 0);
     assert(t != PLAN_NONE);
     return t;
 }
@@ -204,35 +205,45 @@ static inline void script_add(struct script *s, struct edit_instr *in, enum role
     vec_push(&in->ops, o);
 }
 
-/* Changes begin..end from a range of W to the matching range of K: in part p when K consists of parts as long
- * as W, otherwise in all of K. Returns false when there is no part p. */
-static inline bool script_state(uint64_t w, uint64_t k, uint64_t p, uint64_t *begin, uint64_t *end)
+/* Returns the byte of K that matches byte `at` of W in part `p`: the same element if the part has as many
+ * elements as W, otherwise an element in proportion, rounded down. */
+static inline uint64_t script_state(const struct graph_layer *l, const struct state_part *p, uint64_t at)
 {
-    if (k % w == 0) {
-        *begin += p * w, *end += p * w;
-        return p < k / w;
-    }
-    *begin = *begin * k / w / PLAN_ALIGN * PLAN_ALIGN;
-    *end = *end == w ? k : *end * k / w / PLAN_ALIGN * PLAN_ALIGN;
-    return p == 0;
+    uint64_t w = layer_w_elements(&l->size), element = dtype_elements(l->size.w_dtype, at),
+             unit = PLAN_ALIGN / dtype_size(p->dtype);
+    if (at == l->size.w)
+        return p->end;
+    if (p->elements != w)
+        element = element * p->elements / w / unit * unit;
+    return p->begin + element * dtype_size(p->dtype);
 }
 
 static inline void script_state_operands(struct script *s, struct edit_instr *in, tensor_id t, uint32_t loc,
                                          uint64_t from, uint64_t to)
 {
-    uint64_t w = s->g->layers[in->in.layer].size.w, begin, end;
-    for (uint64_t p = 0; begin = from, end = to, script_state(w, script_bytes(s, t), p, &begin, &end); p++)
+    const struct graph_layer *l = &s->g->layers[in->in.layer];
+    for (uint32_t p = 0; p < l->n_parts; p++) {
+        uint64_t begin = script_state(l, &l->parts[p], from), end = script_state(l, &l->parts[p], to);
         if (begin < end)
             script_add(s, in, ROLE_K, t, loc, begin, end, ACCESS_RW);
+    }
 }
 
-/* Adds a task to the program. With end > 0 the task is the share begin..end of a RED or UPD; with 0, 0 it is
- * a whole task of any kind. `which` is the micro-batch or the replica. Operands use the existing spots, and a
- * tensor that the task writes gets a new spot if it has none. */
+/* Returns the byte of tensor `t`, a W or dW, that matches byte `at` of W. */
+static inline uint64_t script_share(const struct script *s, tensor_id t, uint64_t at)
+{
+    const struct graph_tensor *gt = &s->g->tensors[t];
+    return at / dtype_size(s->g->layers[gt->layer].size.w_dtype) * dtype_size(gt->dtype);
+}
+
+/* Adds a task to the program. With end > 0 the task is the share begin..end of a RED or UPD, in bytes of W;
+ * with 0, 0 it is a whole task of any kind. `which` is the micro-batch or the replica. Operands use the
+ * existing spots, and a tensor that the task writes gets a new spot if it has none. */
 static inline void script_task(struct script *s, enum instr_kind kind, uint32_t layer, uint32_t which,
                                uint32_t loc, uint64_t begin, uint64_t end)
 {
-    const struct graph_task *t = &s->g->tasks[graph_task_find(s->g, kind, layer, which)];
+    const struct graph_task *t =
+        &s->g->tasks[graph_task_find(s->g, kind, layer == PLAN_NONE ? 0 : layer, which, 0)];
     struct edit_instr i = {
         .in = {.kind = kind,
                .stream = loc == PLAN_HOST ? plan_host_stream(&s->e.header) : plan_stream(loc, LANE_COMPUTE),
@@ -248,8 +259,8 @@ static inline void script_task(struct script *s, enum instr_kind kind, uint32_t 
         if (end > 0 && tensor == TENSOR_K)
             script_state_operands(s, &i, o->tensor, loc, begin, end);
         else
-            script_add(s, &i, o->role, o->tensor, loc, share ? begin : o->begin, share ? end : o->end,
-                       o->access);
+            script_add(s, &i, o->role, o->tensor, loc, share ? script_share(s, o->tensor, begin) : o->begin,
+                       share ? script_share(s, o->tensor, end) : o->end, o->access);
     }
     vec_push(&s->e.programs[s->k].at, i);
 }

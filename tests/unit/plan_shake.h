@@ -89,13 +89,14 @@ static inline bool shake_same(const uint64_t *at, tensor_id t, uint64_t version,
 static inline const struct graph_task *shake_task(const struct shake *s, const struct plan_instr *in)
 {
     uint32_t which = in->kind == INSTR_RED ? in->replica : in->micro;
-    return &s->graph->tasks[graph_task_find(s->graph, in->kind, in->layer, which)];
+    return &s->graph->tasks[graph_task_find(
+        s->graph, in->kind, in->kind == INSTR_DECIDE ? in->group : in->layer, which, in->step)];
 }
 
 static inline bool shake_operand(struct shake *s, const struct plan_operand *o,
                                  const struct graph_operand *go, uint64_t step, bool end)
 {
-    uint64_t base = step * s->graph->tensors[o->tensor].writes_per_step, *at = shake_at(s, o, step),
+    uint64_t base = step * s->graph->tensors[o->tensor].writes_per_cycle, *at = shake_at(s, o, step),
              first = o->begin / SHAKE_UNIT;
     if ((o->access == ACCESS_READ || (o->access == ACCESS_RW && !end)) &&
         !shake_same(at, o->tensor, base + go->read_version, first, shake_units(o)))
@@ -198,7 +199,7 @@ static inline void shake_load(struct shake *s, uint32_t run)
         if (s->output[t])
             shake_spoil(s, shake_at(s, &o, step), shake_units(&o));
         else
-            shake_put(shake_at(s, &o, step), t, step * g->writes_per_step + 1, 0, shake_units(&o));
+            shake_put(shake_at(s, &o, step), t, step * g->writes_per_cycle + 1, 0, shake_units(&o));
     }
 }
 
@@ -209,7 +210,7 @@ static inline bool shake_results(struct shake *s, uint32_t run)
         struct plan_operand o = {t, PLAN_HOST, 0, g->bytes, s->plan->tensors[t].host_offset, ACCESS_READ};
         uint64_t step = s->steps + run;
         if (s->output[t] &&
-            !shake_same(shake_at(s, &o, step), t, (step + 1) * g->writes_per_step, 0, shake_units(&o))) {
+            !shake_same(shake_at(s, &o, step), t, (step + 1) * g->writes_per_cycle, 0, shake_units(&o))) {
             snprintf(s->why, sizeof s->why, "result %u of step %llu", t, (unsigned long long)step);
             return false;
         }
@@ -296,7 +297,7 @@ static inline bool shake_home(struct shake *s, const char *after)
         const struct graph_tensor *g = &s->graph->tensors[t];
         struct plan_operand o = {t, PLAN_HOST, 0, g->bytes, s->plan->tensors[t].host_offset, ACCESS_READ};
         if (g->persistent &&
-            !shake_same(shake_at(s, &o, 0), t, s->steps * g->writes_per_step, 0, shake_units(&o))) {
+            !shake_same(shake_at(s, &o, 0), t, s->steps * g->writes_per_cycle, 0, shake_units(&o))) {
             snprintf(s->why, sizeof s->why, "host copy of tensor %u after %s", t, after);
             return false;
         }

@@ -10,34 +10,48 @@
 #include "scheduler/machine.h"
 
 #define RANDOM_MAX_LAYERS 12
+#define LINKED_MAX_LAYERS 20 /* of graphs that are no chains, tests/unit/random_linked.h */
+#define RANDOM_MAX_GROUPS 4
 
 struct random_chain {
-    struct layer layers[RANDOM_MAX_LAYERS];
+    struct layer layers[LINKED_MAX_LAYERS];
     struct model model;
     struct optimizer optimizer;
     uint32_t rows, n_micro;
     uint32_t n_replicas; /* that share these; 0: one */
+    uint32_t steps;      /* of a cycle; 0: one */
     bool skip_nonfinite;
+    /* Only where the layers form no plain chain (linked): how they are connected, and the optimizers of their
+     * decision groups. */
+    bool linked;
+    struct graph_link links[LINKED_MAX_LAYERS];
+    struct optimizer optimizers[RANDOM_MAX_GROUPS];
+    uint32_t n_groups;
 };
+
+static inline const struct optimizer *random_optimizers(const struct random_chain *c)
+{
+    return c->linked ? c->optimizers : &c->optimizer;
+}
 
 static inline struct layer random_layer(struct rng *r, uint32_t id, uint32_t in, uint32_t max_width)
 {
-    struct layer l = {.id = id, .in = in, .out = in};
+    struct layer l = {.id = id, .in = shape_vector(in), .out = shape_vector(in)};
     switch (rng_below(r, 6)) {
     case 0:
-        l.kind = LAYER_activation;
-        l.act = ACT_RELU + rng_below(r, 3);
+        l.type = &layer_activation;
+        l.activation.act = ACT_RELU + rng_below(r, 3);
         return l;
     case 1:
-        l.kind = LAYER_dropout;
-        l.dropout = 0.25f;
+        l.type = &layer_dropout;
+        l.dropout.p = 0.25f;
         return l;
     }
-    l.kind = LAYER_dense;
-    l.out = 1 + rng_below(r, max_width);
-    l.bias = rng_below(r, 4) != 0;
-    l.act = rng_below(r, ACT_COUNT);
-    l.dropout = rng_below(r, 3) == 0 ? 0.1f : 0;
+    l.type = &layer_dense;
+    l.out = shape_vector(1 + rng_below(r, max_width));
+    l.dense.bias = rng_below(r, 4) != 0;
+    l.dense.act = rng_below(r, ACT_COUNT);
+    l.dense.dropout = rng_below(r, 3) == 0 ? 0.1f : 0;
     return l;
 }
 
@@ -50,13 +64,15 @@ static inline void random_chain(struct random_chain *c, struct rng *r, uint32_t 
     for (uint32_t i = 0; i < n; i++) {
         c->layers[i] = random_layer(r, i, width, max_width);
         if (i == n - 1 && !trained)
-            c->layers[i] =
-                (struct layer){.kind = LAYER_dense, .id = i, .in = width, .out = 1 + rng_below(r, max_width)};
-        trained |= c->layers[i].kind == LAYER_dense;
-        width = c->layers[i].out;
+            c->layers[i] = (struct layer){.type = &layer_dense,
+                                          .id = i,
+                                          .in = shape_vector(width),
+                                          .out = shape_vector(1 + rng_below(r, max_width))};
+        trained |= c->layers[i].type == &layer_dense;
+        width = layer_out(&c->layers[i]);
     }
-    c->layers[n] =
-        (struct layer){.kind = rng_below(r, 4) == 0 ? LAYER_mse : LAYER_softmax_xent, .id = n, .in = width};
+    c->layers[n] = (struct layer){
+        .type = rng_below(r, 4) == 0 ? &layer_mse : &layer_softmax_xent, .id = n, .in = shape_vector(width)};
     c->model = (struct model){c->layers, n + 1};
     model_number(&c->model);
     c->rows = 1 + rng_below(r, 20);
@@ -76,34 +92,46 @@ static inline void random_chain(struct random_chain *c, struct rng *r, uint32_t 
 /* The insides of transformer blocks: the same for every chain, so that a chain may be copied. */
 #define RANDOM_SEQ   4
 #define RANDOM_WIDTH 12
-#define RANDOM_OVER(kind_, key_)                                                                             \
-    .kind = kind_, .key = key_, .in = RANDOM_SEQ * RANDOM_WIDTH, .out = RANDOM_SEQ * RANDOM_WIDTH,           \
-    .seq = RANDOM_SEQ, .init_std = 0.3f, .proj_std = 0.2f
+#define RANDOM_OVER(type_, key_)                                                                             \
+    .type = &(type_), .key = key_, .in = {2, {RANDOM_SEQ, RANDOM_WIDTH}},                                    \
+    .out = {2, {RANDOM_SEQ, RANDOM_WIDTH}}
 static const struct layer random_gpt_attention[] = {
-    {RANDOM_OVER(LAYER_norm, 101), .bias = true, .eps = 1e-5f, .name = "ln_1"},
-    {RANDOM_OVER(LAYER_attention, 102), .bias = true, .heads = 3, .kv_heads = 3, .dropout = 0.1f,
-     .score_dropout = 0.1f, .name = "attn"},
+    {RANDOM_OVER(layer_norm, 101), .norm = {.bias = true, .eps = 1e-5f}, .name = "ln_1"},
+    {RANDOM_OVER(layer_attention, 102),
+     .attention = {.heads = 3,
+                   .kv_heads = 3,
+                   .bias = true,
+                   .score_dropout = 0.1f,
+                   .dropout = 0.1f,
+                   .init_std = 0.3f,
+                   .proj_std = 0.2f},
+     .name = "attn"},
 };
 static const struct layer random_gpt_mlp[] = {
-    {RANDOM_OVER(LAYER_norm, 103), .bias = true, .eps = 1e-5f, .name = "ln_2"},
-    {RANDOM_OVER(LAYER_mlp, 104), .bias = true, .hidden = 20, .act = ACT_GELU, .dropout = 0.1f,
+    {RANDOM_OVER(layer_norm, 103), .norm = {.bias = true, .eps = 1e-5f}, .name = "ln_2"},
+    {RANDOM_OVER(layer_mlp, 104),
+     .mlp =
+         {.hidden = 20, .bias = true, .act = ACT_GELU, .dropout = 0.1f, .init_std = 0.3f, .proj_std = 0.2f},
      .name = "mlp"},
 };
 static const struct layer random_llama_attention[] = {
-    {RANDOM_OVER(LAYER_norm, 105), .rms = true, .eps = 1e-5f, .name = "ln_1"},
-    {RANDOM_OVER(LAYER_attention, 106), .heads = 2, .kv_heads = 1, .rope_theta = 100, .name = "attn"},
+    {RANDOM_OVER(layer_norm, 105), .norm = {.rms = true, .eps = 1e-5f}, .name = "ln_1"},
+    {RANDOM_OVER(layer_attention, 106),
+     .attention = {.heads = 2, .kv_heads = 1, .rope_theta = 100, .init_std = 0.3f, .proj_std = 0.2f},
+     .name = "attn"},
 };
 static const struct layer random_llama_mlp[] = {
-    {RANDOM_OVER(LAYER_norm, 107), .rms = true, .eps = 1e-5f, .name = "ln_2"},
-    {RANDOM_OVER(LAYER_mlp, 108), .hidden = 16, .gated = true, .name = "mlp"},
+    {RANDOM_OVER(layer_norm, 107), .norm = {.rms = true, .eps = 1e-5f}, .name = "ln_2"},
+    {RANDOM_OVER(layer_mlp, 108), .mlp = {.hidden = 16, .gated = true, .init_std = 0.3f, .proj_std = 0.2f},
+     .name = "mlp"},
 };
 static const struct layer random_gpt_halves[] = {
-    {RANDOM_OVER(LAYER_residual, 0), .inner = random_gpt_attention, .n_inner = 2},
-    {RANDOM_OVER(LAYER_residual, 0), .inner = random_gpt_mlp, .n_inner = 2},
+    {RANDOM_OVER(layer_residual, 0), .inner = random_gpt_attention, .n_inner = 2},
+    {RANDOM_OVER(layer_residual, 0), .inner = random_gpt_mlp, .n_inner = 2},
 };
 static const struct layer random_llama_halves[] = {
-    {RANDOM_OVER(LAYER_residual, 0), .inner = random_llama_attention, .n_inner = 2},
-    {RANDOM_OVER(LAYER_residual, 0), .inner = random_llama_mlp, .n_inner = 2},
+    {RANDOM_OVER(layer_residual, 0), .inner = random_llama_attention, .n_inner = 2},
+    {RANDOM_OVER(layer_residual, 0), .inner = random_llama_mlp, .n_inner = 2},
 };
 
 /* Draws a language model that reads tokens and whose head may be tied to its embedding. random_chain draws
@@ -114,19 +142,26 @@ static inline void random_transformer(struct random_chain *c, struct rng *r)
     uint32_t n = 0, blocks = 1 + rng_below(r, 5), vocab = 17 + rng_below(r, 30);
     bool gpt = rng_below(r, 2), tied = rng_below(r, 3) > 0;
     memset(c->layers, 0, sizeof c->layers);
-    c->layers[n++] = (struct layer){RANDOM_OVER(LAYER_embedding, 0), .vocab = vocab};
-    c->layers[0].in = RANDOM_SEQ;
+    c->layers[n++] = (struct layer){.type = &layer_embedding,
+                                    .in = shape_sequence(RANDOM_SEQ, 1),
+                                    .out = shape_sequence(RANDOM_SEQ, RANDOM_WIDTH),
+                                    .embedding = {.vocab = vocab, .init_std = 0.3f}};
     if (gpt)
         c->layers[n++] =
-            (struct layer){RANDOM_OVER(LAYER_positions, n), .positions = RANDOM_SEQ + 1, .dropout = 0.1f};
+            (struct layer){RANDOM_OVER(layer_positions, n),
+                           .positions = {.count = RANDOM_SEQ + 1, .dropout = 0.1f, .init_std = 0.3f}};
     for (uint32_t i = 0; i < blocks; i++, n++)
-        c->layers[n] = (struct layer){RANDOM_OVER(LAYER_block, n),
+        c->layers[n] = (struct layer){RANDOM_OVER(layer_block, n),
                                       .inner = gpt ? random_gpt_halves : random_llama_halves, .n_inner = 2};
-    c->layers[n] = (struct layer){RANDOM_OVER(LAYER_norm, n), .rms = !gpt, .bias = gpt, .eps = 1e-5f};
+    c->layers[n] =
+        (struct layer){RANDOM_OVER(layer_norm, n), .norm = {.rms = !gpt, .bias = gpt, .eps = 1e-5f}};
     n++;
-    c->layers[n] = (struct layer){RANDOM_OVER(LAYER_lm_head, n), .vocab = vocab, .tied = tied,
-                                  .smoothing = rng_below(r, 2) ? 0.1f : 0};
-    c->layers[n].out = 0;
+    c->layers[n] = (struct layer){
+        .type = &layer_lm_head,
+        .key = n,
+        .in = shape_sequence(RANDOM_SEQ, RANDOM_WIDTH),
+        .tied = tied,
+        .lm_head = {.vocab = vocab, .smoothing = rng_below(r, 2) ? 0.1f : 0, .init_std = 0.3f}};
     for (uint32_t i = 0; i <= n; i++)
         c->layers[i].id = i;
     c->model = (struct model){c->layers, n + 1};
@@ -137,7 +172,10 @@ static inline void random_transformer(struct random_chain *c, struct rng *r)
 static inline int random_graph(const struct random_chain *c, bool training, struct graph **ret)
 {
     struct graph_config config = {.model = &c->model,
-                                  .optimizer = &c->optimizer,
+                                  .links = c->linked ? c->links : NULL,
+                                  .optimizer = random_optimizers(c),
+                                  .n_groups = c->n_groups,
+                                  .steps = c->steps,
                                   .rows = c->rows,
                                   .n_micro = c->n_micro,
                                   .n_replicas = c->n_replicas,

@@ -22,6 +22,7 @@ enum share_graph {
     GRAPH_TIED,     /* 3 replicas of 1; layer 1 uses the W of layer 0, of which K is no multiple */
     GRAPH_SMALL,    /* K is so small that all of it goes with the last share */
     GRAPH_SIZES,    /* micro-batches of 4, 2 and 4 rows */
+    GRAPH_PARTS,    /* dW and the parts of K have other types than W, and one part has fewer elements */
     SHARE_GRAPHS
 };
 
@@ -29,9 +30,12 @@ static struct graph *share_graphs[SHARE_GRAPHS];
 
 static struct graph *share_dense(uint32_t n_micro, uint32_t n_replicas, double clip)
 {
-    struct layer layers[2] = {
-        {.kind = LAYER_dense, .id = 0, .in = 10, .out = 16, .bias = true, .act = ACT_RELU},
-        {.kind = LAYER_softmax_xent, .id = 1, .in = 16}};
+    struct layer layers[2] = {{.type = &layer_dense,
+                               .id = 0,
+                               .in = {1, {10}},
+                               .out = {1, {16}},
+                               .dense = {.bias = true, .act = ACT_RELU}},
+                              {.type = &layer_softmax_xent, .id = 1, .in = {1, {16}}}};
     struct model model = {layers, 2};
     struct optimizer optimizer = {.kind = OPTIMIZER_ADAMW, .clip = clip};
     struct graph_config config = {.model = &model,
@@ -79,6 +83,29 @@ static struct graph *share_table(const struct share_layer *layers, uint32_t batc
     return g;
 }
 
+/* Returns a graph in which W has 256 elements in F32, dW has F64, and K has three parts: 256 elements in F32,
+ * 256 in BF16, and 100 in F32. */
+static struct graph *share_parts(void)
+{
+    static const struct state_part parts[] = {{"first", DTYPE_F32, 256, 0, 1024},
+                                              {"half", DTYPE_BF16, 256, 1024, 1536},
+                                              {"few", DTYPE_F32, 100, 1536, 1936}};
+    const struct share_layer layers[] = {{1024, 1936, 80}, {0, 0, 80}, {0, 0, 80}};
+    struct graph *g = share_table(layers, 2, 1, (const uint32_t[]){2, 2, 2});
+    g->layers[0].size.w_dtype = DTYPE_F32;
+    g->layers[0].parts = parts;
+    g->layers[0].n_parts = 3;
+    for (tensor_id t = 0; t < g->n_tensors; t++)
+        if (g->tensors[t].kind == TENSOR_W)
+            g->tensors[t].dtype = DTYPE_F32;
+        else if (g->tensors[t].kind == TENSOR_DW)
+            g->tensors[t].dtype = DTYPE_F64, g->tensors[t].bytes *= 2;
+    for (uint32_t i = 0; i < g->n_operands; i++)
+        if (g->tensors[g->operands[i].tensor].kind == TENSOR_DW)
+            g->operands[i].end *= 2;
+    return g;
+}
+
 static int make_share_graphs(void **state)
 {
     (void)state;
@@ -92,6 +119,7 @@ static int make_share_graphs(void **state)
     share_graphs[GRAPH_TIED] = share_table(tied, 6, 3, (const uint32_t[]){2, 2, 2});
     share_graphs[GRAPH_SMALL] = share_table(small, 2, 1, (const uint32_t[]){2, 2, 2});
     share_graphs[GRAPH_SIZES] = share_table(sizes, 8, 1, (const uint32_t[]){4, 2, 4});
+    share_graphs[GRAPH_PARTS] = share_parts();
     return 0;
 }
 
@@ -144,8 +172,8 @@ static void drop_micro(struct script *s, uint32_t device, uint32_t micro)
 static void micro(struct script *s, uint32_t device, uint32_t j)
 {
     fetch_all(s, script_tensor(s, TENSOR_X, 0, j), device);
-    if (graph_tensor_find(s->g, TENSOR_TARGET, 0, j) != PLAN_NONE)
-        fetch_all(s, script_tensor(s, TENSOR_TARGET, 0, j), device);
+    if (graph_tensor_find(s->g, TENSOR_TARGET, s->g->n_layers - 1, j, 0) != PLAN_NONE)
+        fetch_all(s, script_tensor(s, TENSOR_TARGET, s->g->n_layers - 1, j), device);
     for (uint32_t l = 0; l < s->g->n_layers; l++)
         script_task(s, INSTR_FWD, l, j, device, 0, 0);
     for (uint32_t l = s->g->n_layers; l-- > 0;)
@@ -265,10 +293,10 @@ static struct edit plan_tied(void)
     return script_end(&s);
 }
 
-/* K is so small that the first of two shares has no part of it. */
-static struct edit plan_small_state(void)
+/* One device with all of W, 1024 bytes, and K, which updates each half by itself. */
+static struct edit plan_halves(enum share_graph g, const char *name)
 {
-    struct script s = script_begin(share_graphs[GRAPH_SMALL], "small state", 1);
+    struct script s = script_begin(share_graphs[g], name, 1);
     s.k = PROGRAM_CYCLE;
     spot_id w = fetch_all(&s, find_w(&s), 0), k = fetch_all(&s, find_k(&s), 0);
     micro(&s, 0, 0);
@@ -278,6 +306,16 @@ static struct edit plan_small_state(void)
     spill_all(&s, k);
     script_drop_all(&s, 0);
     return script_end(&s);
+}
+
+/* K is so small that the first of two shares has no part of it. */
+static struct edit plan_small_state(void)
+{
+    return plan_halves(GRAPH_SMALL, "small state");
+}
+static struct edit plan_parts(void)
+{
+    return plan_halves(GRAPH_PARTS, "parts");
 }
 
 /* ---- two devices, each with a replica and a share ---- */
@@ -360,7 +398,7 @@ static struct edit plan_shares(enum share_graph g, enum share_update update, con
         exchange_sums(&s);
         for (uint32_t d = 0; d < 2; d++)
             script_task(&s, INSTR_RED, 0, 1, d, share_begin(d), share_end(d));
-        if (s.g->decision)
+        if (s.g->groups[0].decision)
             norm(&s);
         group_to(&s, update == SHARES_DEVICE ? 0 : 1, update == SHARES_HOST ? 1 : 2);
         for (uint32_t d = 0; d < 2; d++)
@@ -495,7 +533,7 @@ static void place_pieces(struct script *s, tensor_id t, spot_id *pieces)
 
 static void block_apart(struct script *s, uint32_t j)
 {
-    tensor_id x1 = script_tensor(s, TENSOR_X, 1, j), x2 = script_tensor(s, TENSOR_X, 2, j),
+    tensor_id x1 = script_tensor(s, TENSOR_Y, 0, j), x2 = script_tensor(s, TENSOR_Y, 1, j),
               dx1 = script_tensor(s, TENSOR_DX, 1, j), dx2 = script_tensor(s, TENSOR_DX, 2, j);
     spot_id pieces[2];
     fetch_all(s, script_tensor(s, TENSOR_X, 0, j), 0);
@@ -545,6 +583,7 @@ static const struct share_plan {
     {plan_shares_mixed, GRAPH_PAIR},  {plan_shares_host_red, GRAPH_PAIR},
     {plan_pinned, GRAPH_PAIR},        {plan_shares_decision, GRAPH_DECISION},
     {plan_pieces, GRAPH_SIZES},       {plan_pieces_apart, GRAPH_SIZES},
+    {plan_parts, GRAPH_PARTS},
 };
 #define SHARE_PLANS (sizeof share_plans / sizeof *share_plans)
 

@@ -148,9 +148,9 @@ static void test_bound_fixed_places_by_hand(void **state)
 
 static const struct model two_dense = {
     (struct layer[]){
-        {.kind = LAYER_dense, .id = 0, .in = 64, .out = 64, .act = ACT_RELU},
-        {.kind = LAYER_dense, .id = 1, .in = 64, .out = 64},
-        {.kind = LAYER_softmax_xent, .id = 2, .in = 64},
+        {.type = &layer_dense, .id = 0, .in = {1, {64}}, .out = {1, {64}}, .dense = {.act = ACT_RELU}},
+        {.type = &layer_dense, .id = 1, .in = {1, {64}}, .out = {1, {64}}},
+        {.type = &layer_softmax_xent, .id = 2, .in = {1, {64}}},
     },
     3};
 

@@ -158,9 +158,12 @@ static void even_init(struct even *e, uint32_t depth, double clip, enum policy_i
 {
     *e = (struct even){.optimizer = {.kind = OPTIMIZER_ADAMW, .clip = clip}};
     for (uint32_t l = 0; l < depth; l++)
-        e->layers[l] =
-            (struct layer){.kind = LAYER_dense, .id = l, .in = 64, .out = 64, .bias = true, .act = ACT_RELU};
-    e->layers[depth] = (struct layer){.kind = LAYER_softmax_xent, .id = depth, .in = 64};
+        e->layers[l] = (struct layer){.type = &layer_dense,
+                                      .id = l,
+                                      .in = {1, {64}},
+                                      .out = {1, {64}},
+                                      .dense = {.bias = true, .act = ACT_RELU}};
+    e->layers[depth] = (struct layer){.type = &layer_softmax_xent, .id = depth, .in = {1, {64}}};
     e->model = (struct model){e->layers, depth + 1};
     struct graph_config c = {
         .model = &e->model, .optimizer = &e->optimizer, .rows = 8, .n_micro = EVEN_MICRO, .training = true};

@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "daemon/worker/model/checkpoint.h"
+#include "tests/unit/layer_running.h"
 
 /* ------------------------------------------------------------------------------------------ a tiny run */
 
@@ -36,11 +37,49 @@ struct run {
 static struct outdir out;
 static struct run *adamw, *sgd, *plain;
 
-static void *block(void *ctx, uint32_t layer, bool optimizer_state)
+static void *block(void *ctx, uint32_t layer, enum tensor_kind kind)
 {
     struct run *r = ctx;
 
-    return optimizer_state ? r->k[layer] : r->w[layer];
+    return kind == TENSOR_K ? r->k[layer] : r->w[layer];
+}
+
+/* The blocks of a layer with buffers, for test_buffers_stand_beside_the_weights. */
+struct blocks {
+    float w[4], k[4], b[4];
+};
+
+static void *block_of_buffers(void *ctx, uint32_t layer, enum tensor_kind kind)
+{
+    struct blocks *x = &((struct blocks *)ctx)[layer];
+
+    return kind == TENSOR_K ? x->k : kind == TENSOR_B ? x->b : x->w;
+}
+
+static void test_buffers_stand_beside_the_weights(void **state)
+{
+    struct layer layers[2] = {
+        {.type = &layer_running, .in = shape_vector(4), .out = shape_vector(4)},
+        {.type = &layer_running, .in = shape_vector(4), .out = shape_vector(4)},
+    };
+    const struct model model = {layers, 2};
+    const struct optimizer momentum = {.kind = OPTIMIZER_SGD, .momentum = 0.9f};
+    const char *const names[] = {"layers.0.running", "layers.0.weight", "layers.1.running",
+                                 "layers.1.weight"};
+    struct blocks blocks[2];
+    struct checkpoint_tensors t;
+
+    (void)state;
+    model_number(&model);
+    checkpoint_tensors_init(&t, &model, &momentum, block_of_buffers, blocks);
+    assert_int_equal(t.n_model, 4);
+    assert_int_equal(t.n_optimizer, 2); /* buffers have no optimizer state */
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_string_equal(t.model[i].name, names[i]);
+        assert_ptr_equal(t.model[i].data, i % 2 ? blocks[i / 2].w : blocks[i / 2].b);
+        assert_int_equal(t.model[i].shape[0], 4);
+    }
+    checkpoint_tensors_finish(&t);
 }
 
 static struct run *make_run(const char *optimizer)
@@ -85,6 +124,7 @@ static struct checkpoint_data data_of(struct run *r, uint64_t step)
     return (struct checkpoint_data){.step = step,
                                     .data_position = step * 4,
                                     .spec = r->spec,
+                                    .optimizer = &r->spec->optimizer,
                                     .numerics = "cpu \"test\"",
                                     .tensors = &r->tensors};
 }
@@ -141,7 +181,8 @@ static void check_loads(struct run *r, uint64_t step)
     static struct run expected;
 
     fill(r, -1);
-    assert_int_equal(checkpoint_read(c, &r->tensors, NULL), 0);
+    assert_int_equal(checkpoint_read_weights(c, &r->tensors, NULL), 0);
+    assert_int_equal(checkpoint_read_optimizer(c, &r->tensors, NULL), 0);
     checkpoint_close(c);
     fill(&expected, (float)step);
     for (size_t i = 0; i < r->tensors.n_model + r->tensors.n_optimizer; i++) {
@@ -284,7 +325,7 @@ static void test_info_is_what_was_saved(void **state)
     assert_true(i->spec_hash == spec_hash(adamw->spec));
     assert_string_equal(i->numerics, "cpu \"test\"");
     assert_true(i->eval.valid && i->eval.loss == 0.1 + 0.2 && i->eval.accuracy == 1.0 / 3);
-    assert_int_equal(spec_resolved_sizes(i->resolved, strlen(i->resolved), &sizes, NULL), 0);
+    assert_int_equal(spec_resolved_sizes(i->resolved, strlen(i->resolved), 1, &sizes, NULL), 0);
     assert_true(sizes.micro_batch == 2 && sizes.replicas == 1);
     checkpoint_close(c);
     save_eval(adamw, 8, NAN, INFINITY);
@@ -324,6 +365,29 @@ static void test_updates_made_are_what_was_saved(void **state)
     assert_int_equal(checkpoint_open(&out, 23, &c, NULL), -EBADMSG);
 }
 
+static void test_position_is_what_was_saved(void **state)
+{
+    struct checkpoint_data d = data_of(adamw, 9);
+    struct checkpoint *c;
+
+    (void)state;
+    save_good(adamw, 8); /* a job with one phase */
+    c = open_good(8);
+    assert_true(checkpoint_info(c)->phase == 0 && checkpoint_info(c)->phase_step == 8);
+    assert_false(checkpoint_info(c)->has_inputs);
+    checkpoint_close(c);
+    d.n_phases = 4;
+    d.phase = 2;
+    d.phase_step = 3;
+    d.has_inputs = true;
+    d.inputs_crc = 0x0badcafe;
+    assert_int_equal(checkpoint_save(&out, &d, NULL), 0);
+    c = open_good(9);
+    assert_true(checkpoint_info(c)->phase == 2 && checkpoint_info(c)->phase_step == 3);
+    assert_true(checkpoint_info(c)->has_inputs && checkpoint_info(c)->inputs_crc == 0x0badcafe);
+    checkpoint_close(c);
+}
+
 static void test_other_tensors_are_refused(void **state)
 {
     struct checkpoint *c;
@@ -332,7 +396,7 @@ static void test_other_tensors_are_refused(void **state)
     (void)state;
     save_good(adamw, 1);
     c = open_good(1);
-    assert_int_equal(checkpoint_read(c, &sgd->tensors, &err), -EINVAL);
+    assert_int_equal(checkpoint_read_optimizer(c, &sgd->tensors, &err), -EINVAL);
     assert_non_null(strstr(err.path, "optimizer.safetensors"));
     checkpoint_close(c);
 }
@@ -721,10 +785,12 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_buffers_stand_beside_the_weights),
         TEST(test_what_is_saved_is_loaded),
         TEST(test_tensors_have_their_names),
         TEST(test_info_is_what_was_saved),
         TEST(test_updates_made_are_what_was_saved),
+        TEST(test_position_is_what_was_saved),
         TEST(test_other_tensors_are_refused),
         TEST(test_latest_is_the_largest_number),
         TEST(test_every_flipped_bit_is_found),

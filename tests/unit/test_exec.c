@@ -121,7 +121,7 @@ static void ref_open(struct reference *ref, const struct scenario *sc)
         ref->w[l] = block(size.w);
         for (uint32_t r = 0; r < sc->replicas; r++)
             ref->dw[l][r] = block(size.w);
-        ref->k[l] = size.w ? block(optimizer_state_bytes(sc->optimizer, size.w)) : NULL;
+        ref->k[l] = size.w ? block(optimizer_k_bytes(sc->optimizer, layer_w_elements(&size))) : NULL;
         ref->s[l] = block(size.s);
         ref->scratch[l] = block(size.scratch_bwd);
         ref->x[l] = block(size.x);
@@ -184,11 +184,11 @@ static void ref_decide(struct reference *ref, const struct step_args *args, stru
         double sum;
         if (!ref->w[l])
             continue;
-        run_at_once(ref->pool,
-                    &(struct op_call){
-                        .op = OP_sumsq,
-                        .step = args,
-                        .sumsq = {.x = ref->dw[l][0], .sum = &sum, .n = sizes_of(l).w / sizeof(float)}});
+        run_at_once(ref->pool, &(struct op_call){.op = OP_sumsq,
+                                                 .step = args,
+                                                 .sumsq = {.g = {.dw = {ref->dw[l][0]}, .n = 1},
+                                                           .sum = &sum,
+                                                           .n = sizes_of(l).w / sizeof(float)}});
         run_at_once(ref->pool,
                     &(struct op_call){.op = OP_norm_add, .step = args, .norm_add = {&sum, ret, first, l}});
         first = false;
@@ -202,7 +202,7 @@ static void ref_update(struct reference *ref, const struct step_args *args, uint
 {
     const struct op_sink sink = {run_at_once, ref->pool};
     struct optimizer_io io = {.w = ref->w[l],
-                              .dw = ref->dw[l][0],
+                              .g = {.dw = {ref->dw[l][0]}, .n = 1},
                               .group = has_group(ref->sc) ? &ref->group : NULL,
                               .w_bytes = sizes_of(l).w};
 
@@ -281,18 +281,26 @@ static void job_run(struct job *job, enum program_kind k, const struct step_args
     job->runs[k]++;
 }
 
-static void load(struct job *job, uint64_t step)
+/* The host slot of a tensor of training step `step`, which loader and trainer use. */
+static void *ring_ptr(const struct job *job, tensor_id t, uint64_t step)
+{
+    return store_ptr(job->store, t, exec_slot(&job->m.h.plan, step));
+}
+
+/* `of` is the step within the cycle whose tensors are used. */
+static void load(struct job *job, uint64_t step, uint64_t of)
 {
     for (uint32_t j = 0; j < MICROS; j++) {
-        load_x(job->sc, step, j, store_ptr(job->store, job->m.x[0][j], step));
-        load_target(step, j, store_ptr(job->store, job->m.target[j], step));
+        load_x(job->sc, step, j, ring_ptr(job, job->m.x0[of][j], step));
+        load_target(step, j, ring_ptr(job, job->m.target[of][j], step));
     }
 }
 
-static void check_results(struct job *job, uint64_t step, const struct step_result expected[MICROS])
+static void check_results(struct job *job, uint64_t step, uint64_t of,
+                          const struct step_result expected[MICROS])
 {
     for (uint32_t j = 0; j < MICROS; j++)
-        assert_memory_equal(store_ptr(job->store, job->m.result[j], step), &expected[j], sizeof expected[j]);
+        assert_memory_equal(ring_ptr(job, job->m.result[of][j], step), &expected[j], sizeof expected[j]);
 }
 
 /* Waits for all steps before `end` and compares their results with the reference. */
@@ -301,10 +309,10 @@ static void job_check_steps(struct job *job, uint64_t end)
     for (; job->checked < end; job->checked++) {
         const uint64_t s = job->checked;
         assert_int_equal(exec_wait(job->exec, s), 0);
-        check_results(job, s, job->ref.results[s]);
+        check_results(job, s, s % job->sc->steps, job->ref.results[s]);
         if (job->sc->decision)
-            assert_memory_equal(store_ptr(job->store, job->m.decision, s), &job->ref.decisions[s],
-                                sizeof job->ref.decisions[s]);
+            assert_memory_equal(ring_ptr(job, job->m.decisions[s % job->sc->steps], s),
+                                &job->ref.decisions[s], sizeof job->ref.decisions[s]);
     }
 }
 
@@ -317,7 +325,7 @@ static void job_cycles(struct job *job, uint32_t n)
         for (uint32_t i = 0; i < steps; i++, job->next++) {
             if (job->next >= PLAN_RING * steps)
                 job_check_steps(job, job->next - PLAN_RING * steps + 1);
-            load(job, job->next);
+            load(job, job->next, job->next % steps);
             args[i] = args_of(job->next, true);
             assert_true(job->next < MAX_STEPS);
             ref_step(&job->ref, job->next);
@@ -338,7 +346,7 @@ static void job_check_state(struct job *job)
             assert_memory_equal(store_ptr(job->store, job->m.w[l], 0), job->ref.w[l], w_bytes);
         if (job->m.k[l] != PLAN_NONE)
             assert_memory_equal(store_ptr(job->store, job->m.k[l], 0), job->ref.k[l],
-                                optimizer_state_bytes(job->sc->optimizer, w_bytes));
+                                optimizer_k_bytes(job->sc->optimizer, w_bytes / sizeof(float)));
     }
     if (job->m.group != PLAN_NONE)
         assert_memory_equal(store_ptr(job->store, job->m.group, 0), &job->ref.group, sizeof job->ref.group);
@@ -348,11 +356,11 @@ static void job_eval(struct job *job, uint64_t step)
 {
     const struct step_args args = args_of(step, false);
 
-    load(job, step);
+    load(job, step, 0);
     job_run(job, PROGRAM_EVAL, &args);
     for (uint32_t j = 0; j < MICROS; j++)
         ref_forward(&job->ref, &args, j, &job->ref.eval[j]);
-    check_results(job, step, job->ref.eval);
+    check_results(job, step, 0, job->ref.eval);
 }
 
 static void count_moves(const struct job *job, enum program_kind k, uint32_t device,

@@ -91,7 +91,7 @@ static void drop_on(struct maker *m, uint32_t stream)
 #define WRONGS(WRONG)                                                                                        \
     WRONG(place, "cycle[2] FWD of layer 0: ", cut(m, FWD(0), TENSOR_W))                                      \
     WRONG(no_w_fwd, "no weights", cut(m, FWD(0), TENSOR_W))                                                  \
-    WRONG(no_x_fwd, "no input", cut(m, FWD(2), TENSOR_X))                                                    \
+    WRONG(no_x_fwd, "no input", cut(m, FWD(2), TENSOR_Y))                                                    \
     WRONG(no_y_fwd, "no output", FWD(0)->n_operands = 2)                                                     \
     WRONG(no_target, "no targets", cut(m, FWD(2), TENSOR_TARGET))                                            \
     WRONG(no_result, "no result", cut(m, FWD(2), TENSOR_RESULT))                                             \
@@ -113,6 +113,12 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(role_of_pass, "cannot be its output", find(m, BWD(1), TENSOR_DX)->role = ROLE_Y)                   \
     WRONG(tensor_foreign, "one block", OPERAND(1).tensor = m->w[0])                                          \
     WRONG(layer_other, "one block", operands(m, FWD(1))->tensor = m->w[0])                                   \
+    WRONG(dtype_other, "its weights must have elements of type F32, the plan says BF16",                     \
+          m->h.tensors.at[m->w[0]].dtype = DTYPE_BF16)                                                       \
+    WRONG(dtype_target, "its targets must have elements of type I32, the plan says F32",                     \
+          m->h.tensors.at[m->target[0][0]].dtype = DTYPE_F32)                                                \
+    WRONG(dtype_range, "its input must have elements of type F32, the plan says unknown",                    \
+          m->h.tensors.at[m->x0[0][0]].dtype = DTYPE_COUNT)                                                  \
     WRONG(twice, "2 operands that are its weights", OPERAND(1) = OPERAND(0))                                 \
     WRONG(tensor_range, "does not exist", OPERAND(0).tensor = 9999)                                          \
     WRONG(byte_range, "not inside", operands(m, FIRST(SPILL))->end += 4)                                     \

@@ -34,7 +34,7 @@ static const char golden_dump[] =
     "     2  dW0                 4096  host@6144\n"
     "     3  dW1                 2048\n"
     "     4  X0.0                1024  host@10240 x2\n"
-    "     5  X1.0                 512\n"
+    "     5  Y0.0                 512\n"
     "     6  dX1.0                512\n"
     "     7  S1.0                 256\n"
     "     8  T.0                   64  host@12288 x2\n"
@@ -49,10 +49,10 @@ static const char golden_dump[] =
     "program cycle: 14 instructions\n"
     "     0  d0.in       FETCH           W0@host:0..4096 -> W0@0..4096   wait host#11-1\n"
     "     1  d0.in       FETCH           X0.0@host:10240..11264 -> X0.0@4096..5120\n"
-    "     2  d0.compute  FWD     l0 m0   W0@0..4096 X0.0@4096..5120 -> X1.0@5120..5632   wait d0.in#1\n"
-    "     3  d0.peer     SEND            X1.0@5120..5632 -> X1.0@d1:2048..2560   wait d0.compute#2\n"
+    "     2  d0.compute  FWD     l0 m0   W0@0..4096 X0.0@4096..5120 -> Y0.0@5120..5632   wait d0.in#1\n"
+    "     3  d0.peer     SEND            Y0.0@5120..5632 -> Y0.0@d1:2048..2560   wait d0.compute#2\n"
     "     4  d1.in       FETCH           T.0@host:12288..12352 -> T.0@2560..2624   wait d1.compute#6-1\n"
-    "     5  d1.compute  FWD     l1 m0   W1@0..2048 X1.0@2048..2560 T.0@2560..2624 -> S1.0@2816..3072 "
+    "     5  d1.compute  FWD     l1 m0   W1@0..2048 Y0.0@2048..2560 T.0@2560..2624 -> S1.0@2816..3072 "
     "R.0@3072..3088   wait d0.peer#3 d1.in#4\n"
     "     6  d1.compute  BWD     l1 m0   W1@0..2048 S1.0@2816..3072 -> dX1.0@3328..3840 dW1@3840..5888\n"
     "     7  d1.out      SPILL           R.0@3072..3088 -> R.0@host:12800..12816   wait d1.compute#5\n"
@@ -110,13 +110,17 @@ static void test_dump_names(void **state)
     p->tensors[1] = tiny_tensor(TENSOR_DECISION, PLAN_NONE, PLAN_NONE, 16, PLAN_NO_HOST, 0);
     p->tensors[2] = tiny_tensor(TENSOR_SCRATCH, 1, 0, 16, PLAN_NO_HOST, 0);
     p->tensors[3] = tiny_tensor(TENSOR_K, 1, PLAN_NONE, 16, PLAN_NO_HOST, 0);
-    p->tensors[8].layer = 1; /* a graph may name the loss layer in targets and results: names stay short */
+    p->tensors[9].layer = 0; /* results of a loss that is not the last layer name their layer */
+    p->tensors[7] = tiny_tensor(TENSOR_GROUP, PLAN_NONE, PLAN_NONE, 24, PLAN_NO_HOST, 0);
+    p->tensors[7].group = 1;
     plan_dump(p, &out);
     assert_contains(&out, "  N1 ");
     assert_contains(&out, "  decision ");
     assert_contains(&out, "  scratch1.0 ");
     assert_contains(&out, "  K1 ");
     assert_contains(&out, "  T.0 ");
+    assert_contains(&out, "  R0.0 ");
+    assert_contains(&out, "  group1 ");
     assert_lacks(&out, "/r0");
     assert_lacks(&out, " r0");
     out.n = 0;
@@ -124,6 +128,7 @@ static void test_dump_names(void **state)
     p->steps = 2;
     plan_dump(p, &out);
     assert_contains(&out, "  K1/r0 ");
+    assert_contains(&out, "  X0.0/r0/s0 ");
     assert_contains(&out, "FWD     l0 m0 r0 s0 ");
     strbuf_finish(&out);
     plan_destroy(p);
@@ -194,7 +199,8 @@ struct tasks {
 static void tasks_init(struct tasks *t, uint32_t n_layers)
 {
     memset(t, 0, sizeof *t);
-    t->plan = (struct plan){.n_devices = 1, .n_layers = n_layers, .n_micro = 4, .n_replicas = 1, .steps = 1};
+    t->plan = (struct plan){
+        .n_devices = 1, .n_layers = n_layers, .n_micro = 4, .n_replicas = 1, .n_groups = 1, .steps = 1};
     t->plan.programs[PROGRAM_CYCLE].instrs = t->instrs;
     for (uint32_t l = 0; l < n_layers; l++)
         t->layers[l].type = "dense";
@@ -387,7 +393,9 @@ static const struct refusal {
     {"[16384,10240]", "[16384,9007199254740994]", "devices[0][1]", "2^53"},
     {"[\"W\",0,", "[\"V\",0,", "tensors[0][0]", "\"V\""},
     {"[\"W\",0,", "[3,0,", "tensors[0][0]", "a string"},
-    {"4096,0,1]", "4096,0,5000]", "tensors[0][6]", "1024"},
+    {"\"F32\",4096,", "\"f32\",4096,", "tensors[0][6]", "\"f32\""},
+    {"\"F32\",4096,", "4096,", "tensors[0][6]", "a string"},
+    {"4096,0,1]", "4096,0,5000]", "tensors[0][9]", "1024"},
     {"[1,1,0,2048,0]", "[10,1,0,2048,0]", "boundary[0][0]", "tensor"},
     {"[1,1,0,2048,0]", "[1,2,0,2048,0]", "boundary[0][1]", "device"},
     {"[1,1,0,2048,0]", "[1,null,0,2048,0]", "boundary[0][1]", "device"},
@@ -400,20 +408,21 @@ static const struct refusal {
     {"[\"BWD\",0,0,0,0,0", "[\"BWD\",0,0,1,0,0", "programs.cycle[9][3]", "micro"},
     {"[\"BWD\",0,0,0,0,0", "[\"BWD\",0,0,0,1,0", "programs.cycle[9][4]", "replica"},
     {"[\"BWD\",0,0,0,0,0", "[\"BWD\",0,0,0,0,1", "programs.cycle[9][5]", "step"},
-    {"[[11,1]]", "[[14,1]]", "programs.cycle[0][7][0][0]", "13"},
-    {"[[11,1]]", "[[11,17]]", "programs.cycle[0][7][0][1]", "16"},
-    {"[[11,1]]", "[[11]]", "programs.cycle[0][7][0][1]", "missing"},
-    {"[[11,1]]", "[11,1]", "programs.cycle[0][7][0]", "an array"},
-    {",[[11,1]]", "", "programs.cycle[0][7]", "missing"},
-    {"[9,1,\"r\",\"-\",3072]", "[10,1,\"r\",\"-\",3072]", "programs.cycle[7][6][0][0]", "tensor"},
-    {"[9,1,\"r\",\"-\",3072]", "[9,2,\"r\",\"-\",3072]", "programs.cycle[7][6][0][1]", "device"},
-    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"x\",\"-\",3072]", "programs.cycle[7][6][0][2]", "\"x\""},
-    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",-256]", "programs.cycle[7][6][0][4]", "addr"},
-    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",3072,0]", "programs.cycle[7][6][0][6]", "missing"},
-    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",3072,0,17]", "programs.cycle[7][6][0][6]", "16"},
-    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",3072,9,8]", "programs.cycle[7][6][0]", "begin"},
-    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",3072,0,16,0]", "programs.cycle[7][6][0][7]", "too many"},
-    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"q\",3072]", "programs.cycle[7][6][0][3]", "\"q\""},
+    {"[\"BWD\",0,0,0,0,0,0", "[\"BWD\",0,0,0,0,0,1", "programs.cycle[9][6]", "group"},
+    {"[[11,1]]", "[[14,1]]", "programs.cycle[0][8][0][0]", "13"},
+    {"[[11,1]]", "[[11,17]]", "programs.cycle[0][8][0][1]", "16"},
+    {"[[11,1]]", "[[11]]", "programs.cycle[0][8][0][1]", "missing"},
+    {"[[11,1]]", "[11,1]", "programs.cycle[0][8][0]", "an array"},
+    {",[[11,1]]", "", "programs.cycle[0][8]", "missing"},
+    {"[9,1,\"r\",\"-\",3072]", "[10,1,\"r\",\"-\",3072]", "programs.cycle[7][7][0][0]", "tensor"},
+    {"[9,1,\"r\",\"-\",3072]", "[9,2,\"r\",\"-\",3072]", "programs.cycle[7][7][0][1]", "device"},
+    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"x\",\"-\",3072]", "programs.cycle[7][7][0][2]", "\"x\""},
+    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",-256]", "programs.cycle[7][7][0][4]", "addr"},
+    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",3072,0]", "programs.cycle[7][7][0][6]", "missing"},
+    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",3072,0,17]", "programs.cycle[7][7][0][6]", "16"},
+    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",3072,9,8]", "programs.cycle[7][7][0]", "begin"},
+    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"-\",3072,0,16,0]", "programs.cycle[7][7][0][7]", "too many"},
+    {"[9,1,\"r\",\"-\",3072]", "[9,1,\"r\",\"q\",3072]", "programs.cycle[7][7][0][3]", "\"q\""},
 };
 
 static void check_refusal(const char *text, const struct refusal *r)
@@ -615,8 +624,8 @@ static void test_trace_is_json_with_names_and_spans(void **state)
                     "{\"ph\":\"X\",\"name\":\"FWD l0 m0\",\"cat\":\"task\",\"pid\":1,\"tid\":1,\"ts\":5.320,"
                     "\"dur\":1.000,\"args\":{\"run\":0,\"instr\":2,\"layer\":0,\"micro\":0}}");
     assert_contains(
-        &out, "{\"ph\":\"X\",\"name\":\"send X1.0\",\"cat\":\"move\",\"pid\":1,\"tid\":4,\"ts\":20.978,"
-              "\"dur\":0.271,\"args\":{\"run\":1,\"instr\":3,\"layer\":1,\"micro\":0,\"tensor\":\"X1.0\","
+        &out, "{\"ph\":\"X\",\"name\":\"send Y0.0\",\"cat\":\"move\",\"pid\":1,\"tid\":4,\"ts\":20.978,"
+              "\"dur\":0.271,\"args\":{\"run\":1,\"instr\":3,\"layer\":0,\"micro\":0,\"tensor\":\"Y0.0\","
               "\"bytes\":512}}");
     assert_contains(&out, "\"name\":\"fetch W0\"");
     assert_contains(&out, "\"name\":\"spill dW0\"");
@@ -745,10 +754,10 @@ static void test_trace_of_empty_program(void **state)
 /* ----------------------------------------------------------------------------- every policy */
 
 static struct layer policy_layers[] = {
-    {.kind = LAYER_dense, .id = 0, .in = 48, .out = 40, .bias = true},
-    {.kind = LAYER_dense, .id = 1, .in = 40, .out = 40, .bias = true},
-    {.kind = LAYER_dense, .id = 2, .in = 40, .out = 10, .bias = true},
-    {.kind = LAYER_softmax_xent, .id = 3, .in = 10},
+    {.type = &layer_dense, .id = 0, .in = {1, {48}}, .out = {1, {40}}, .dense = {.bias = true}},
+    {.type = &layer_dense, .id = 1, .in = {1, {40}}, .out = {1, {40}}, .dense = {.bias = true}},
+    {.type = &layer_dense, .id = 2, .in = {1, {40}}, .out = {1, {10}}, .dense = {.bias = true}},
+    {.type = &layer_softmax_xent, .id = 3, .in = {1, {10}}},
 };
 
 static struct graph *policy_graph(bool training, uint32_t replicas)

@@ -329,7 +329,7 @@ static void test_picture_tells_what_a_plan_does(void **state)
     assert_lacks(&out, ">15 us<");
     assert_contains(&out, "<title>FWD l0 m0\nat 0.000 us for 1.000 us</title>"
                           "<rect x=\"0\" y=\"0\" width=\"93.05\" height=\"22\" fill=\"#4477aa\"/>");
-    assert_contains(&out, "<title>send X1.0, 512 B\nat 1.000 us for 0.271 us</title>");
+    assert_contains(&out, "<title>send Y0.0, 512 B\nat 1.000 us for 0.271 us</title>");
     assert_contains(&out, "<title>UPD l0\n");
     strbuf_finish(&out);
     sim_destroy(sim);
@@ -429,6 +429,7 @@ static void hand_init(struct handmade *h, uint32_t devices)
                             .n_layers = 1,
                             .n_micro = 1,
                             .n_replicas = 1,
+                            .n_groups = 1,
                             .steps = 1,
                             .rows = 1};
 }
@@ -706,10 +707,10 @@ static void test_axis_has_round_times(void **state)
 /* ---- every policy ---- */
 
 static struct layer policy_layers[] = {
-    {.kind = LAYER_dense, .id = 0, .in = 48, .out = 40, .bias = true},
-    {.kind = LAYER_dense, .id = 1, .in = 40, .out = 40, .bias = true},
-    {.kind = LAYER_dense, .id = 2, .in = 40, .out = 10, .bias = true},
-    {.kind = LAYER_softmax_xent, .id = 3, .in = 10},
+    {.type = &layer_dense, .id = 0, .in = {1, {48}}, .out = {1, {40}}, .dense = {.bias = true}},
+    {.type = &layer_dense, .id = 1, .in = {1, {40}}, .out = {1, {40}}, .dense = {.bias = true}},
+    {.type = &layer_dense, .id = 2, .in = {1, {40}}, .out = {1, {10}}, .dense = {.bias = true}},
+    {.type = &layer_softmax_xent, .id = 3, .in = {1, {10}}},
 };
 
 static void test_every_policy_can_be_drawn(void **state)

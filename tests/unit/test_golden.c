@@ -17,10 +17,18 @@
 #include "scheduler/policy/policy.h"
 
 static struct layer layers[] = {
-    {.kind = LAYER_dense, .id = 0, .in = 8, .out = 16, .bias = true, .act = ACT_RELU},
-    {.kind = LAYER_dense, .id = 1, .in = 16, .out = 16, .bias = true, .act = ACT_RELU, .dropout = 0.1f},
-    {.kind = LAYER_dense, .id = 2, .in = 16, .out = 4, .bias = true},
-    {.kind = LAYER_softmax_xent, .id = 3, .in = 4},
+    {.type = &layer_dense,
+     .id = 0,
+     .in = {1, {8}},
+     .out = {1, {16}},
+     .dense = {.bias = true, .act = ACT_RELU}},
+    {.type = &layer_dense,
+     .id = 1,
+     .in = {1, {16}},
+     .out = {1, {16}},
+     .dense = {.bias = true, .act = ACT_RELU, .dropout = 0.1f}},
+    {.type = &layer_dense, .id = 2, .in = {1, {16}}, .out = {1, {4}}, .dense = {.bias = true}},
+    {.type = &layer_softmax_xent, .id = 3, .in = {1, {4}}},
 };
 static const struct model model = {layers, 4};
 

@@ -61,7 +61,7 @@ static void follow_operand(struct follow *f, const struct graph_task *task, cons
     assert_int_equal(t->bytes % t->pieces, 0);
     assert_true(o->begin < o->end && o->end <= t->bytes);
     assert_true(o->begin % piece == 0 && o->end % piece == 0);
-    if (t->kind == TENSOR_X || t->kind == TENSOR_DX) {
+    if (t->kind == TENSOR_X || t->kind == TENSOR_Y || t->kind == TENSOR_DX) {
         uint32_t first, last, rows = f->g->layers[task->layer].rows;
         operand_rows(f, o, &first, &last);
         assert_int_equal(first, task->micro * rows); /* the rows of the task, all of them and no others */
@@ -90,12 +90,21 @@ static void check_task(struct follow *f, uint32_t i)
     for (uint32_t k = 0; k < t->n_operands; k++)
         follow_operand(f, t, &g->operands[t->operand + k]);
     uint32_t which = t->micro != PLAN_NONE ? t->micro : t->kind == INSTR_RED ? t->replica : PLAN_NONE;
-    assert_int_equal(graph_task_find(g, t->kind, t->layer, which), i);
+    assert_int_equal(
+        graph_task_find(g, t->kind, t->kind == INSTR_DECIDE ? t->group : t->layer, which, t->step), i);
     if (t->kind == INSTR_FWD || t->kind == INSTR_BWD) {
         uint32_t of_replica = f->batch / g->n_replicas;
         assert_int_equal(t->replica, t->micro * g->layers[t->layer].rows / of_replica);
         assert_int_equal(t->place, PLACE_DEVICE);
     }
+}
+
+static uint32_t first_with_weights(const struct graph *g)
+{
+    uint32_t l = 0;
+    while (l < g->n_layers && g->layers[l].size.w == 0)
+        l++;
+    return l;
 }
 
 /* Returns the number of tasks of this kind that the layer must have. */
@@ -107,11 +116,11 @@ static uint32_t wanted(const struct follow *f, enum instr_kind kind, uint32_t l)
     case INSTR_FWD:
         return layer_micros(f, l);
     case INSTR_BWD:
-        return l >= g->first_trained ? layer_micros(f, l) : 0;
+        return l >= first_with_weights(g) ? layer_micros(f, l) : 0;
     case INSTR_RED:
         return trained ? g->n_replicas - 1 : 0;
     case INSTR_NORM:
-        return own && g->decision;
+        return own && g->groups[0].decision;
     case INSTR_UPD:
         return own;
     default:
@@ -122,7 +131,7 @@ static uint32_t wanted(const struct follow *f, enum instr_kind kind, uint32_t l)
 static void check_counts(const struct follow *f)
 {
     const struct graph *g = f->g;
-    uint32_t sum = g->training && g->has_group;
+    uint32_t sum = g->training && g->groups[0].has_state;
     for (uint32_t l = 0; l < g->n_layers; l++)
         for (int kind = 0; kind < INSTR_KIND_COUNT; kind++) {
             uint32_t n = 0, want = wanted(f, kind, l);
@@ -159,13 +168,57 @@ static void check_reductions(const struct follow *f)
     }
 }
 
+/* Returns the type that a tensor must have. In a graph from a profile table, everything is bytes. */
+static enum dtype wanted_dtype(const struct graph *g, const struct graph_tensor *t)
+{
+    bool table = strcmp(g->layers[g->n_layers - 1].type, "loss") == 0;
+    bool ids = t->kind == TENSOR_X && !table && strcmp(g->layers[t->layer].type, "embedding") == 0;
+    switch (t->kind) {
+    case TENSOR_W:
+    case TENSOR_DW:
+    case TENSOR_X:
+    case TENSOR_Y:
+    case TENSOR_DX:
+        return table ? DTYPE_U8 : ids ? DTYPE_I32 : DTYPE_F32;
+    case TENSOR_TARGET:
+        return strcmp(g->layers[t->layer].type, "mse") == 0 ? DTYPE_F32 : DTYPE_I32;
+    case TENSOR_SUMSQ:
+        return DTYPE_F64;
+    default:
+        return DTYPE_U8;
+    }
+}
+
+/* Checks that every tensor has its type and consists of whole elements, and that the parts of every K follow
+ * one another and fill it. */
+static void check_types(const struct graph *g)
+{
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        assert_int_equal(g->tensors[t].dtype, wanted_dtype(g, &g->tensors[t]));
+        assert_int_equal(g->tensors[t].bytes % dtype_size(g->tensors[t].dtype), 0);
+    }
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        const struct graph_layer *gl = &g->layers[l];
+        tensor_id k = graph_tensor_find(g, TENSOR_K, l, PLAN_NONE, 0);
+        uint64_t at = 0;
+        for (uint32_t p = 0; p < gl->n_parts; p++) {
+            assert_int_equal(gl->parts[p].begin, at);
+            assert_int_equal(gl->parts[p].elements * dtype_size(gl->parts[p].dtype), gl->parts[p].end - at);
+            at = gl->parts[p].end;
+        }
+        assert_int_equal(gl->k_bytes, at);
+        assert_int_equal(k == PLAN_NONE ? 0 : g->tensors[k].bytes, at);
+    }
+}
+
 static void check_graph(const struct graph *g, uint32_t batch)
 {
+    check_types(g);
     struct follow f = {g, batch, calloc(g->n_tensors, sizeof *f.version),
                        calloc(g->n_tensors, sizeof *f.writes)};
     for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *gt = &g->tensors[t];
-        bool loaded = (gt->kind == TENSOR_X && gt->layer == 0) || gt->kind == TENSOR_TARGET;
+        bool loaded = gt->kind == TENSOR_X || gt->kind == TENSOR_TARGET;
         for (uint32_t p = 0; p < MAX_PIECES; p++)
             f.version[t][p] = loaded;
         f.writes[t] = loaded;
@@ -179,9 +232,9 @@ static void check_graph(const struct graph *g, uint32_t batch)
         assert_int_equal(gt->persistent, gt->kind == TENSOR_W || gt->kind == TENSOR_K ||
                                              gt->kind == TENSOR_B || gt->kind == TENSOR_GROUP);
         if (g->training && gt->kind != TENSOR_S && gt->kind != TENSOR_WORK && gt->kind != TENSOR_ROOM)
-            assert_int_equal(f.version[t][0], gt->writes_per_step);
+            assert_int_equal(f.version[t][0], gt->writes_per_cycle);
         if (g->training && (gt->kind == TENSOR_DW || gt->kind == TENSOR_W || gt->kind == TENSOR_K))
-            assert_int_equal(f.writes[t], gt->writes_per_step); /* as a whole, each time */
+            assert_int_equal(f.writes[t], gt->writes_per_cycle); /* as a whole, each time */
         for (uint32_t p = 1; p < gt->pieces; p++)
             assert_int_equal(f.version[t][p], f.version[t][0]); /* no piece is left out */
     }
@@ -263,7 +316,7 @@ static void test_graph_of_random_chains(void **state)
         assert_int_equal(random_graph(&c, true, &train), 0);
         assert_int_equal(random_graph(&c, false, &eval), 0);
         check_graph(train, c.rows * c.n_micro);
-        decisions += train->decision;
+        decisions += train->groups[0].decision;
         /* The same ids in both. */
         assert_int_equal(train->n_tensors, eval->n_tensors);
         for (uint32_t t = 0; t < train->n_tensors; t++) {
@@ -294,36 +347,36 @@ static void test_graph_pieces_by_hand(void **state)
     const struct graph_sizes sizes = {8, 2, rows};
     struct graph *g;
     assert_int_equal(graph_build_sizes(t, &sizes, true, &g, NULL), 0);
-    const struct graph_tensor *x1 = &g->tensors[graph_tensor_find(g, TENSOR_X, 1, 1)],
-                              *x2 = &g->tensors[graph_tensor_find(g, TENSOR_X, 2, 3)];
-    assert_int_equal(graph_tensor_find(g, TENSOR_X, 1, 2), PLAN_NONE);
+    const struct graph_tensor *x1 = &g->tensors[graph_tensor_find(g, TENSOR_Y, 0, 1, 0)],
+                              *x2 = &g->tensors[graph_tensor_find(g, TENSOR_Y, 1, 3, 0)];
+    assert_int_equal(graph_tensor_find(g, TENSOR_Y, 0, 2, 0), PLAN_NONE);
     assert_int_equal(x1->bytes, 4000);
     assert_int_equal(x1->pieces, 2);
     assert_int_equal(x1->replica, 1);
     assert_int_equal(x2->bytes, 2000);
     assert_int_equal(x2->pieces, 2);
     /* Micro-batch 3 of layer 1 is rows 6 and 7: the second half of the second X. */
-    const struct graph_task *fwd = &g->tasks[graph_task_find(g, INSTR_FWD, 1, 3)];
+    const struct graph_task *fwd = &g->tasks[graph_task_find(g, INSTR_FWD, 1, 3, 0)];
     for (uint32_t k = 0; k < fwd->n_operands; k++) {
         const struct graph_operand *o = &g->operands[fwd->operand + k];
-        if (g->tensors[o->tensor].kind != TENSOR_X)
+        if (g->tensors[o->tensor].kind != TENSOR_Y)
             continue;
-        assert_int_equal(g->tensors[o->tensor].micro, g->tensors[o->tensor].layer == 1 ? 1 : 3);
-        assert_int_equal(o->begin, g->tensors[o->tensor].layer == 1 ? 2000 : 0);
-        assert_int_equal(o->end, g->tensors[o->tensor].layer == 1 ? 4000 : 2000);
+        assert_int_equal(g->tensors[o->tensor].micro, g->tensors[o->tensor].layer == 0 ? 1 : 3);
+        assert_int_equal(o->begin, g->tensors[o->tensor].layer == 0 ? 2000 : 0);
+        assert_int_equal(o->end, g->tensors[o->tensor].layer == 0 ? 4000 : 2000);
     }
     /* A replica has two micro-batches of layer 1 and one of layer 0. RED then adds one more write to the sum
      * of replica 0. */
-    const struct graph_task *red = &g->tasks[graph_task_find(g, INSTR_RED, 1, 1)];
+    const struct graph_task *red = &g->tasks[graph_task_find(g, INSTR_RED, 1, 1, 0)];
     assert_int_equal(g->operands[red->operand].read_version, 2);
     assert_int_equal(g->operands[red->operand].write_version, 3);
-    assert_int_equal(g->tensors[graph_tensor_find(g, TENSOR_DW, 1, 0)].writes_per_step, 3);
-    assert_int_equal(g->tensors[graph_tensor_find(g, TENSOR_DW, 1, 1)].writes_per_step, 2);
-    assert_int_equal(g->tensors[graph_tensor_find(g, TENSOR_DW, 0, 0)].writes_per_step, 2);
-    assert_int_equal(graph_task_find(g, INSTR_RED, 1, 0), PLAN_NONE);
-    assert_int_equal(graph_task_find(g, INSTR_RED, 1, 2), PLAN_NONE);
-    assert_int_equal(graph_task_find(g, INSTR_RED, 2, 1), PLAN_NONE);
-    assert_int_equal(graph_task_find(g, INSTR_UPD, 0, PLAN_NONE), g->n_tasks - 2);
+    assert_int_equal(g->tensors[graph_tensor_find(g, TENSOR_DW, 1, 0, 0)].writes_per_cycle, 3);
+    assert_int_equal(g->tensors[graph_tensor_find(g, TENSOR_DW, 1, 1, 0)].writes_per_cycle, 2);
+    assert_int_equal(g->tensors[graph_tensor_find(g, TENSOR_DW, 0, 0, 0)].writes_per_cycle, 2);
+    assert_int_equal(graph_task_find(g, INSTR_RED, 1, 0, 0), PLAN_NONE);
+    assert_int_equal(graph_task_find(g, INSTR_RED, 1, 2, 0), PLAN_NONE);
+    assert_int_equal(graph_task_find(g, INSTR_RED, 2, 1, 0), PLAN_NONE);
+    assert_int_equal(graph_task_find(g, INSTR_UPD, 0, PLAN_NONE, 0), g->n_tasks - 2);
     graph_destroy(g);
     table_destroy(t);
 }
@@ -393,6 +446,40 @@ static void test_graph_refuses_replicas_of_a_chain(void **state)
     }
 }
 
+/* Builds the graph of an activation, a dense layer and a loss. The activation gives rows of shape `given`,
+ * and the dense layer takes rows of shape `taken`. */
+static int build_with_shapes(struct shape given, struct shape taken, struct err *err)
+{
+    struct layer layers[] = {
+        {.type = &layer_activation, .id = 0, .in = given, .out = given},
+        {.type = &layer_dense, .id = 1, .in = taken, .out = {1, {3}}},
+        {.type = &layer_softmax_xent, .id = 2, .in = {1, {3}}},
+    };
+    struct model model = {layers, 3};
+    struct optimizer sgd = {.kind = OPTIMIZER_SGD};
+    struct graph_config config = {
+        .model = &model, .optimizer = &sgd, .rows = 2, .n_micro = 1, .training = true};
+    struct graph *g = NULL;
+    int r = graph_build(&config, &g, err);
+
+    graph_destroy(g);
+    return r;
+}
+
+static void test_graph_compares_shapes_by_elements(void **state)
+{
+    struct err err = {0};
+    (void)state;
+
+    assert_int_equal(build_with_shapes(shape_vector(784), shape_vector(784), &err), 0);
+    assert_int_equal(build_with_shapes((struct shape){3, {1, 28, 28}}, shape_vector(784), &err), 0);
+    assert_int_equal(build_with_shapes((struct shape){3, {3, 28, 28}}, shape_vector(784), &err), -EINVAL);
+    assert_string_equal(err.msg, "layer 1 takes rows of 784 but layer 0 gives rows of 3x28x28");
+    struct shape huge = {3, {65536, 65536, 4}};
+    assert_int_equal(build_with_shapes(huge, huge, &err), -EOVERFLOW);
+    assert_string_equal(err.msg, "layer 0 (65536x65536x4 to 65536x65536x4) is too large to address");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -401,6 +488,7 @@ int main(void)
         cmocka_unit_test(test_graph_pieces_by_hand),
         cmocka_unit_test(test_graph_refuses_sizes),
         cmocka_unit_test(test_graph_refuses_replicas_of_a_chain),
+        cmocka_unit_test(test_graph_compares_shapes_by_elements),
     };
     return cmocka_run_group_tests_name("graph", tests, NULL, NULL);
 }

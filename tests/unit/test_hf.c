@@ -174,7 +174,7 @@ static struct hf_model *random_model(const struct transformer *t)
 
     for (size_t i = 0; i < o->n; i++)
         for (uint64_t k = 0; k < count(&o->at[i]); k++)
-            o->at[i].data[k] = (float)rng_below(&r, 1 << 20) / 1024.0f - 512.0f;
+            ((float *)o->at[i].data)[k] = (float)rng_below(&r, 1 << 20) / 1024.0f - 512.0f;
     return o;
 }
 
@@ -302,7 +302,8 @@ static void check_part(const struct theirs *x, const char *name, const struct hf
     assert_int_equal(safetensors_read(x->st, e, v, NULL), 0);
     for (uint64_t i = 0; i < a; i++)
         for (uint64_t j = 0; j < b; j++)
-            if (v[i * b + j] != t->data[transposed ? j * columns + i : (row + i) * columns + j])
+            if (v[i * b + j] !=
+                ((const float *)t->data)[transposed ? j * columns + i : (row + i) * columns + j])
                 fail_msg("%s[%" PRIu64 "][%" PRIu64 "]", name, i, j);
     free(v);
 }
@@ -379,7 +380,7 @@ static void test_shards_in_bf16_are_read(void **state)
     (void)state;
     for (size_t i = 0; i < exact->n; i++)
         for (uint64_t k = 0; k < count(&exact->at[i]); k++)
-            exact->at[i].data[k] = to_bf16(exact->at[i].data[k]);
+            ((float *)exact->at[i].data)[k] = to_bf16(((float *)exact->at[i].data)[k]);
     check_same(o, exact);
     hf_model_free(o);
     hf_model_free(exact);
@@ -396,7 +397,7 @@ static void check_same_file(const char *a, const char *b)
         assert_non_null(f);
         assert_int_equal(e->rank, f->rank);
         assert_memory_equal(e->shape, f->shape, e->rank * sizeof e->shape[0]);
-        assert_int_equal(f->dtype, ST_F32);
+        assert_int_equal(f->dtype, DTYPE_F32);
         assert_int_equal(safetensors_read(x.st, e, p, NULL), 0);
         assert_int_equal(safetensors_read(y.st, f, q, NULL), 0);
         assert_memory_equal(p, q, e->end - e->begin);
@@ -498,7 +499,7 @@ static void test_wide_models_read_back(void **state)
     float v;
     assert_int_equal(e->shape[0], 36);
     assert_int_equal(safetensors_read_floats(x.st, e, 7 * 300000 + 299999, 1, &v, NULL), 0);
-    assert_true(v == fc->data[(size_t)299999 * 36 + 7]);
+    assert_true(v == ((const float *)fc->data)[(size_t)299999 * 36 + 7]);
     close_theirs(&x);
     hf_model_free(back);
     hf_model_free(o);

@@ -232,6 +232,39 @@ static void test_resolved_text_of_older_runs_is_the_same(void **state)
     strbuf_finish(&b);
 }
 
+/* A job can resume from a checkpoint of an earlier version only if its text has the same hash as then. */
+static void test_resolved_text_keeps_its_hash(void **state)
+{
+    static const struct {
+        const char *model, *init;
+        uint64_t hash;
+    } cases[] = {
+        {CHAIN, "\"std\":0.1,\"proj_std\":0.05", UINT64_C(0x8c30129ec14f8283)},
+        {"{\"type\":\"chain\",\"input\":{\"tokens\":8,\"vocab\":32},\"layers\":[{\"op\":\"embedding\","
+         "\"out\":16},{\"residual\":[{\"op\":\"rmsnorm\"},{\"op\":\"attention\",\"heads\":4,\"kv_heads\":2,"
+         "\"rope_theta\":100,\"dropout\":0.1,\"score_dropout\":0.2}]},{\"block\":[{\"op\":\"linear\","
+         "\"out\":20,\"dropout\":0.1},{\"op\":\"gelu\"},{\"op\":\"dropout\",\"p\":0.5}]},"
+         "{\"op\":\"linear\",\"out\":32}]}",
+         "", UINT64_C(0xad7142298ef085ff)},
+        {"{\"type\":\"mlp\",\"input\":[4,2],\"hidden\":[16],\"classes\":3,\"dropout\":0.1,\"loss\":\"mse\"}",
+         "\"std\":0.1", UINT64_C(0xbc9a7d10c219383a)},
+        {"{\"type\":\"gpt2\",\"layers\":2,\"width\":16,\"heads\":2,\"vocab\":32,\"context\":8,\"dropout\":0."
+         "1}",
+         "\"embedding_std\":0.3", UINT64_C(0xe9bab6ac1f53a2bc)},
+        {"{\"type\":\"llama\",\"layers\":2,\"width\":16,\"heads\":2,\"vocab\":32,\"context\":8}", "",
+         UINT64_C(0xf6232dfc7ecf5f14)},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct spec *s = parse(cases[i].model, cases[i].init);
+        assert_int_equal(spec_resolve(s, (struct spec_sizes){0}, 8, 0, NULL), 0);
+        if (spec_hash(s) != cases[i].hash)
+            fail_msg("%s: the hash is %016" PRIx64, cases[i].model, spec_hash(s));
+        spec_destroy(s);
+    }
+}
+
 static void test_resolved_text_has_what_was_changed(void **state)
 {
     static const struct {
@@ -318,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_mlp_begins_as_documented),
         cmocka_unit_test(test_transformers_begin_as_documented),
         cmocka_unit_test(test_resolved_text_of_older_runs_is_the_same),
+        cmocka_unit_test(test_resolved_text_keeps_its_hash),
         cmocka_unit_test(test_resolved_text_has_what_was_changed),
         cmocka_unit_test(test_wrong_init_is_refused),
         cmocka_unit_test(test_init_of_a_folder_is_refused),

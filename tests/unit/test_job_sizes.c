@@ -30,7 +30,8 @@ static uint32_t sizes_of(uint32_t hidden, uint32_t batch, uint32_t ret[JOB_MAX_D
     if (spec_parse(b.at, b.n, "job.json", &(struct spec_options){.base_dir = "/base"}, &s, &err) < 0)
         fail_msg("%s: %s", err.path, err.msg);
     assert_int_equal(spec_resolve(s, (struct spec_sizes){0, 1}, 64, 0, &err), 0);
-    uint32_t n = job_auto_sizes(s, ret);
+    const struct phase p = {.model = s->model, .batch = batch, .sizes = s->resolved.phases[0]};
+    uint32_t n = job_auto_sizes(&p, ret);
     *ret_layers = s->model.n_layers;
     spec_destroy(s);
     strbuf_finish(&b);

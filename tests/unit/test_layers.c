@@ -48,8 +48,11 @@ static int launch_now(void *ctx, const struct op_call *call)
 
 #define DENSE(bias_, act_, dropout_)                                                                         \
     {                                                                                                        \
-        .kind = LAYER_dense, .id = 3, .key = 3, .in = 7, .out = 5, .bias = bias_, .act = act_,               \
-        .dropout = dropout_                                                                                  \
+        .type = &layer_dense, .id = 3, .key = 3, .in = {1, {7}}, .out = {1, {5}}, .dense = {                 \
+            .bias = bias_,                                                                                   \
+            .act = act_,                                                                                     \
+            .dropout = dropout_                                                                              \
+        }                                                                                                    \
     }
 #define DENSE_ALL(act)                                                                                       \
     DENSE(false, act, 0), DENSE(true, act, 0), DENSE(false, act, 0.4f), DENSE(true, act, 0.4f)
@@ -59,122 +62,150 @@ static const struct layer dense_configs[] = {
     DENSE_ALL(ACT_RELU),
     DENSE_ALL(ACT_GELU),
     DENSE_ALL(ACT_TANH),
-    {.kind = LAYER_dense, .in = 1, .out = 1, .bias = true},
-    {.kind = LAYER_dense, .id = 1, .in = 17, .out = 33, .bias = true, .act = ACT_GELU},
-    {.kind = LAYER_dense, .seq = 3, .in = 12, .out = 15, .bias = true, .act = ACT_SILU, .dropout = 0.3f},
+    {.type = &layer_dense, .in = {1, {1}}, .out = {1, {1}}, .dense = {.bias = true}},
+    {.type = &layer_dense,
+     .id = 1,
+     .in = {1, {17}},
+     .out = {1, {33}},
+     .dense = {.bias = true, .act = ACT_GELU}},
+    {.type = &layer_dense,
+     .in = {2, {3, 4}},
+     .out = {2, {3, 5}},
+     .dense = {.bias = true, .act = ACT_SILU, .dropout = 0.3f}},
 };
 static const struct layer activation_configs[] = {
-    {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_NONE},
-    {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_RELU},
-    {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_GELU},
-    {.kind = LAYER_activation, .in = 9, .out = 9, .act = ACT_TANH},
+    {.type = &layer_activation, .in = {1, {9}}, .out = {1, {9}}, .activation = {.act = ACT_NONE}},
+    {.type = &layer_activation, .in = {1, {9}}, .out = {1, {9}}, .activation = {.act = ACT_RELU}},
+    {.type = &layer_activation, .in = {1, {9}}, .out = {1, {9}}, .activation = {.act = ACT_GELU}},
+    {.type = &layer_activation, .in = {1, {9}}, .out = {1, {9}}, .activation = {.act = ACT_TANH}},
 };
 static const struct layer dropout_configs[] = {
-    {.kind = LAYER_dropout, .id = 6, .key = 6, .in = 11, .out = 11, .dropout = 0.5f},
+    {.type = &layer_dropout, .id = 6, .key = 6, .in = {1, {11}}, .out = {1, {11}}, .dropout = {.p = 0.5f}},
 };
 static const struct layer mse_configs[] = {
-    {.kind = LAYER_mse, .in = 6},
-    {.kind = LAYER_mse, .in = 1},
+    {.type = &layer_mse, .in = {1, {6}}},
+    {.type = &layer_mse, .in = {1, {1}}},
 };
 static const struct layer softmax_xent_configs[] = {
-    {.kind = LAYER_softmax_xent, .in = 10},
-    {.kind = LAYER_softmax_xent, .in = 1},
-    {.kind = LAYER_softmax_xent, .in = 21, .seq = 3, .smoothing = 0.2f},
+    {.type = &layer_softmax_xent, .in = {1, {10}}},
+    {.type = &layer_softmax_xent, .in = {1, {1}}},
+    {.type = &layer_softmax_xent, .in = {2, {3, 7}}, .softmax_xent = {.smoothing = 0.2f}},
 };
 static const struct layer norm_configs[] = {
-    {.kind = LAYER_norm, .in = 15, .out = 15, .seq = 3, .bias = true, .eps = 1e-5f},
-    {.kind = LAYER_norm, .in = 15, .out = 15, .seq = 3, .eps = 1e-5f},
-    {.kind = LAYER_norm, .in = 15, .out = 15, .seq = 3, .rms = true, .eps = 1e-3f},
-    {.kind = LAYER_norm, .in = 7, .out = 7, .bias = true, .eps = 0.1f},
+    {.type = &layer_norm, .in = {2, {3, 5}}, .out = {2, {3, 5}}, .norm = {.bias = true, .eps = 1e-5f}},
+    {.type = &layer_norm, .in = {2, {3, 5}}, .out = {2, {3, 5}}, .norm = {.eps = 1e-5f}},
+    {.type = &layer_norm, .in = {2, {3, 5}}, .out = {2, {3, 5}}, .norm = {.rms = true, .eps = 1e-3f}},
+    {.type = &layer_norm, .in = {1, {7}}, .out = {1, {7}}, .norm = {.bias = true, .eps = 0.1f}},
 };
 static const struct layer embedding_configs[] = {
-    {.kind = LAYER_embedding, .in = 3, .out = 12, .seq = 3, .vocab = 6},
-    {.kind = LAYER_embedding, .in = 1, .out = 5, .vocab = 2},
+    {.type = &layer_embedding, .in = {2, {3, 1}}, .out = {2, {3, 4}}, .embedding = {.vocab = 6}},
+    {.type = &layer_embedding, .in = {1, {1}}, .out = {1, {5}}, .embedding = {.vocab = 2}},
 };
 static const struct layer positions_configs[] = {
-    {.kind = LAYER_positions, .key = 9, .in = 12, .out = 12, .seq = 3, .positions = 3},
-    {.kind = LAYER_positions, .key = 9, .in = 12, .out = 12, .seq = 3, .positions = 5, .dropout = 0.3f},
+    {.type = &layer_positions, .key = 9, .in = {2, {3, 4}}, .out = {2, {3, 4}}, .positions = {.count = 3}},
+    {.type = &layer_positions,
+     .key = 9,
+     .in = {2, {3, 4}},
+     .out = {2, {3, 4}},
+     .positions = {.count = 5, .dropout = 0.3f}},
 };
-#define ATTENTION(heads_, kv_heads_)                                                                         \
-    .kind = LAYER_attention, .key = 4, .in = 40, .out = 40, .seq = 5, .heads = heads_, .kv_heads = kv_heads_
+#define ATTENTION .type = &layer_attention, .key = 4, .in = {2, {5, 8}}, .out = {2, {5, 8}}
 static const struct layer attention_configs[] = {
-    {ATTENTION(2, 2), .bias = true},
-    {ATTENTION(1, 1)},
-    {ATTENTION(4, 2), .rope_theta = 100},
-    {ATTENTION(4, 1), .bias = true, .rope_theta = 10000, .dropout = 0.3f},
-    {ATTENTION(2, 2), .bias = true, .score_dropout = 0.3f},
+    {ATTENTION, .attention = {.heads = 2, .kv_heads = 2, .bias = true}},
+    {ATTENTION, .attention = {.heads = 1, .kv_heads = 1}},
+    {ATTENTION, .attention = {.heads = 4, .kv_heads = 2, .rope_theta = 100}},
+    {ATTENTION, .attention = {.heads = 4, .kv_heads = 1, .bias = true, .rope_theta = 10000, .dropout = 0.3f}},
+    {ATTENTION, .attention = {.heads = 2, .kv_heads = 2, .bias = true, .score_dropout = 0.3f}},
 };
-#define MLP .kind = LAYER_mlp, .key = 5, .in = 12, .out = 12, .seq = 3, .hidden = 7
+#define MLP .type = &layer_mlp, .key = 5, .in = {2, {3, 4}}, .out = {2, {3, 4}}
 static const struct layer mlp_configs[] = {
-    {MLP, .bias = true, .act = ACT_GELU},
-    {MLP, .act = ACT_GELU_ERF},
-    {MLP, .act = ACT_NONE},
-    {MLP, .gated = true},
-    {MLP, .gated = true, .bias = true},
-    {MLP, .bias = true, .act = ACT_RELU, .dropout = 0.3f},
-    {MLP, .gated = true, .dropout = 0.3f},
+    {MLP, .mlp = {.hidden = 7, .bias = true, .act = ACT_GELU}},
+    {MLP, .mlp = {.hidden = 7, .act = ACT_GELU_ERF}},
+    {MLP, .mlp = {.hidden = 7, .act = ACT_NONE}},
+    {MLP, .mlp = {.hidden = 7, .gated = true}},
+    {MLP, .mlp = {.hidden = 7, .gated = true, .bias = true}},
+    {MLP, .mlp = {.hidden = 7, .bias = true, .act = ACT_RELU, .dropout = 0.3f}},
+    {MLP, .mlp = {.hidden = 7, .gated = true, .dropout = 0.3f}},
 };
 static const struct layer lm_head_configs[] = {
-    {.kind = LAYER_lm_head, .in = 12, .seq = 3, .vocab = 9},
-    {.kind = LAYER_lm_head, .in = 12, .seq = 3, .vocab = 9, .smoothing = 0.1f},
+    {.type = &layer_lm_head, .in = {2, {3, 4}}, .lm_head = {.vocab = 9}},
+    {.type = &layer_lm_head, .in = {2, {3, 4}}, .lm_head = {.vocab = 9, .smoothing = 0.1f}},
 };
 
 /* As transformers are made: a norm before each part. */
 static const struct layer attention_part[] = {
-    {.kind = LAYER_norm, .key = 21, .in = 20, .out = 20, .seq = 5, .bias = true, .eps = 1e-3f, .name = "ln"},
-    {.kind = LAYER_attention,
+    {.type = &layer_norm,
+     .key = 21,
+     .in = {2, {5, 4}},
+     .out = {2, {5, 4}},
+     .norm = {.bias = true, .eps = 1e-3f},
+     .name = "ln"},
+    {.type = &layer_attention,
      .key = 22,
-     .in = 20,
-     .out = 20,
-     .seq = 5,
-     .bias = true,
-     .heads = 2,
-     .kv_heads = 1,
-     .rope_theta = 50,
-     .dropout = 0.2f,
-     .score_dropout = 0.2f,
+     .in = {2, {5, 4}},
+     .out = {2, {5, 4}},
+     .attention =
+         {.bias = true, .heads = 2, .kv_heads = 1, .rope_theta = 50, .dropout = 0.2f, .score_dropout = 0.2f},
      .name = "attn"},
 };
 static const struct layer mlp_part[] = {
-    {.kind = LAYER_norm, .key = 23, .in = 20, .out = 20, .seq = 5, .rms = true, .eps = 1e-3f, .name = "ln"},
-    {.kind = LAYER_mlp, .key = 24, .in = 20, .out = 20, .seq = 5, .gated = true, .hidden = 6, .name = "mlp"},
+    {.type = &layer_norm,
+     .key = 23,
+     .in = {2, {5, 4}},
+     .out = {2, {5, 4}},
+     .norm = {.rms = true, .eps = 1e-3f},
+     .name = "ln"},
+    {.type = &layer_mlp,
+     .key = 24,
+     .in = {2, {5, 4}},
+     .out = {2, {5, 4}},
+     .mlp = {.gated = true, .hidden = 6},
+     .name = "mlp"},
 };
 static const struct layer uneven_part[] = {
-    {.kind = LAYER_dense,
+    {.type = &layer_dense,
      .key = 25,
-     .in = 20,
-     .out = 35,
-     .seq = 5,
-     .act = ACT_GELU,
-     .dropout = 0.2f,
+     .in = {2, {5, 4}},
+     .out = {2, {5, 7}},
+     .dense = {.act = ACT_GELU, .dropout = 0.2f},
      .name = "up"},
-    {.kind = LAYER_activation, .in = 35, .out = 35, .seq = 5, .act = ACT_TANH},
-    {.kind = LAYER_dense, .key = 26, .in = 35, .out = 15, .seq = 5, .bias = true, .name = "down"},
+    {.type = &layer_activation, .in = {2, {5, 7}}, .out = {2, {5, 7}}, .activation = {.act = ACT_TANH}},
+    {.type = &layer_dense,
+     .key = 26,
+     .in = {2, {5, 7}},
+     .out = {2, {5, 3}},
+     .dense = {.bias = true},
+     .name = "down"},
 };
 static const struct layer halves[] = {
-    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = attention_part, .n_inner = 2},
-    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = mlp_part, .n_inner = 2},
-    {.kind = LAYER_block, .in = 20, .out = 15, .seq = 5, .inner = uneven_part, .n_inner = 3, .name = "end"},
+    {.type = &layer_residual, .in = {2, {5, 4}}, .out = {2, {5, 4}}, .inner = attention_part, .n_inner = 2},
+    {.type = &layer_residual, .in = {2, {5, 4}}, .out = {2, {5, 4}}, .inner = mlp_part, .n_inner = 2},
+    {.type = &layer_block,
+     .in = {2, {5, 4}},
+     .out = {2, {5, 3}},
+     .inner = uneven_part,
+     .n_inner = 3,
+     .name = "end"},
 };
 static const struct layer residual_configs[] = {
-    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = attention_part, .n_inner = 2},
-    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = mlp_part, .n_inner = 2},
-    {.kind = LAYER_residual, .in = 20, .out = 20, .seq = 5, .inner = mlp_part, .n_inner = 1},
+    {.type = &layer_residual, .in = {2, {5, 4}}, .out = {2, {5, 4}}, .inner = attention_part, .n_inner = 2},
+    {.type = &layer_residual, .in = {2, {5, 4}}, .out = {2, {5, 4}}, .inner = mlp_part, .n_inner = 2},
+    {.type = &layer_residual, .in = {2, {5, 4}}, .out = {2, {5, 4}}, .inner = mlp_part, .n_inner = 1},
 };
 static const struct layer block_configs[] = {
-    {.kind = LAYER_block, .in = 20, .out = 20, .seq = 5, .inner = halves, .n_inner = 2},
-    {.kind = LAYER_block, .in = 20, .out = 15, .seq = 5, .inner = halves, .n_inner = 3},
-    {.kind = LAYER_block, .in = 20, .out = 15, .seq = 5, .inner = uneven_part, .n_inner = 3},
+    {.type = &layer_block, .in = {2, {5, 4}}, .out = {2, {5, 4}}, .inner = halves, .n_inner = 2},
+    {.type = &layer_block, .in = {2, {5, 4}}, .out = {2, {5, 3}}, .inner = halves, .n_inner = 3},
+    {.type = &layer_block, .in = {2, {5, 4}}, .out = {2, {5, 3}}, .inner = uneven_part, .n_inner = 3},
 };
 
-static const struct {
+/* All configurations of one kind of layer. */
+struct configs {
     const struct layer *at;
     uint32_t n;
-} configs[LAYER_COUNT] = {
-#define LAYER(name) [LAYER_##name] = {name##_configs, COUNT(name##_configs)},
+};
+#define LAYER(name) static const struct configs name##_kind = {name##_configs, COUNT(name##_configs)};
 #include "kernels/layers.def"
 #undef LAYER
-};
 
 /* ---- one layer with all its blocks ---- */
 
@@ -208,28 +239,23 @@ static float *random_block(uint64_t bytes, uint32_t key, float scale)
     return p;
 }
 
-static uint32_t seq_of(const struct layer *l)
-{
-    return l->seq > 1 ? l->seq : 1;
-}
-
 /* Classes, and in sequences some that are ignored. */
 static void *random_target(const struct layer *l, uint32_t rows, uint64_t bytes)
 {
-    if (l->kind != LAYER_softmax_xent && l->kind != LAYER_lm_head)
+    if (l->type != &layer_softmax_xent && l->type != &layer_lm_head)
         return random_block(bytes, 4, 1);
-    uint32_t classes = l->kind == LAYER_lm_head ? l->vocab : l->in / seq_of(l);
+    uint32_t classes = l->type == &layer_lm_head ? l->lm_head.vocab : layer_width(l);
     int32_t *t = block(bytes);
-    for (uint32_t r = 0; r < rows * seq_of(l); r++)
-        t[r] = seq_of(l) > 1 && r % 5 == 3 ? -1 : (int32_t)(r * 3 % classes);
+    for (uint32_t r = 0; r < rows * layer_seq(l); r++)
+        t[r] = layer_seq(l) > 1 && r % 5 == 3 ? -1 : (int32_t)(r * 3 % classes);
     return t;
 }
 
 static float *random_input(const struct layer *l, uint64_t bytes)
 {
     float *x = random_block(bytes, 2, 2);
-    for (uint32_t i = 0; l->kind == LAYER_embedding && i < bytes / sizeof *x; i++) {
-        int32_t id = (int32_t)(i * 5 / 2 % l->vocab);
+    for (uint32_t i = 0; l->type == &layer_embedding && i < bytes / sizeof *x; i++) {
+        int32_t id = (int32_t)(i * 5 / 2 % l->embedding.vocab);
         memcpy(&x[i], &id, sizeof id);
     }
     return x;
@@ -320,17 +346,14 @@ static void rig_bwd(struct rig *g)
     assert_int_equal(try_bwd(g), 0);
 }
 
-static void for_each_config(void (*fn)(const struct layer *l, uint32_t rows), enum layer_kind kind)
+/* The state of a test is a pointer to the struct configs of one kind. */
+static void for_each_config(void (*fn)(const struct layer *l, uint32_t rows), void **state)
 {
     static const uint32_t rows[] = {1, 3, 17};
-    for (uint32_t i = 0; i < configs[kind].n; i++)
+    const struct configs *kind = *state;
+    for (uint32_t i = 0; i < kind->n; i++)
         for (uint32_t r = 0; r < COUNT(rows); r++)
-            fn(&configs[kind].at[i], rows[r]);
-}
-
-static enum layer_kind kind_of(void **state)
-{
-    return (enum layer_kind)(uintptr_t)*state;
+            fn(&kind->at[i], rows[r]);
 }
 
 /* ---- forward ---- */
@@ -360,7 +383,7 @@ static void check_fwd(const struct layer *l, uint32_t rows)
 
 static void test_layer_fwd_matches_reference(void **state)
 {
-    for_each_config(check_fwd, kind_of(state));
+    for_each_config(check_fwd, state);
 }
 
 /* The forward pass must give the same y with and without S, and the same S with and without y. */
@@ -398,7 +421,7 @@ static void check_saved(const struct layer *l, uint32_t rows)
 
 static void test_layer_recompute_has_same_bits(void **state)
 {
-    for_each_config(check_saved, kind_of(state));
+    for_each_config(check_saved, state);
 }
 
 /* ---- backward ---- */
@@ -455,7 +478,7 @@ static void check_bwd(const struct layer *l, uint32_t rows)
     uint64_t n_w = g.sizes.w / sizeof(float), n_x = g.sizes.x / sizeof(float);
     double *w = ref_to_double(g.w, n_w), *x = ref_to_double(g.x, n_x);
 
-    n_x = l->kind == LAYER_embedding ? 0 : n_x; /* ids have no gradient */
+    n_x = l->type == &layer_embedding ? 0 : n_x; /* ids have no gradient */
     rig_fwd(&g);
     rig_bwd(&g);
     check_gradient(&g, w, x, x, n_x, g.io.dx, 1);
@@ -471,7 +494,7 @@ static void check_bwd(const struct layer *l, uint32_t rows)
 
 static void test_layer_bwd_matches_differences(void **state)
 {
-    for_each_config(check_bwd, kind_of(state));
+    for_each_config(check_bwd, state);
 }
 
 static void check_bwd_without_dx(const struct layer *l, uint32_t rows)
@@ -493,7 +516,7 @@ static void check_bwd_without_dx(const struct layer *l, uint32_t rows)
 
 static void test_layer_bwd_without_dx_has_same_dw(void **state)
 {
-    for_each_config(check_bwd_without_dx, kind_of(state));
+    for_each_config(check_bwd_without_dx, state);
 }
 
 /* ---- everything else ---- */
@@ -520,8 +543,8 @@ static void check_blocks(const struct layer *l, uint32_t rows)
         at += count * sizeof(float);
     }
     assert_int_equal(s.w, at);
-    assert_int_equal(s.x, (uint64_t)rows * l->in * sizeof(float));
-    assert_int_equal(s.y, type->is_loss ? 0 : (uint64_t)rows * l->out * sizeof(float));
+    assert_int_equal(s.x, (uint64_t)rows * layer_in(l) * sizeof(float));
+    assert_int_equal(s.y, type->is_loss ? 0 : (uint64_t)rows * layer_out(l) * sizeof(float));
     assert_true((s.target > 0) == type->is_loss && (s.result > 0) == type->is_loss);
     assert_true(s.room == 0 || s.s > 0); /* it is beside S */
     assert_true(s.s == 0 || s.scratch_fwd == 0 || s.scratch_fwd >= s.s + s.room);
@@ -532,7 +555,7 @@ static void check_blocks(const struct layer *l, uint32_t rows)
 
 static void test_layer_blocks_agree_with_params(void **state)
 {
-    for_each_config(check_blocks, kind_of(state));
+    for_each_config(check_blocks, state);
 }
 
 /* The first launch that fails ends the pass and is reported. */
@@ -556,7 +579,7 @@ static void check_failure(const struct layer *l, uint32_t rows)
 
 static void test_layer_reports_failed_launch(void **state)
 {
-    for_each_config(check_failure, kind_of(state));
+    for_each_config(check_failure, state);
 }
 
 /* A transformer block must save only what its backward pass reads, and not the workspace of its forward pass,
@@ -564,35 +587,40 @@ static void test_layer_reports_failed_launch(void **state)
  * the block's width plus a few numbers per token. */
 static void test_block_saves_no_workspace(void **state)
 {
-    enum { ROWS = 2, SEQ = 8, WIDTH = 32, HEADS = 2, TOKENS = ROWS * SEQ, IN = SEQ * WIDTH };
+    enum { ROWS = 2, SEQ = 8, WIDTH = 32, HEADS = 2, TOKENS = ROWS * SEQ };
     const uint64_t c = TOKENS * WIDTH * sizeof(float), stats = TOKENS * 2 * sizeof(float),
                    lse = TOKENS * HEADS * sizeof(float);
     const struct layer attention[] = {
-        {.kind = LAYER_norm, .in = IN, .out = IN, .seq = SEQ, .bias = true},
-        {.kind = LAYER_attention,
-         .in = IN,
-         .out = IN,
-         .seq = SEQ,
-         .bias = true,
-         .heads = HEADS,
-         .kv_heads = HEADS},
+        {.type = &layer_norm, .in = {2, {SEQ, WIDTH}}, .out = {2, {SEQ, WIDTH}}, .norm = {.bias = true}},
+        {.type = &layer_attention,
+         .in = {2, {SEQ, WIDTH}},
+         .out = {2, {SEQ, WIDTH}},
+         .attention = {.bias = true, .heads = HEADS, .kv_heads = HEADS}},
     };
     const struct layer mlp[] = {
-        {.kind = LAYER_norm, .in = IN, .out = IN, .seq = SEQ, .bias = true},
-        {.kind = LAYER_mlp,
-         .in = IN,
-         .out = IN,
-         .seq = SEQ,
-         .bias = true,
-         .hidden = 4 * WIDTH,
-         .act = ACT_GELU},
+        {.type = &layer_norm, .in = {2, {SEQ, WIDTH}}, .out = {2, {SEQ, WIDTH}}, .norm = {.bias = true}},
+        {.type = &layer_mlp,
+         .in = {2, {SEQ, WIDTH}},
+         .out = {2, {SEQ, WIDTH}},
+         .mlp = {.bias = true, .hidden = 4 * WIDTH, .act = ACT_GELU}},
     };
     const struct layer parts[] = {
-        {.kind = LAYER_residual, .in = IN, .out = IN, .seq = SEQ, .inner = attention, .n_inner = 2},
-        {.kind = LAYER_residual, .in = IN, .out = IN, .seq = SEQ, .inner = mlp, .n_inner = 2},
+        {.type = &layer_residual,
+         .in = {2, {SEQ, WIDTH}},
+         .out = {2, {SEQ, WIDTH}},
+         .inner = attention,
+         .n_inner = 2},
+        {.type = &layer_residual,
+         .in = {2, {SEQ, WIDTH}},
+         .out = {2, {SEQ, WIDTH}},
+         .inner = mlp,
+         .n_inner = 2},
     };
-    const struct layer whole = {
-        .kind = LAYER_block, .in = IN, .out = IN, .seq = SEQ, .inner = parts, .n_inner = 2};
+    const struct layer whole = {.type = &layer_block,
+                                .in = {2, {SEQ, WIDTH}},
+                                .out = {2, {SEQ, WIDTH}},
+                                .inner = parts,
+                                .n_inner = 2};
     struct layer_sizes s;
 
     (void)state;
@@ -607,18 +635,18 @@ static void test_block_saves_no_workspace(void **state)
 
 static void test_dense_without_act_and_dropout_needs_no_scratch(void **state)
 {
-    struct layer l = {.kind = LAYER_dense, .in = 3, .out = 4, .bias = true};
+    struct layer l = {.type = &layer_dense, .in = {1, {3}}, .out = {1, {4}}, .dense = {.bias = true}};
     struct layer_sizes s;
     (void)state;
 
     layer_type(&l)->sizes(&l, 2, &s);
     assert_int_equal(s.s, 0);
     assert_int_equal(s.scratch_bwd, 0);
-    l.dropout = 0.1f;
+    l.dense.dropout = 0.1f;
     layer_type(&l)->sizes(&l, 2, &s);
     assert_int_equal(s.s, 0);
     assert_int_equal(s.scratch_bwd, 32);
-    l.act = ACT_RELU;
+    l.dense.act = ACT_RELU;
     layer_type(&l)->sizes(&l, 2, &s);
     assert_int_equal(s.s, 32);
     assert_int_equal(s.scratch_bwd, 32);
@@ -628,7 +656,10 @@ static void test_dense_launches_in_order(void **state)
 {
     static const enum op want[] = {OP_linear_fwd, OP_dropout,           OP_dropout,        OP_act_bwd,
                                    OP_bias_bwd,   OP_linear_bwd_weight, OP_linear_bwd_data};
-    struct layer l = {.kind = LAYER_dense, .in = 3, .out = 4, .bias = true, .act = ACT_TANH, .dropout = 0.5f};
+    struct layer l = {.type = &layer_dense,
+                      .in = {1, {3}},
+                      .out = {1, {4}},
+                      .dense = {.bias = true, .act = ACT_TANH, .dropout = 0.5f}};
     struct rig g;
     (void)state;
 
@@ -642,8 +673,10 @@ static void test_dense_launches_in_order(void **state)
 
 static void test_huge_layer_does_not_wrap(void **state)
 {
-    struct layer l = {
-        .kind = LAYER_dense, .in = UINT32_MAX, .out = UINT32_MAX, .bias = true, .act = ACT_GELU};
+    struct layer l = {.type = &layer_dense,
+                      .in = {1, {UINT32_MAX}},
+                      .out = {1, {UINT32_MAX}},
+                      .dense = {.bias = true, .act = ACT_GELU}};
     struct layer_sizes s;
     (void)state;
 
@@ -654,11 +687,15 @@ static void test_huge_layer_does_not_wrap(void **state)
 
 static void test_eval_ignores_dropout(void **state)
 {
-    struct layer l = {.kind = LAYER_dense, .in = 5, .out = 6, .bias = true, .dropout = 0.9f}, plain = l;
+    struct layer l = {.type = &layer_dense,
+                      .in = {1, {5}},
+                      .out = {1, {6}},
+                      .dense = {.bias = true, .dropout = 0.9f}},
+                 plain = l;
     struct rig g, p;
     (void)state;
 
-    plain.dropout = 0;
+    plain.dense.dropout = 0;
     rig_init(&g, &l, 4);
     rig_init(&p, &plain, 4);
     g.step.training = 0;
@@ -671,7 +708,8 @@ static void test_eval_ignores_dropout(void **state)
 
 static void test_init_is_uniform_and_keyed(void **state)
 {
-    struct layer l = {.kind = LAYER_dense, .id = 2, .key = 2, .in = 100, .out = 33, .bias = true};
+    struct layer l = {
+        .type = &layer_dense, .id = 2, .key = 2, .in = {1, {100}}, .out = {1, {33}}, .dense = {.bias = true}};
     float w[3333], again[3333];
     double sum = 0, squares = 0;
     (void)state;
@@ -700,23 +738,39 @@ static void test_init_is_uniform_and_keyed(void **state)
 static int update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw,
                   float *k, const struct group_state *group, uint64_t w_bytes, struct sink_log *log)
 {
-    struct optimizer_io io = {.w = w, .dw = dw, .group = group, .w_bytes = w_bytes};
+    struct optimizer_io io = {.w = w, .g = {.dw = {dw}, .n = 1}, .group = group, .w_bytes = w_bytes};
     const struct op_sink sink = {launch_now, log};
 
     optimizer_split(o, k, &io);
     return optimizer_update(o, step, &io, &sink);
 }
 
-static void test_optimizer_state_bytes_fit_kind(void **state)
+/* Checks the parts of an optimizer's state for a W of 10 elements: their names, and that they fill K. */
+static void check_parts(const struct optimizer *o, uint32_t n, const char *const *names)
 {
+    struct state_part parts[OPTIMIZER_PARTS];
+    uint64_t at = 0;
+
+    assert_int_equal(optimizer_parts(o, 10, parts), n);
+    for (uint32_t p = 0; p < n; p++) {
+        assert_string_equal(parts[p].name, names[p]);
+        assert_int_equal(parts[p].dtype, DTYPE_F32);
+        assert_int_equal(parts[p].elements, 10);
+        assert_int_equal(parts[p].begin, at);
+        assert_int_equal(parts[p].end, at + 40);
+        at = parts[p].end;
+    }
+    assert_int_equal(optimizer_k_bytes(o, 10), at);
+}
+
+static void test_optimizer_parts_fit_kind(void **state)
+{
+    static const char *const adamw[] = {"exp_avg", "exp_avg_sq"}, *const sgd[] = {"momentum_buffer"};
+
     (void)state;
-    assert_int_equal(optimizer_parts(&(struct optimizer){.kind = OPTIMIZER_ADAMW}), 2);
-    assert_int_equal(optimizer_parts(&(struct optimizer){.kind = OPTIMIZER_SGD}), 0);
-    assert_int_equal(optimizer_parts(&(struct optimizer){.kind = OPTIMIZER_SGD, .momentum = 0.9f}), 1);
-    assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_ADAMW}, 40), 80);
-    assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_SGD}, 40), 0);
-    assert_int_equal(optimizer_state_bytes(&(struct optimizer){.kind = OPTIMIZER_SGD, .momentum = 0.9f}, 40),
-                     40);
+    check_parts(&(struct optimizer){.kind = OPTIMIZER_ADAMW}, 2, adamw);
+    check_parts(&(struct optimizer){.kind = OPTIMIZER_SGD}, 0, NULL);
+    check_parts(&(struct optimizer){.kind = OPTIMIZER_SGD, .momentum = 0.9f}, 1, sgd);
 }
 
 /* Five steps down f(w) = |w|^2 / 2: every optimizer must go down. */
@@ -742,7 +796,7 @@ static void check_optimizer(const struct optimizer *o)
         memcpy(dw, w, sizeof w);
         assert_int_equal(update(o, &step, w, dw, k, &group, sizeof w, &log), 0);
     }
-    uint64_t used = optimizer_state_bytes(o, sizeof w) / sizeof(float);
+    uint64_t used = optimizer_k_bytes(o, COUNT(w)) / sizeof(float);
     for (uint32_t i = 0; i < COUNT(k); i++)
         assert_true((k[i] != 0) == (i < used));
 }
@@ -783,7 +837,8 @@ static void check_shares(const struct optimizer *o)
     static const uint32_t cuts[CUTS + 1] = {0, 64, 65, 640, N};
     const struct step_args step = {.lr = 0.1f};
     const struct group_state group = {.bias_correct1 = 1.5f, .bias_correct2 = 3, .scale = 0.3f, .apply = 1};
-    const uint32_t parts = optimizer_parts(o);
+    struct state_part of[OPTIMIZER_PARTS];
+    const uint32_t parts = optimizer_parts(o, N, of);
     float w[2][N], dw[N], k[2][OPTIMIZER_PARTS * N], part[OPTIMIZER_PARTS][N];
     struct sink_log log = {.fail_at = UINT32_MAX};
     const struct op_sink sink = {launch_now, &log};
@@ -799,7 +854,7 @@ static void check_shares(const struct optimizer *o)
     for (uint32_t i = 0; i < CUTS; i++) {
         const uint32_t at = cuts[i], n = cuts[i + 1] - at;
         struct optimizer_io io = {
-            .w = w[1] + at, .dw = dw + at, .group = &group, .w_bytes = n * sizeof(float)};
+            .w = w[1] + at, .g = {.dw = {dw + at}, .n = 1}, .group = &group, .w_bytes = n * sizeof(float)};
         for (uint32_t p = 0; p < parts; p++) {
             io.k[p] = memcpy(part[p], k[1] + p * N + at, n * sizeof(float));
         }
@@ -824,6 +879,120 @@ static void test_optimizer_update_in_shares_has_same_bits(void **state)
     check_shares(&o);
 }
 
+/* ---- a type that is not in layers.def ---- */
+
+static void twice_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    uint64_t bytes = (uint64_t)rows * layer_in(l) * sizeof(float);
+
+    *ret = (struct layer_sizes){.x = bytes, .y = bytes};
+}
+
+static void twice_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t n = (uint64_t)rows * layer_in(l), bytes = n * sizeof(float);
+
+    *ret =
+        (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 3 * bytes, .bwd_bytes = 3 * bytes};
+}
+
+static uint32_t twice_params(const struct layer *l, struct layer_param *ret)
+{
+    (void)l;
+    (void)ret;
+    return 0;
+}
+
+/* Copies `from` to `to` and adds `from` again. */
+static int launch_twice(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+                        const struct op_sink *sink)
+{
+    uint64_t n = (uint64_t)io->rows * layer_in(l);
+    struct op_call copy = {.op = OP_act_fwd, .step = io->step, .act_fwd = {.x = from, .y = to, .n = n}},
+                   add = {.op = OP_add, .step = io->step, .add = {.x = from, .y = to, .n = n}};
+
+    if (!to)
+        return 0;
+    int r = sink->launch(sink->ctx, &copy);
+    return r ? r : sink->launch(sink->ctx, &add);
+}
+
+static int twice_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    return launch_twice(l, io, io->x, io->y, sink);
+}
+
+static int twice_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    return launch_twice(l, io, io->dy, io->dx, sink);
+}
+
+/* A layer y = 2 x. */
+static const struct layer_type twice = {
+    .name = "twice",
+    .sizes = twice_sizes,
+    .cost = twice_cost,
+    .params = twice_params,
+    .fwd = twice_fwd,
+    .bwd = twice_bwd,
+};
+
+static void test_own_type_needs_no_table(void **state)
+{
+    static const struct layer l = {.type = &twice, .in = {3, {2, 3, 4}}, .out = {3, {2, 3, 4}}};
+    struct rig g;
+    (void)state;
+
+    assert_int_equal(layer_in(&l), 24);
+    assert_ptr_equal(layer_type(&l), &twice);
+    check_saved(&l, 3);
+    check_bwd_without_dx(&l, 3);
+    check_blocks(&l, 3);
+    check_failure(&l, 3);
+    rig_init(&g, &l, 3);
+    rig_fwd(&g);
+    rig_bwd(&g);
+    for (uint32_t i = 0; i < 3 * 24; i++) {
+        assert_true(g.io.y[i] == 2 * g.x[i]);
+        assert_true(g.io.dx[i] == 2 * g.dy[i]);
+    }
+    rig_finish(&g);
+}
+
+/* A block of a dense layer and a layer of the test's own type has the parameters, the initial values and
+ * twice the output of the dense layer. */
+static void test_own_type_works_inside_a_block(void **state)
+{
+    static struct layer inner[] = {
+        {.type = &layer_dense, .in = {1, {7}}, .out = {1, {5}}, .dense = {.bias = true}, .name = "up"},
+        {.type = &twice, .in = {1, {5}}, .out = {1, {5}}},
+    };
+    struct layer l = {.type = &layer_block, .in = {1, {7}}, .out = {1, {5}}, .inner = inner, .n_inner = 2};
+    struct layer_param p[2];
+    float w[40], dense_w[40];
+    struct rig g, dense;
+    (void)state;
+
+    model_number(&(struct model){&l, 1});
+    check_saved(&l, 3);
+    check_bwd_without_dx(&l, 3);
+    check_blocks(&l, 3);
+    check_failure(&l, 3);
+    assert_int_equal(layer_type(&l)->params(&l, p), 2);
+    assert_string_equal(p[0].name, "up.weight");
+    layer_init(&l, 42, w);
+    layer_init(&inner[0], 42, dense_w);
+    assert_memory_equal(w, dense_w, sizeof w);
+    rig_init(&g, &l, 3);
+    rig_init(&dense, &inner[0], 3);
+    rig_fwd(&g);
+    rig_fwd(&dense);
+    for (uint32_t i = 0; i < 3 * 5; i++)
+        assert_true(g.io.y[i] == 2 * dense.io.y[i]);
+    rig_finish(&g);
+    rig_finish(&dense);
+}
+
 static void test_names_are_complete(void **state)
 {
     (void)state;
@@ -831,10 +1000,14 @@ static void test_names_are_complete(void **state)
         assert_non_null(op_names[i]);
     for (int i = 0; i < ACT_COUNT; i++)
         assert_non_null(act_names[i]);
-    for (int i = 0; i < LAYER_COUNT; i++)
-        assert_non_null(layer_types[i]->name);
+    const struct layer_type *const *type = layer_types;
+#define LAYER(layer)                                                                                         \
+    assert_ptr_equal(*type, &layer_##layer);                                                                 \
+    assert_string_equal((*type++)->name, #layer);
+#include "kernels/layers.def"
+#undef LAYER
+    assert_null(*type);
     assert_string_equal(op_names[OP_linear_fwd], "linear_fwd");
-    assert_string_equal(layer_types[LAYER_softmax_xent]->name, "softmax_xent");
 }
 
 static int open_pool(void **state)
@@ -853,7 +1026,7 @@ static int close_pool(void **state)
 
 #define LAYER_TEST(layer, test)                                                                              \
     {                                                                                                        \
-        "test_" #layer "_" #test, test_layer_##test, NULL, NULL, (void *)(uintptr_t)LAYER_##layer            \
+        "test_" #layer "_" #test, test_layer_##test, NULL, NULL, (void *)(uintptr_t)&layer##_kind            \
     }
 
 int main(void)
@@ -871,10 +1044,12 @@ int main(void)
         cmocka_unit_test(test_huge_layer_does_not_wrap),
         cmocka_unit_test(test_eval_ignores_dropout),
         cmocka_unit_test(test_init_is_uniform_and_keyed),
-        cmocka_unit_test(test_optimizer_state_bytes_fit_kind),
+        cmocka_unit_test(test_optimizer_parts_fit_kind),
         cmocka_unit_test(test_every_optimizer_descends),
         cmocka_unit_test(test_optimizer_update_obeys_group_state),
         cmocka_unit_test(test_optimizer_update_in_shares_has_same_bits),
+        cmocka_unit_test(test_own_type_needs_no_table),
+        cmocka_unit_test(test_own_type_works_inside_a_block),
         cmocka_unit_test(test_names_are_complete),
     };
     return cmocka_run_group_tests(tests, open_pool, close_pool);

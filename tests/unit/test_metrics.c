@@ -134,6 +134,24 @@ static void test_lines_are_json_with_exact_numbers(void **state)
     free(text);
 }
 
+static void test_lines_of_several_phases_have_their_number(void **state)
+{
+    struct metrics *m = open_good(0);
+    struct metrics_step s = {.step = 1, .loss = 1, .grad_norm = NAN, .stall_s = NAN};
+    char *text;
+
+    (void)state;
+    metrics_set_phase(m, 0);
+    assert_int_equal(metrics_train(m, &s, NULL), 0);
+    metrics_set_phase(m, 2);
+    assert_int_equal(metrics_eval(m, 1, 0.5, 0.75, NAN, NULL), 0);
+    metrics_close(m);
+    text = content();
+    assert_non_null(strstr(text, "\"peer_bytes\":0,\"phase\":0}\n"));
+    assert_non_null(strstr(text, "{\"step\":1,\"val/loss\":0.5,\"val/accuracy\":0.75,\"phase\":2}\n"));
+    free(text);
+}
+
 static void test_numbers_that_are_not_finite_stay_json(void **state)
 {
     struct metrics *m = open_good(0);
@@ -291,6 +309,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines_are_json_with_exact_numbers),
+        cmocka_unit_test(test_lines_of_several_phases_have_their_number),
         cmocka_unit_test(test_numbers_that_are_not_finite_stay_json),
         cmocka_unit_test(test_resume_drops_what_comes_after),
         cmocka_unit_test(test_torn_and_foreign_lines_are_dropped),

@@ -533,10 +533,12 @@ static void test_nan_gradient_leaves_weights(void **state)
     (void)state;
 
     struct op_call calls[] = {
-        {.op = OP_sumsq, .sumsq = {.x = dw, .sum = &sum, .n = 3}},
+        {.op = OP_sumsq, .sumsq = {.g = {.dw = {dw}, .n = 1}, .sum = &sum, .n = 3}},
         {.op = OP_norm_add, .norm_add = {&sum, &decision, true}},
         {.op = OP_decide, .decide = {&decision, &group, 1, 0.9f, 0.999f}},
-        {.op = OP_adamw, .step = &step, .adamw = {w, dw, NULL, m, v, &group, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
+        {.op = OP_adamw,
+         .step = &step,
+         .adamw = {w, {.dw = {dw}, .n = 1}, m, v, &group, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
     };
     for (uint32_t i = 0; i < COUNT(calls); i++)
         cpu_ops[calls[i].op](&calls[i], pools[2]);

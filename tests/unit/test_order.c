@@ -117,7 +117,7 @@ static uint32_t count(const struct order *o, enum instr_kind kind, uint32_t laye
 
 static bool share_is_empty(const struct order *o, uint32_t layer, uint32_t share)
 {
-    tensor_id w = graph_tensor_find(o->graph, TENSOR_DW, layer, 0);
+    tensor_id w = graph_tensor_find(o->graph, TENSOR_DW, layer, 0, 0);
     struct extent e = extent_piece(o->graph, o->n_shares, w, share);
     return e.begin == e.end;
 }

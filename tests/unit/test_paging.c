@@ -317,10 +317,13 @@ static struct plan_bytes even_bytes(enum update_place update, uint32_t n, uint32
 {
     struct layer layers[DEPTH + 1];
     for (uint32_t l = 0; l < DEPTH; l++)
-        layers[l] =
-            (struct layer){.kind = LAYER_dense, .id = l, .in = 64, .out = 64, .bias = true, .act = ACT_RELU};
-    layers[DEPTH - 1].act = ACT_NONE;
-    layers[DEPTH] = (struct layer){.kind = LAYER_softmax_xent, .id = DEPTH, .in = 64};
+        layers[l] = (struct layer){.type = &layer_dense,
+                                   .id = l,
+                                   .in = {1, {64}},
+                                   .out = {1, {64}},
+                                   .dense = {.bias = true, .act = ACT_RELU}};
+    layers[DEPTH - 1].dense.act = ACT_NONE;
+    layers[DEPTH] = (struct layer){.type = &layer_softmax_xent, .id = DEPTH, .in = {1, {64}}};
     struct model model = {layers, DEPTH + 1};
     struct optimizer adam = {.kind = OPTIMIZER_ADAMW};
     struct graph_config c = {

@@ -1,5 +1,6 @@
 /* Tests of pieces: the cuts of every tensor are aligned and cover the tensor without gap or overlap, the cuts
- * of K follow the cuts of W, and the shares of a task together cover each of its operands exactly once. */
+ * of K and dW follow the cuts of W, also if their types differ, and the shares of a task together cover each
+ * of its operands exactly once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,15 +59,23 @@ static void check_state(const struct graph *g, uint32_t n, tensor_id t)
     }
 }
 
+/* Number of parts of K in a graph from a profile table: one for each multiple of W, up to a limit. */
+#define MAX_PARTS 64u
+static uint64_t parts_of(uint64_t w, uint64_t k)
+{
+    return k % w == 0 && k / w <= MAX_PARTS ? k / w : 1;
+}
+
 static void check_moments(const struct graph *g, uint32_t n, tensor_id t)
 {
     uint32_t layer = g->tensors[t].layer, pieces = tensor_pieces(g, n, t);
     uint64_t w = g->layers[layer].size.w, k = g->tensors[t].bytes;
-    tensor_id weights = graph_tensor_find(g, TENSOR_W, layer, PLAN_NONE);
-    assert_int_equal(pieces, n == 1 ? 1 : k % w == 0 ? n * (k / w) : n);
+    tensor_id weights = graph_tensor_find(g, TENSOR_W, layer, PLAN_NONE, 0);
+    assert_int_equal(g->layers[layer].n_parts, parts_of(w, k));
+    assert_int_equal(pieces, n == 1 ? 1 : n * parts_of(w, k));
     for (uint32_t p = 0; n > 1 && p < pieces; p++) {
         struct extent e = extent_piece(g, n, t, p), of = extent_piece(g, n, weights, p % n);
-        if (k % w == 0) {
+        if (parts_of(w, k) * w == k) {
             assert_int_equal(e.begin, p / n * w + of.begin);
             assert_int_equal(e.end, p / n * w + of.end);
         } else {
@@ -80,7 +89,8 @@ static void check_moments(const struct graph *g, uint32_t n, tensor_id t)
 
 static void check_inputs(const struct graph *g, uint32_t n, tensor_id t)
 {
-    uint32_t layer = g->tensors[t].layer, pieces = tensor_pieces(g, n, t);
+    /* An output is named after the layer that writes it, an input and its gradient after the reader. */
+    uint32_t layer = g->tensors[t].layer + (g->tensors[t].kind == TENSOR_Y), pieces = tensor_pieces(g, n, t);
     uint32_t own = g->layers[layer].rows, before = layer > 0 ? g->layers[layer - 1].rows : own;
     assert_int_equal(pieces, own > before ? own / before : before / own);
     for (uint32_t p = 0; p < pieces; p++) {
@@ -103,7 +113,7 @@ static void check_shares(const struct graph *g, uint32_t n, uint32_t task)
             struct todo t = {.kind = gt->kind, .layer = gt->layer, .share = s, .task = task};
             uint32_t parts = todo_extents(&o, &t, op);
             bool moments = g->tensors[op->tensor].kind == TENSOR_K;
-            assert_int_equal(parts, moments && op->end % w == 0 ? op->end / w : 1);
+            assert_int_equal(parts, moments ? parts_of(w, op->end) : 1);
             for (uint32_t i = 0; i < parts; i++) {
                 struct extent e = todo_extent(&o, &t, op, i);
                 assert_int_equal(e.n_pieces, 1);
@@ -144,7 +154,7 @@ static void check_tensor(const struct graph *g, uint32_t n, tensor_id t)
         check_state(g, n, t);
     else if (kind == TENSOR_K)
         check_moments(g, n, t);
-    else if (kind == TENSOR_X || kind == TENSOR_DX)
+    else if (kind == TENSOR_X || kind == TENSOR_Y || kind == TENSOR_DX)
         check_inputs(g, n, t);
     else
         assert_int_equal(tensor_pieces(g, n, t), 1);
@@ -187,8 +197,8 @@ static void test_pieces_by_hand(void **state)
     uint64_t begin, end;
     static const uint64_t cuts[] = {0, 256, 512, 1000}, empty[] = {0, 0, 0, 0, 100};
     assert_int_equal(graph_build_table(t, 1, 3, true, &g, NULL), 0);
-    tensor_id w = graph_tensor_find(g, TENSOR_W, 0, PLAN_NONE),
-              k = graph_tensor_find(g, TENSOR_K, 0, PLAN_NONE);
+    tensor_id w = graph_tensor_find(g, TENSOR_W, 0, PLAN_NONE, 0),
+              k = graph_tensor_find(g, TENSOR_K, 0, PLAN_NONE, 0);
     assert_int_equal(tensor_pieces(g, 3, k), 6);
     for (uint32_t i = 0; i < 3; i++) {
         tensor_piece(g, 3, w, i, &begin, &end); /* a third is 333 bytes */
@@ -205,9 +215,69 @@ static void test_pieces_by_hand(void **state)
     table_destroy(t);
 }
 
+/* Byte of a tensor with elements of `size` bytes, in a part that begins at byte `begin`. */
+static uint64_t at_element(uint64_t begin, uint64_t element, uint64_t size)
+{
+    return begin + element * size;
+}
+
+/* A W of 1000 elements in F32 or BF16, a dW in F32, and K with parts of other types and other lengths: every
+ * share has the same elements of W, dW and the parts that are as long as W. The part of 300 elements is cut
+ * in proportion. */
+static void check_unequal_parts(enum dtype w_dtype, const uint64_t *cuts, const uint64_t *few)
+{
+    const uint64_t size = dtype_size(w_dtype), w_bytes = 1000 * size;
+    const struct state_part parts[] = {{"same", w_dtype, 1000, 0, w_bytes},
+                                       {"few", DTYPE_F32, 300, w_bytes, w_bytes + 1200},
+                                       {"half", DTYPE_BF16, 1000, w_bytes + 1200, w_bytes + 3200}};
+    struct table *t = even_table(2, w_bytes, w_bytes + 3200, 100, 0);
+    struct graph *g;
+    assert_int_equal(graph_build_table(t, 1, 3, true, &g, NULL), 0);
+    tensor_id w = graph_tensor_find(g, TENSOR_W, 0, PLAN_NONE, 0),
+              dw = graph_tensor_find(g, TENSOR_DW, 0, 0, 0),
+              k = graph_tensor_find(g, TENSOR_K, 0, PLAN_NONE, 0);
+    g->layers[0].size.w_dtype = g->tensors[w].dtype = w_dtype;
+    g->tensors[dw].dtype = DTYPE_F32;
+    g->tensors[dw].bytes = 4000;
+    g->layers[0].parts = parts;
+    g->layers[0].n_parts = 3;
+    check_cover(g, 3, w);
+    check_cover(g, 3, dw);
+    check_cover(g, 3, k);
+    assert_int_equal(tensor_pieces(g, 3, k), 9);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct extent e = extent_piece(g, 3, w, i);
+        assert_true(e.begin == at_element(0, cuts[i], size) && e.end == at_element(0, cuts[i + 1], size));
+        e = extent_piece(g, 3, dw, i);
+        assert_true(e.begin == at_element(0, cuts[i], 4) && e.end == at_element(0, cuts[i + 1], 4));
+        e = extent_piece(g, 3, k, i);
+        assert_true(e.begin == at_element(0, cuts[i], size) && e.end == at_element(0, cuts[i + 1], size));
+        e = extent_piece(g, 3, k, 3 + i);
+        assert_int_equal(e.begin, at_element(parts[1].begin, few[i], 4));
+        assert_int_equal(e.end, at_element(parts[1].begin, few[i + 1], 4));
+        e = extent_piece(g, 3, k, 6 + i);
+        assert_int_equal(e.begin, at_element(parts[2].begin, cuts[i], 2));
+        assert_int_equal(e.end, at_element(parts[2].begin, cuts[i + 1], 2));
+    }
+    graph_destroy(g);
+    table_destroy(t);
+}
+
+static void test_pieces_of_unequal_parts(void **state)
+{
+    (void)state;
+    /* A third of 1000 is 333: the next multiple of 64 below is 320, and of 128 it is 256. Of 300 elements, 96
+     * and 76 go with the first share, and 192 and 192 with the first two. */
+    check_unequal_parts(DTYPE_F32, (const uint64_t[]){0, 320, 640, 1000},
+                        (const uint64_t[]){0, 64, 192, 300});
+    check_unequal_parts(DTYPE_BF16, (const uint64_t[]){0, 256, 640, 1000},
+                        (const uint64_t[]){0, 64, 192, 300});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pieces_of_unequal_parts),
         cmocka_unit_test(test_pieces_cover_every_tensor),
         cmocka_unit_test(test_pieces_by_hand),
     };

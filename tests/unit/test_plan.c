@@ -127,9 +127,9 @@ static void test_count_bytes_classes(void **state)
             assert_int_equal(b.in, 2048);
             assert_int_equal(b.state_in + b.stash_in + b.data_in, 2048);
             bool data = kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION ||
-                        kind == TENSOR_GROUP || (kind == TENSOR_X && layer == 0);
-            bool stash = !data && (kind == TENSOR_X || kind == TENSOR_DX || kind == TENSOR_S ||
-                                   kind == TENSOR_WORK || kind == TENSOR_ROOM || kind == TENSOR_SCRATCH);
+                        kind == TENSOR_GROUP || kind == TENSOR_X;
+            bool stash = kind == TENSOR_Y || kind == TENSOR_DX || kind == TENSOR_S || kind == TENSOR_STAT ||
+                         kind == TENSOR_WORK || kind == TENSOR_ROOM || kind == TENSOR_SCRATCH;
             assert_int_equal(b.data_in != 0, data);
             assert_int_equal(b.stash_in != 0, stash);
         }

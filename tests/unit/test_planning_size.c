@@ -55,7 +55,7 @@ struct work {
 /* A language model with one of its blocks repeated. */
 static void repeat_block(struct work *w, uint32_t more)
 {
-    uint32_t n = 0, block = w->chain.layers[1].kind == LAYER_positions ? 2 : 1;
+    uint32_t n = 0, block = w->chain.layers[1].type == &layer_positions ? 2 : 1;
     for (uint32_t i = 0; i < w->chain.model.n_layers; i++)
         for (uint32_t k = 0; k <= (i == block ? more : 0); k++, n++) {
             w->layers[n] = w->chain.layers[i];
@@ -70,10 +70,10 @@ static void longer_chain(struct work *w, struct rng *r, uint32_t more)
     uint32_t n = 0, width = 1 + rng_below(r, 30);
     for (; n < more; n++) {
         w->layers[n] = random_layer(r, n, width, 30);
-        width = w->layers[n].out;
+        width = layer_out(&w->layers[n]);
     }
-    w->layers[n] = (struct layer){.kind = LAYER_dense, .id = n, .in = width, .out = 5};
-    w->layers[n + 1] = (struct layer){.kind = LAYER_softmax_xent, .id = n + 1, .in = 5};
+    w->layers[n] = (struct layer){.type = &layer_dense, .id = n, .in = {1, {width}}, .out = {1, {5}}};
+    w->layers[n + 1] = (struct layer){.type = &layer_softmax_xent, .id = n + 1, .in = {1, {5}}};
     w->model = (struct model){w->layers, n + 2};
     model_number(&w->model);
 }

@@ -64,7 +64,9 @@ static void check_bound(const struct plan_request *r, const struct plan *p, uint
     struct plan_bytes b;
     plan_count_bytes(p, PROGRAM_CYCLE, &b);
     uint64_t moved = b.state_in + b.state_out + b.stash_in + b.stash_out, least = bound_bytes(p);
-    for (uint32_t turn = r->train->first_trained; turn < p->n_layers; turn++) {
+    for (uint32_t turn = 0; turn < p->n_layers; turn++) {
+        if (!r->train->layers[turn].backward)
+            continue;
         struct bound_sizes s;
         struct bound bound;
         assert_true(bound_sizes_of(p, turn, &s));
@@ -222,11 +224,14 @@ static void even_chain(struct random_chain *c, struct rng *rng)
     uint32_t n = 8 + rng_below(rng, RANDOM_MAX_LAYERS - 8), base = 30 + rng_below(rng, 100), in = base;
     for (uint32_t l = 0; l < n; l++) {
         uint32_t out = base + rng_below(rng, 1 + base / 8);
-        c->layers[l] = (struct layer){
-            .kind = LAYER_dense, .id = l, .in = in, .out = out, .act = rng_below(rng, ACT_COUNT)};
+        c->layers[l] = (struct layer){.type = &layer_dense,
+                                      .id = l,
+                                      .in = shape_vector(in),
+                                      .out = shape_vector(out),
+                                      .dense = {.act = rng_below(rng, ACT_COUNT)}};
         in = out;
     }
-    c->layers[n] = (struct layer){.kind = LAYER_softmax_xent, .id = n, .in = in};
+    c->layers[n] = (struct layer){.type = &layer_softmax_xent, .id = n, .in = {1, {in}}};
     c->model = (struct model){c->layers, n + 1};
 }
 
@@ -256,7 +261,7 @@ static void test_plans_of_random_chains_hold(void **state)
         tally.by_devices[m.n_devices]++;
         tally.by_each[each]++;
         tally.by_replicas[c.n_replicas]++;
-        tally.with_decision += train->decision;
+        tally.with_decision += train->groups[0].decision;
         graph_destroy(train);
         graph_destroy(eval);
     }
@@ -277,6 +282,54 @@ static void test_plans_of_random_chains_hold(void **state)
     /* A bound of 0 would pass too, so enough bounds must be positive. */
     assert_true(tally.positive > tally.plans / 4);
     assert_true(tally.close > tally.plans / 100);
+}
+
+/* ---- forward-only chains ---- */
+
+/* Checks the graph of a chain without a loss: it has the tasks of the forward pass and nothing that only
+ * training needs, and the trainer reads the outputs of the last layer. */
+static void check_forward_only(const struct random_chain *c, const struct graph *g)
+{
+    uint32_t last = g->n_layers - 1, outputs = 0;
+    assert_false(g->groups[0].decision || g->groups[0].has_state);
+    assert_int_equal(g->n_tasks, g->n_layers * c->n_micro);
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        assert_int_equal(g->tasks[t].kind, INSTR_FWD);
+    for (uint32_t i = 0; i < g->n_tensors; i++) {
+        enum tensor_kind kind = g->tensors[i].kind;
+        assert_true(kind != TENSOR_DW && kind != TENSOR_K && kind != TENSOR_DX && kind != TENSOR_TARGET);
+        if (kind != TENSOR_Y || g->tensors[i].layer != last)
+            continue;
+        outputs++;
+        assert_true(g->tensors[i].external && g->tensors[i].bytes == g->layers[last].size.y);
+    }
+    assert_int_equal(outputs, c->n_micro);
+}
+
+static void test_plans_of_forward_only_chains_hold(void **state)
+{
+    (void)state;
+    struct tally tally = {0};
+    for (uint32_t seed = 1, n = cases(CASES) / 4; seed <= n; seed++) {
+        struct rng rng = {.seed = seed};
+        struct random_chain c;
+        struct machine m;
+        struct graph *g;
+        if (seed % 2 == 0)
+            random_chain(&c, &rng, seed % 8 == 0 ? 8 : 300);
+        else
+            even_chain(&c, &rng);
+        c.model.n_layers--; /* the loss */
+        c.n_replicas = 1 + rng_below(&rng, MAX_REPLICAS);
+        c.n_micro = (1 + rng_below(&rng, 2)) * c.n_replicas;
+        machine_init_cpu(&m, 1 + rng_below(&rng, 4), 0, PLENTY);
+        assert_int_equal(random_graph(&c, false, &g), 0);
+        check_forward_only(&c, g);
+        struct plan_request r = {.train = g, .machine = &m};
+        check_policies(&r, &m, &rng, seed, &tally);
+        graph_destroy(g);
+    }
+    print_tally(&tally);
 }
 
 /* ---- tables ---- */
@@ -445,7 +498,7 @@ static void outline_of_chain(struct machine *m, struct rng *rng, uint32_t seed, 
     o.rows = o.fused_rows = o.head_rows = c.rows;
     struct plan_request r = {.train = train, .eval = eval, .machine = m, .update = update};
     check_outline(&r, m, &o, rng, seed, tally);
-    tally->with_decision += train->decision;
+    tally->with_decision += train->groups[0].decision;
     graph_destroy(train);
     graph_destroy(eval);
 }
@@ -558,6 +611,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plans_of_random_chains_hold),
+        cmocka_unit_test(test_plans_of_forward_only_chains_hold),
         cmocka_unit_test(test_plans_of_random_tables_hold),
         cmocka_unit_test(test_plans_of_random_outlines_hold),
         cmocka_unit_test(test_plans_of_every_candidate_hold),

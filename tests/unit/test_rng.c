@@ -201,9 +201,24 @@ static void test_quad_beyond_2_to_32_does_not_repeat(void **state)
     assert_int_equal(rng_quad_key(5, UINT64_C(0xffffffff)), 5);
 }
 
+static void test_phase_seeds_differ(void **state)
+{
+    uint64_t seen[64];
+    (void)state;
+    for (uint64_t seed = 0; seed < 4; seed++)
+        assert_int_equal(rng_phase_seed(seed, 0), seed); /* the bits of a job with one phase stay */
+    for (uint32_t p = 0; p < 64; p++) {
+        seen[p] = rng_phase_seed(42, p);
+        for (uint32_t q = 0; q < p; q++)
+            assert_true(seen[p] != seen[q]);
+    }
+    assert_true(rng_phase_seed(42, 1) != rng_phase_seed(43, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_phase_seeds_differ),
         cmocka_unit_test(test_quad_below_2_to_32_is_counter_word_0),
         cmocka_unit_test(test_quad_beyond_2_to_32_does_not_repeat),
         cmocka_unit_test(test_philox_matches_published_vectors),

@@ -48,66 +48,78 @@ uint32_t exec_traced(const struct exec *e)
 
 struct window_case {
     uint64_t done, total;
+    uint32_t cycle; /* training steps of a cycle; 0: one */
     uint32_t max_steps;
     uint64_t eval_every, checkpoint_every; /* steps */
     bool no_val;
     uint32_t n_instrs; /* of the cycle; 0: a few */
     uint64_t first;    /* expected, as all below */
-    uint32_t steps, warm_up;
+    uint32_t runs, warm_up;
 };
 
 static const struct window_case window_cases[] = {
-    {.total = 100, .max_steps = 3, .first = 2, .steps = 3, .warm_up = 2},
-    {.total = 5, .max_steps = 3, .first = 2, .steps = 3, .warm_up = 2},
-    {.total = 4, .max_steps = 3, .first = 1, .steps = 3, .warm_up = 1},
-    {.total = 3, .max_steps = 3, .first = 0, .steps = 3},
-    {.total = 1, .max_steps = 3, .first = 0, .steps = 1},
+    {.total = 100, .max_steps = 3, .first = 2, .runs = 3, .warm_up = 2},
+    {.total = 5, .max_steps = 3, .first = 2, .runs = 3, .warm_up = 2},
+    {.total = 4, .max_steps = 3, .first = 1, .runs = 3, .warm_up = 1},
+    {.total = 3, .max_steps = 3, .first = 0, .runs = 3},
+    {.total = 1, .max_steps = 3, .first = 0, .runs = 1},
     {.total = 100, .max_steps = 0},
-    {.total = 7, .max_steps = 1000, .first = 0, .steps = 7},
+    {.total = 7, .max_steps = 1000, .first = 0, .runs = 7},
     /* a resumed run counts from where it starts; a finished one has nothing to measure */
-    {.done = 50, .total = 100, .max_steps = 3, .first = 52, .steps = 3, .warm_up = 2},
-    {.done = 98, .total = 100, .max_steps = 3, .first = 98, .steps = 2},
+    {.done = 50, .total = 100, .max_steps = 3, .first = 52, .runs = 3, .warm_up = 2},
+    {.done = 98, .total = 100, .max_steps = 3, .first = 98, .runs = 2},
     {.done = 100, .total = 100, .max_steps = 3},
     /* no break inside: between steps 3 and 4 there is an evaluation */
-    {.total = 100, .max_steps = 3, .eval_every = 4, .first = 4, .steps = 3},
-    {.total = 100, .max_steps = 3, .eval_every = 4, .no_val = true, .first = 2, .steps = 3, .warm_up = 2},
-    {.total = 100, .max_steps = 3, .checkpoint_every = 4, .first = 4, .steps = 3},
-    {.total = 100, .max_steps = 4, .eval_every = 20, .checkpoint_every = 5, .first = 5, .steps = 4},
-    {.total = 100, .max_steps = 3, .eval_every = 5, .first = 2, .steps = 3, .warm_up = 2},
-    {.done = 4, .total = 100, .max_steps = 3, .eval_every = 5, .first = 6, .steps = 3, .warm_up = 1},
-    {.total = 6, .max_steps = 3, .eval_every = 4, .first = 2, .steps = 2, .warm_up = 2},
-    {.total = 100, .max_steps = 3, .checkpoint_every = 2, .first = 2, .steps = 2},
-    {.total = 100, .max_steps = 3, .checkpoint_every = 1, .first = 2, .steps = 1},
+    {.total = 100, .max_steps = 3, .eval_every = 4, .first = 4, .runs = 3},
+    {.total = 100, .max_steps = 3, .eval_every = 4, .no_val = true, .first = 2, .runs = 3, .warm_up = 2},
+    {.total = 100, .max_steps = 3, .checkpoint_every = 4, .first = 4, .runs = 3},
+    {.total = 100, .max_steps = 4, .eval_every = 20, .checkpoint_every = 5, .first = 5, .runs = 4},
+    {.total = 100, .max_steps = 3, .eval_every = 5, .first = 2, .runs = 3, .warm_up = 2},
+    {.done = 4, .total = 100, .max_steps = 3, .eval_every = 5, .first = 6, .runs = 3, .warm_up = 1},
+    {.total = 6, .max_steps = 3, .eval_every = 4, .first = 2, .runs = 2, .warm_up = 2},
+    {.total = 100, .max_steps = 3, .checkpoint_every = 2, .first = 2, .runs = 2},
+    {.total = 100, .max_steps = 3, .checkpoint_every = 1, .first = 2, .runs = 1},
     /* large plans */
-    {.total = 100, .max_steps = 3, .n_instrs = 20000, .first = 2, .steps = 3, .warm_up = 2},
-    {.total = 100, .max_steps = 3, .n_instrs = 20001, .first = 2, .steps = 2, .warm_up = 2},
-    {.total = 100, .max_steps = 3, .n_instrs = 60000, .first = 2, .steps = 1, .warm_up = 2},
+    {.total = 100, .max_steps = 3, .n_instrs = 20000, .first = 2, .runs = 3, .warm_up = 2},
+    {.total = 100, .max_steps = 3, .n_instrs = 20001, .first = 2, .runs = 2, .warm_up = 2},
+    {.total = 100, .max_steps = 3, .n_instrs = 60000, .first = 2, .runs = 1, .warm_up = 2},
     {.total = 100, .max_steps = 3, .n_instrs = 60001},
+    /* several steps in a cycle: whole runs only, and at least one */
+    {.total = 100, .cycle = 2, .max_steps = 3, .first = 4, .runs = 2, .warm_up = 2},
+    {.total = 100, .cycle = 4, .max_steps = 3, .first = 8, .runs = 1, .warm_up = 2},
+    {.total = 5, .cycle = 4, .max_steps = 3, .first = 0, .runs = 1},
+    {.total = 3, .cycle = 4, .max_steps = 3},
+    {.total = 100, .cycle = 4, .max_steps = 3, .eval_every = 5, .first = 10, .runs = 1},
+    {.total = 100, .cycle = 2, .max_steps = 4, .checkpoint_every = 7, .first = 7, .runs = 2},
+    {.total = 100, .cycle = 7, .max_steps = 3, .checkpoint_every = 5},
 };
 
 static void check_window(const struct window_case *c, struct plan *plan)
 {
-    struct spec spec = {.train.global_batch = 4,
-                        .eval.steps = c->eval_every,
-                        .checkpoint.every.steps = c->checkpoint_every,
-                        .resolved.total_steps = c->total};
-    struct prepared_job j = {.spec = &spec, .plan = plan, .val = c->no_val ? NULL : (struct dataset *)&spec};
+    struct spec spec = {
+        .train.global_batch = 4, .eval.steps = c->eval_every, .checkpoint.every.steps = c->checkpoint_every};
+    struct phase p = {.batch = 4,
+                      .steps = c->total,
+                      .cycle_steps = c->cycle > 0 ? c->cycle : 1,
+                      .evaluates = true,
+                      .plan = plan};
+    struct prepared_job j = {.spec = &spec, .val = c->no_val ? NULL : (struct dataset *)&spec};
     struct run_trace t = {.max_steps = c->max_steps};
     struct exec e = {0};
 
-    run_trace_start(&t, &j, &e, c->done);
-    assert_int_equal(t.steps, c->steps);
-    assert_int_equal(e.runs, c->steps);
+    run_trace_start(&t, &j, &p, &e, c->done);
+    assert_int_equal(t.runs, c->runs);
+    assert_int_equal(e.runs, c->runs);
     assert_ptr_equal(e.spans, t.spans);
-    assert_true((t.spans != NULL) == (c->steps > 0));
-    if (c->steps > 0) {
+    assert_true((t.spans != NULL) == (c->runs > 0));
+    if (c->runs > 0) {
         assert_int_equal(t.first_step, c->first);
         assert_int_equal(e.first_step, c->first);
         assert_int_equal(t.warm_up, c->warm_up);
     }
-    e.traced = c->steps;
+    e.traced = c->runs;
     run_trace_end(&t, &e);
-    assert_int_equal(t.complete, c->steps > 0);
+    assert_int_equal(t.complete, c->runs > 0);
     e.traced--;
     run_trace_end(&t, &e);
     assert_false(t.complete);
@@ -132,13 +144,14 @@ static void test_window_is_early_warm_and_whole(void **state)
 static void test_refused_window_is_no_trace(void **state)
 {
     struct plan *plan = tiny_plan();
-    struct spec spec = {.resolved.total_steps = 9};
-    struct prepared_job j = {.spec = &spec, .plan = plan};
+    struct spec spec = {0};
+    struct phase p = {.batch = 4, .steps = 9, .cycle_steps = 1, .plan = plan};
+    struct prepared_job j = {.spec = &spec};
     struct run_trace t = {.max_steps = 3};
     struct exec e = {.result = -EBUSY, .traced = 3};
 
     (void)state;
-    run_trace_start(&t, &j, &e, 0);
+    run_trace_start(&t, &j, &p, &e, 0);
     run_trace_end(&t, &e);
     assert_false(t.complete);
     assert_null(t.spans);
@@ -159,7 +172,7 @@ static void test_stall_is_what_lies_between_tasks(void **state)
                                   {.stream = plan_stream(3, LANE_COMPUTE)}}; /* the host's */
     struct plan_span spans[] = {{10, 14}, {1, 100}, {12, 13}, {0, 900}, {20, 26}, {2, 3}, {30, 32}, {5, 6}};
     const struct plan plan = {.n_devices = 3, .programs[PROGRAM_CYCLE] = {.instrs = instrs, .n_instrs = 4}};
-    struct run_trace t = {.steps = 2, .spans = spans, .complete = true};
+    struct run_trace t = {.runs = 2, .spans = spans, .complete = true};
 
     (void)state;
     assert_true(run_trace_stall(&t, &plan) == (6.0 + 17.0) / 36.0);
@@ -180,6 +193,7 @@ struct rig {
     char dir[32];
     struct outdir out;
     struct spec spec;
+    struct phase phase;
     struct prepared_job job;
     struct run_trace trace;
 };
@@ -194,12 +208,13 @@ static void rig_open(struct rig *r)
     assert_non_null(mkdtemp(r->dir));
     r->out = (struct outdir){open(r->dir, O_RDONLY | O_DIRECTORY), r->dir};
     assert_true(r->out.fd >= 0);
-    r->spec.resolved.total_steps = 9;
-    r->job = (struct prepared_job){.spec = &r->spec, .plan = tiny_plan(), .graph = &tiny_graph};
+    r->phase =
+        (struct phase){.batch = 4, .steps = 9, .cycle_steps = 1, .plan = tiny_plan(), .graph = &tiny_graph};
+    r->job = (struct prepared_job){.spec = &r->spec, .phases = {.at = &r->phase, .n = 1}};
     machine_init_cpu(&r->job.machine, 2, 1 << 20, 1 << 20);
     r->trace.max_steps = 3;
-    run_trace_start(&r->trace, &r->job, &e, 0);
-    for (uint32_t i = 0; i < 3 * r->job.plan->programs[PROGRAM_CYCLE].n_instrs; i++)
+    run_trace_start(&r->trace, &r->job, &r->phase, &e, 0);
+    for (uint32_t i = 0; i < 3 * r->phase.plan->programs[PROGRAM_CYCLE].n_instrs; i++)
         r->trace.spans[i] = (struct plan_span){5000000 + 10000 * i, 5007000 + 10000 * i};
     run_trace_end(&r->trace, &e);
     assert_true(r->trace.complete);
@@ -208,7 +223,7 @@ static void rig_open(struct rig *r)
 static void rig_close(struct rig *r)
 {
     run_trace_finish(&r->trace);
-    plan_destroy(r->job.plan);
+    plan_destroy(r->phase.plan);
     assert_int_equal(fs_remove_tree(AT_FDCWD, r->dir), 0);
     close(r->out.fd);
 }
@@ -239,12 +254,12 @@ static double number_of(const char *line, const char *key)
 /* How long the last three of five runs take by the simulator: two are warm-up. */
 static double predicted_us(const struct rig *r)
 {
-    struct profile *prof = profile_analytic(r->job.graph, &r->job.machine);
-    struct sim_result *sim = plan_simulate(r->job.plan, PROGRAM_CYCLE, 5, prof, &r->job.machine);
+    struct profile *prof = profile_analytic(r->phase.graph, &r->job.machine);
+    struct sim_result *sim = plan_simulate(r->phase.plan, PROGRAM_CYCLE, 5, prof, &r->job.machine);
     uint64_t begin = UINT64_MAX, end = 0;
 
     for (uint32_t i = 2 * sim->n_instrs; i < 5 * sim->n_instrs; i++) {
-        if (r->job.plan->programs[PROGRAM_CYCLE].instrs[i % sim->n_instrs].kind == INSTR_DROP)
+        if (r->phase.plan->programs[PROGRAM_CYCLE].instrs[i % sim->n_instrs].kind == INSTR_DROP)
             continue;
         begin = sim->spans[i].start_ns < begin ? sim->spans[i].start_ns : begin;
         end = sim->spans[i].end_ns > end ? sim->spans[i].end_ns : end;

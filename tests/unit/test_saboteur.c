@@ -25,6 +25,7 @@
 #include "scheduler/verify/verify.h"
 #include "tests/unit/plan_edit.h"
 #include "tests/unit/plan_shake.h"
+#include "tests/unit/random_linked.h"
 #include "tests/unit/share_plans.h"
 
 /* ---- specimens ---- */
@@ -40,34 +41,56 @@ struct specimen {
     char name[96];
 };
 
-static struct subject subjects[4], by_hand[SHARE_GRAPHS];
+static struct subject subjects[6], by_hand[SHARE_GRAPHS];
 static VEC(struct specimen) specimens;
 
 /* Dense layers, the last of which may be an mlp: its forward works in room of its own. */
-static void make_subject(struct subject *s, uint32_t n, bool mlp, uint32_t n_micro, double clip)
+static void make_subject(struct subject *s, uint32_t n, bool mlp, uint32_t n_micro, double clip,
+                         uint32_t steps)
 {
     struct layer layers[8] = {0};
     uint32_t width = 8;
     for (uint32_t i = 0; i < n; i++) {
         bool inner = mlp && i == n - 1;
-        layers[i] = (struct layer){.kind = inner ? LAYER_mlp : LAYER_dense,
-                                   .id = i,
-                                   .in = width,
-                                   .out = inner ? width : width + 4,
-                                   .hidden = 16,
-                                   .bias = true,
-                                   .act = ACT_RELU};
-        width = layers[i].out;
+        layers[i] = (struct layer){.id = i, .in = shape_vector(width)};
+        if (inner) {
+            layers[i].type = &layer_mlp;
+            layers[i].mlp = (struct mlp_settings){.hidden = 16, .bias = true, .act = ACT_RELU};
+        } else {
+            layers[i].type = &layer_dense;
+            layers[i].dense = (struct dense_settings){.bias = true, .act = ACT_RELU};
+            width += 4;
+        }
+        layers[i].out = shape_vector(width);
     }
-    layers[n] = (struct layer){.kind = LAYER_softmax_xent, .id = n, .in = width};
+    layers[n] = (struct layer){.type = &layer_softmax_xent, .id = n, .in = {1, {width}}};
     struct model model = {layers, n + 1};
     struct optimizer optimizer = {.kind = OPTIMIZER_ADAMW, .clip = clip};
-    struct graph_config config = {
-        .model = &model, .optimizer = &optimizer, .rows = 4, .n_micro = n_micro, .training = true};
+    struct graph_config config = {.model = &model,
+                                  .optimizer = &optimizer,
+                                  .rows = 4,
+                                  .n_micro = n_micro,
+                                  .steps = steps,
+                                  .training = true};
     struct err err;
     assert_int_equal(graph_build(&config, &s->train, &err), 0);
     config.training = false;
     assert_int_equal(graph_build(&config, &s->eval, &err), 0);
+}
+
+/* The graph that is no chain, with clipping in both decision groups. */
+static void make_linked_subject(struct subject *s)
+{
+    struct rng r = {.seed = 9};
+    struct random_chain c;
+    linked_by_hand(&c, &r, 6, 3);
+    c.rows = 2;
+    c.n_micro = 2;
+    c.n_replicas = 1;
+    for (uint32_t i = 0; i < c.n_groups; i++)
+        c.optimizers[i] = (struct optimizer){.kind = OPTIMIZER_ADAMW, .clip = 1.0};
+    assert_int_equal(random_graph(&c, true, &s->train), 0);
+    assert_int_equal(random_graph(&c, false, &s->eval), 0);
 }
 
 static void add_specimen(const struct subject *s, enum policy_id policy, enum update_place update,
@@ -103,10 +126,12 @@ static int make_specimens(void **state)
     make_share_graphs(state);
     for (size_t i = 0; i < SHARE_PLANS; i++)
         add_by_hand(&share_plans[i]);
-    make_subject(&subjects[0], 1, false, 1, 0);
-    make_subject(&subjects[1], 2, false, 2, 1.0);
-    make_subject(&subjects[2], 3, false, 2, 0);
-    make_subject(&subjects[3], 2, true, 2, 0);
+    make_subject(&subjects[0], 1, false, 1, 0, 1);
+    make_subject(&subjects[1], 2, false, 2, 1.0, 1);
+    make_subject(&subjects[2], 3, false, 2, 0, 1);
+    make_subject(&subjects[3], 2, true, 2, 0, 1);
+    make_subject(&subjects[4], 1, false, 1, 1.0, 3);
+    make_linked_subject(&subjects[5]);
     for (size_t s = 0; s < sizeof subjects / sizeof *subjects; s++)
         for (int policy = 0; policy < POLICY_COUNT; policy++)
             for (uint32_t n_devices = 1; n_devices <= 2; n_devices++)
@@ -638,6 +663,23 @@ static void test_another_role_is_found(void **state)
     }
 }
 
+/* A tensor of another type would be cut into other elements, and a kernel would read other numbers. */
+static void test_another_dtype_is_found(void **state)
+{
+    (void)state;
+    FOR_EACH_SPECIMEN(sp)
+    for (tensor_id t = 0; t < sp->plan->n_tensors; t++) {
+        struct edit e = edit_begin(sp->plan);
+        struct plan_tensor *to = &e.tensors.at[t];
+        to->dtype = (enum dtype)((to->dtype + 1 + t % (DTYPE_COUNT - 1)) % DTYPE_COUNT);
+        struct plan *p = edit_pack(&e);
+        expect_found(sp, p, NUMBER(10), "another type of a tensor,", PROGRAM_CYCLE, 0);
+        assert_false(plan_equal(p, sp->plan));
+        plan_destroy(p);
+        edit_finish(&e);
+    }
+}
+
 /* The operand of a sum that the instruction adds to; NULL when it does not. */
 static const struct plan_operand *sum_of(const struct plan *p, enum program_kind k, uint32_t i)
 {
@@ -929,7 +971,7 @@ static void corrupt(struct plan *p, struct rng *r)
                        in ? &in->wait : NULL,
                        in ? &in->n_waits : NULL};
     uint32_t n64 = sizeof u64 / sizeof *u64, n32 = sizeof u32 / sizeof *u32,
-             pick = rng_below(r, n64 + n32 + 3);
+             pick = rng_below(r, n64 + n32 + 4);
     if (pick < n64 && u64[pick] != NULL)
         *u64[pick] = v;
     else if (pick >= n64 && pick < n64 + n32 && u32[pick - n64] != NULL)
@@ -938,6 +980,8 @@ static void corrupt(struct plan *p, struct rng *r)
         in->kind = (enum instr_kind)v;
     else if (pick == n64 + n32 + 1 && o != NULL)
         o->access = (enum access)v;
+    else if (pick == n64 + n32 + 2)
+        t->dtype = (enum dtype)v;
     else
         t->kind = (enum tensor_kind)v;
 }
@@ -1090,6 +1134,7 @@ int main(void)
         cmocka_unit_test(test_partial_task_operand_is_found),
         cmocka_unit_test(test_swapped_operands_are_found),
         cmocka_unit_test(test_another_role_is_found),
+        cmocka_unit_test(test_another_dtype_is_found),
         cmocka_unit_test(test_sums_in_another_order_are_found),
         cmocka_unit_test(test_fetch_over_an_update_is_found),
         cmocka_unit_test(test_weaker_distance_is_found),

@@ -200,7 +200,7 @@ static void test_transposed_tensors_are_turned(void **state)
         assert_memory_equal(map.tensors[0].shape, t.shape, sizeof t.shape);
         for (uint64_t r = 0; r < a; r++)
             for (uint64_t c = 0; c < b; c++)
-                assert_true(map.tensors[0].data[r * b + c] == at[c * a + r]);
+                assert_true(((const float *)map.tensors[0].data)[r * b + c] == at[c * a + r]);
         st_map_finish(&map);
         safetensors_close(f);
         close(fd);
@@ -282,17 +282,50 @@ static void test_other_shapes_are_refused(void **state)
     close(fd);
 }
 
+/* Tensors of every type, as they are and transposed, come back with the same bytes and the same type. */
+static void test_every_dtype_is_written(void **state)
+{
+    enum { ROWS = 5, COLUMNS = 3, MOST = ROWS * COLUMNS * 8 };
+    unsigned char plain[MOST], turned[MOST], back[MOST];
+
+    (void)state;
+    for (int d = 0; d < DTYPE_COUNT; d++) {
+        const size_t size = dtype_size((enum dtype)d), bytes = ROWS * COLUMNS * size;
+        for (size_t i = 0; i < bytes; i++)
+            plain[i] = (unsigned char)(i * 37 + (size_t)d);
+        for (size_t r = 0; r < ROWS; r++)
+            for (size_t c = 0; c < COLUMNS; c++)
+                memcpy(turned + (c * ROWS + r) * size, plain + (r * COLUMNS + c) * size, size);
+        for (int transposed = 0; transposed < 2; transposed++) {
+            struct st_tensor t = {.name = "t", .dtype = (enum dtype)d, .rank = 2, .shape = {ROWS, COLUMNS}};
+            t.data = transposed ? turned : plain;
+            t.transposed = transposed != 0;
+            int fd = new_file();
+            assert_int_equal(safetensors_write(fd, "x", &t, 1, NULL, 0, NULL, NULL, NULL), 0);
+            struct safetensors *f = open_good(fd);
+            assert_int_equal(safetensors_at(f, 0)->dtype, d);
+            t.data = back;
+            assert_int_equal(safetensors_read_tensor(f, &t, NULL), 0);
+            assert_memory_equal(back, plain, bytes);
+            t.dtype = (enum dtype)((d + 1) % DTYPE_COUNT);
+            assert_int_equal(safetensors_read_tensor(f, &t, NULL), -EINVAL);
+            safetensors_close(f);
+            close(fd);
+        }
+    }
+}
+
 static void test_every_dtype_is_read(void **state)
 {
     char header[256];
     unsigned char data[8];
 
     (void)state;
-    for (int i = 0; i < ST_DTYPE_COUNT; i++) {
+    for (int i = 0; i < DTYPE_COUNT; i++) {
         int n = snprintf(header, sizeof header,
                          "{\"a\" : {\"shape\":[1],\"data_offsets\":[0,%u],\"dtype\":\"%s\"}} ",
-                         st_dtype_bytes[i], st_dtype_names[i]);
-        int fd = file_of(header, (size_t)n, st_dtype_bytes[i]);
+                         dtype_sizes[i], dtype_names[i]);
+        int fd = file_of(header, (size_t)n, dtype_sizes[i]);
         struct safetensors *f = open_good(fd);
         assert_int_equal(safetensors_at(f, 0)->dtype, i);
         assert_int_equal(safetensors_read(f, safetensors_find(f, "a"), data, NULL), 0);
@@ -479,6 +512,7 @@ int main(void)
         cmocka_unit_test(test_mapped_tensors_are_those_of_the_file),
         cmocka_unit_test(test_files_that_cannot_be_mapped_say_why),
         cmocka_unit_test(test_other_shapes_are_refused),
+        cmocka_unit_test(test_every_dtype_is_written),
         cmocka_unit_test(test_every_dtype_is_read),
         cmocka_unit_test(test_escapes_are_read),
         cmocka_unit_test(test_hostile_headers_are_refused),

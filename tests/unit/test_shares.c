@@ -201,6 +201,41 @@ static void test_shares_of_small_weights(void **state)
     finish(&m);
 }
 
+/* W has 6144 elements in F32. K has parts of three kinds: as W, as long as W in 16 bits, and shorter, with
+ * unused bytes at its end. Whether the update runs on the host or on the devices that keep the shares, the
+ * verifier finds the right elements of every part in every share, and as many bytes move as with two parts
+ * as long as W. */
+static void test_shares_of_unequal_parts(void **state)
+{
+    (void)state;
+    static const struct state_part parts[] = {{"same", DTYPE_F32, 6144, 0, W},
+                                              {"half", DTYPE_BF16, 6144, W, W + W / 2},
+                                              {"few", DTYPE_F32, 3001, W + W / 2, 2 * W}};
+    for (uint32_t n = 2; n <= 4; n++)
+        for (uint32_t pins = 0; pins <= LAYERS; pins += 3) {
+            struct made m, even;
+            struct outline o = outline(n, 4, pins);
+            enum update_place update = pins > 0 ? UPDATE_AUTO : UPDATE_HOST;
+            begin(&even, n, 3, n);
+            make_outline(&even, &o, update);
+            begin(&m, n, 3, n);
+            for (uint32_t l = 0; l < LAYERS - 1; l++) {
+                m.graph->layers[l].size.w_dtype = DTYPE_F32;
+                m.graph->layers[l].parts = parts;
+                m.graph->layers[l].n_parts = 3;
+            }
+            for (tensor_id t = 0; t < m.graph->n_tensors; t++)
+                if (m.graph->tensors[t].kind == TENSOR_W || m.graph->tensors[t].kind == TENSOR_DW)
+                    m.graph->tensors[t].dtype = DTYPE_F32;
+            make_outline(&m, &o, update);
+            assert_int_equal(m.bytes.state_in, even.bytes.state_in);
+            assert_int_equal(m.bytes.state_out, even.bytes.state_out);
+            assert_int_equal(m.bytes.peer, even.bytes.peer);
+            finish(&even);
+            finish(&m);
+        }
+}
+
 /* ---- harmony-dp ---- */
 
 static void make_leanest(struct made *m, const struct policy *policy, uint32_t lead)
@@ -382,6 +417,7 @@ int main(void)
         cmocka_unit_test(test_shares_of_more_replicas_than_devices),
         cmocka_unit_test(test_shares_in_groups),
         cmocka_unit_test(test_shares_of_small_weights),
+        cmocka_unit_test(test_shares_of_unequal_parts),
         cmocka_unit_test(test_shares_of_harmony_fetch_by_themselves),
         cmocka_unit_test(test_shares_of_pipelines),
         cmocka_unit_test(test_shares_of_devices_out_of_step),

@@ -94,7 +94,7 @@ static void test_defaults_are_set(void **state)
     assert_true(s->optimizer.clip == 0);
     assert_true(s->optimizer.beta1 == 0.9f && s->optimizer.beta2 == 0.999f && s->optimizer.eps == 1e-8f);
     assert_true(s->optimizer.weight_decay == 0.01f);
-    assert_int_equal(s->schedule.type, SCHEDULE_CONSTANT);
+    assert_int_equal(s->rate.type, SCHEDULE_CONSTANT);
     assert_int_equal(s->checkpoint.keep, 2);
     assert_int_equal(s->checkpoint.best, BEST_NONE);
     assert_int_equal(s->eval.epochs + s->eval.steps + s->checkpoint.every.epochs + s->checkpoint.every.steps,
@@ -103,6 +103,7 @@ static void test_defaults_are_set(void **state)
     assert_int_equal(s->resources.devices_max, 0);
     assert_int_equal(s->memory.policy, POLICY_auto);
     assert_int_equal(s->memory.update, UPDATE_AUTO);
+    assert_int_equal(s->memory.cycle_steps, 1);
     assert_true(spec_has_val(s));
     spec_destroy(s);
 }
@@ -154,7 +155,8 @@ static void test_example_of_the_formats_page_is_read(void **state)
         "  \"checkpoint\": {\"every\": {\"steps\": 50}, \"keep\": 3, \"best\": \"val/accuracy\"},\n"
         "  \"resources\": {\"devices\": {\"min\": 1, \"max\": 4}, \"device_memory\": \"9GB\","
         " \"host_memory\": \"auto\"},\n"
-        "  \"memory\": {\"policy\": \"harmony-pp\", \"optimizer_on\": \"host\", \"recompute\": \"auto\"},\n"
+        "  \"memory\": {\"policy\": \"harmony-pp\", \"optimizer_on\": \"host\", \"recompute\": \"auto\","
+        " \"cycle_steps\": 7},\n"
         "  \"queue\": {\"time_limit\": \"1d12h\"},\n"
         "  \"output\": \"runs/x\" }";
     struct spec *s = NULL;
@@ -173,9 +175,9 @@ static void test_example_of_the_formats_page_is_read(void **state)
     assert_string_equal(s->data.train.labels, "/abs/b.gz");
     assert_string_equal(s->data.val.labels, "/base/d");
     assert_true(s->data.scale_lo == -1 && s->data.scale_hi == 1 && s->data.transpose && !s->data.shuffle);
-    assert_true(s->train.skip_nonfinite && s->optimizer.clip == 1.0 && s->lr == 1e-3);
+    assert_true(s->train.skip_nonfinite && s->optimizer.clip == 1.0 && s->rate.lr == 1e-3);
     assert_true(s->optimizer.beta1 == 0.8f && s->optimizer.beta2 == 0.99f && s->optimizer.eps == 1e-7f);
-    assert_int_equal(s->schedule.type, SCHEDULE_COSINE);
+    assert_int_equal(s->rate.type, SCHEDULE_COSINE);
     assert_int_equal(s->eval.epochs, 1);
     assert_int_equal(s->checkpoint.every.steps, 50);
     assert_int_equal(s->checkpoint.keep, 3);
@@ -185,21 +187,32 @@ static void test_example_of_the_formats_page_is_read(void **state)
     assert_int_equal(s->resources.host_bytes, 0);
     assert_int_equal(s->memory.policy, POLICY_harmony_pp);
     assert_int_equal(s->memory.update, UPDATE_HOST);
+    assert_int_equal(s->memory.cycle_steps, 7);
     assert_int_equal(s->queue.time_limit_s, 36 * 3600);
     spec_destroy(s);
 }
 
-static void check_layer(const struct spec *s, uint32_t i, enum layer_kind kind, uint32_t in, uint32_t out,
-                        enum act act, float dropout)
+/* Checks a layer whose rows are vectors. `out` is 0 for a loss. */
+static const struct layer *check_layer(const struct spec *s, uint32_t i, const struct layer_type *type,
+                                       uint32_t in, uint32_t out)
 {
     const struct layer *l = &s->model.layers[i];
+    struct shape want_in = shape_vector(in), want_out = out > 0 ? shape_vector(out) : (struct shape){0};
 
     assert_int_equal(l->id, i);
-    assert_int_equal(l->kind, kind);
-    assert_int_equal(l->in, in);
-    assert_int_equal(l->out, out);
-    assert_int_equal(l->act, act);
-    assert_true(l->dropout == dropout);
+    assert_ptr_equal(l->type, type);
+    assert_true(shape_equal(&l->in, &want_in));
+    assert_true(shape_equal(&l->out, &want_out));
+    return l;
+}
+
+static void check_dense(const struct spec *s, uint32_t i, uint32_t in, uint32_t out, enum act act,
+                        float dropout)
+{
+    const struct layer *l = check_layer(s, i, &layer_dense, in, out);
+
+    assert_int_equal(l->dense.act, act);
+    assert_true(l->dense.dropout == dropout);
 }
 
 static void test_mlp_becomes_a_chain(void **state)
@@ -210,10 +223,10 @@ static void test_mlp_becomes_a_chain(void **state)
 
     (void)state;
     assert_int_equal(s->model.n_layers, 3);
-    check_layer(s, 0, LAYER_dense, 8, 16, ACT_TANH, 0.25f);
-    check_layer(s, 1, LAYER_dense, 16, 3, ACT_NONE, 0);
-    check_layer(s, 2, LAYER_mse, 3, 0, ACT_NONE, 0);
-    assert_false(s->model.layers[0].bias || s->model.layers[1].bias);
+    check_dense(s, 0, 8, 16, ACT_TANH, 0.25f);
+    check_dense(s, 1, 16, 3, ACT_NONE, 0);
+    check_layer(s, 2, &layer_mse, 3, 0);
+    assert_false(s->model.layers[0].dense.bias || s->model.layers[1].dense.bias);
     assert_true(s->mse);
     spec_destroy(s);
 }
@@ -228,14 +241,14 @@ static void test_chain_is_expanded(void **state)
 
     (void)state;
     assert_int_equal(s->model.n_layers, 9);
-    check_layer(s, 0, LAYER_dense, 8, 6, ACT_RELU, 0.5f);
+    check_dense(s, 0, 8, 6, ACT_RELU, 0.5f);
     for (uint32_t i = 1; i < 7; i += 3) {
-        check_layer(s, i, LAYER_activation, 6, 6, ACT_GELU, 0);
-        check_layer(s, i + 1, LAYER_dropout, 6, 6, ACT_NONE, 0.125f);
-        check_layer(s, i + 2, LAYER_dropout, 6, 6, ACT_NONE, 0.125f);
+        assert_int_equal(check_layer(s, i, &layer_activation, 6, 6)->activation.act, ACT_GELU);
+        assert_true(check_layer(s, i + 1, &layer_dropout, 6, 6)->dropout.p == 0.125f);
+        assert_true(check_layer(s, i + 2, &layer_dropout, 6, 6)->dropout.p == 0.125f);
     }
-    check_layer(s, 7, LAYER_dense, 6, 5, ACT_NONE, 0);
-    check_layer(s, 8, LAYER_softmax_xent, 5, 0, ACT_NONE, 0);
+    check_dense(s, 7, 6, 5, ACT_NONE, 0);
+    check_layer(s, 8, &layer_softmax_xent, 5, 0);
     assert_int_equal(s->classes, 5);
     spec_destroy(s);
 }
@@ -269,14 +282,14 @@ static void test_every_name_of_the_tables_is_accepted(void **state)
         snprintf(text, sizeof text, CHAIN("{\"op\":\"linear\",\"out\":3,\"activation\":\"%s\"}"),
                  act_names[i]);
         s = parse(job(text, NULL, NULL, NULL, NULL));
-        assert_int_equal(s->model.layers[0].act, i);
+        assert_int_equal(s->model.layers[0].dense.act, i);
         spec_destroy(s);
     }
     for (int i = 0; i < SCHEDULE_COUNT; i++) {
         snprintf(text, sizeof text, ",\"schedule\":{\"type\":\"%s\"%s}", spec_schedule_names[i],
                  i == SCHEDULE_STEP ? ",\"every_steps\":3" : "");
         s = parse(job(NULL, NULL, NULL, NULL, text));
-        assert_int_equal(s->schedule.type, i);
+        assert_int_equal(s->rate.type, i);
         spec_destroy(s);
     }
 }
@@ -349,6 +362,8 @@ static const struct wrong wrongs[] = {
      .code = -EINVAL,
      .path = "memory.policy",
      .part = "did you mean \"stream\""},
+    {.rest = ",\"memory\":{\"cycle_steps\":0}", .code = -EINVAL, .path = "memory.cycle_steps", .part = "1"},
+    {.rest = ",\"memory\":{\"cycle_steps\":65}", .code = -EINVAL, .path = "memory.cycle_steps", .part = "64"},
 
     /* types */
     {.train = "{\"epochs\":\"5\",\"global_batch\":8}",
@@ -756,11 +771,11 @@ static void test_epochs_become_steps(void **state)
 
     (void)state;
     assert_int_equal(s->resolved.total_steps, 25); /* 2 * 100 / 8 */
-    assert_int_equal(s->resolved.micro_batch, 8);
-    assert_int_equal(s->resolved.n_micro, 1);
+    assert_int_equal(s->resolved.phases[0].micro_batch, 8);
+    assert_int_equal(s->train.global_batch / s->resolved.phases[0].micro_batch, 1);
     assert_int_equal(spec_resolve(s, (struct spec_sizes){2, 0}, 101, 0, NULL), 0);
     assert_int_equal(s->resolved.total_steps, 26); /* 202 / 8 = 25.25 */
-    assert_int_equal(s->resolved.n_micro, 4);
+    assert_int_equal(s->train.global_batch / s->resolved.phases[0].micro_batch, 4);
     spec_destroy(s);
 }
 
@@ -788,12 +803,12 @@ static void test_replicas_are_resolved(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(s->resolved.replicas, 3);
-    assert_int_equal(s->resolved.micro_batch, 8); /* the largest */
-    assert_int_equal(s->resolved.n_micro, 3);     /* of all of them */
+    assert_int_equal(s->resolved.phases[0].replicas, 3);
+    assert_int_equal(s->resolved.phases[0].micro_batch, 8);                         /* the largest */
+    assert_int_equal(s->train.global_batch / s->resolved.phases[0].micro_batch, 3); /* of all of them */
     assert_int_equal(s->resolved.total_steps, 5);
     assert_int_equal(spec_resolve(s, (struct spec_sizes){4, 3}, 100, 0, &err), 0);
-    assert_int_equal(s->resolved.n_micro, 6);
+    assert_int_equal(s->train.global_batch / s->resolved.phases[0].micro_batch, 6);
     assert_int_equal(spec_resolve(s, (struct spec_sizes){6, 3}, 100, 0, &err), -EINVAL);
     assert_string_equal(err.path, "train.micro_batch");
     assert_int_equal(spec_resolve(s, (struct spec_sizes){4, 2}, 100, 0, &err), -EINVAL);
@@ -802,9 +817,9 @@ static void test_replicas_are_resolved(void **state)
 
     s = resolved(job(NULL, NULL, "{\"epochs\":1,\"global_batch\":24,\"replicas\":\"auto\"}", NULL, NULL),
                  100);
-    assert_int_equal(s->resolved.replicas, 1);
+    assert_int_equal(s->resolved.phases[0].replicas, 1);
     assert_int_equal(spec_resolve(s, (struct spec_sizes){0, 2}, 100, 0, &err), 0); /* what it meant before */
-    assert_true(s->resolved.replicas == 2 && s->resolved.micro_batch == 12);
+    assert_true(s->resolved.phases[0].replicas == 2 && s->resolved.phases[0].micro_batch == 12);
     assert_int_equal(spec_resolve(s, (struct spec_sizes){0, 7}, 100, 0, &err), -EINVAL);
     assert_string_equal(err.path, "train.replicas");
     assert_int_equal(spec_resolve(s, (struct spec_sizes){0, 100}, 100, 0, &err), -EINVAL);
@@ -844,21 +859,25 @@ static void test_lr_warms_up_and_goes_down(void **state)
     struct spec *s = resolved(SCHEDULED("cosine"), 100);
 
     (void)state;
-    assert_float_equal(spec_lr(s, 0), 0.125, 1e-12);
-    assert_float_equal(spec_lr(s, 3), 0.5, 1e-12);
-    assert_float_equal(spec_lr(s, 4), 0.5, 1e-12);
-    assert_float_equal(spec_lr(s, 12), 0.5 * 0.55, 1e-12); /* halfway: (1 + 0.1) / 2 */
-    assert_float_equal(spec_lr(s, 20), 0.05, 1e-12);
-    assert_float_equal(spec_lr(s, 1000), 0.05, 1e-12);
+    assert_float_equal(spec_lr(&s->rate, s->resolved.total_steps, 0), 0.125, 1e-12);
+    assert_float_equal(spec_lr(&s->rate, s->resolved.total_steps, 3), 0.5, 1e-12);
+    assert_float_equal(spec_lr(&s->rate, s->resolved.total_steps, 4), 0.5, 1e-12);
+    assert_float_equal(spec_lr(&s->rate, s->resolved.total_steps, 12), 0.5 * 0.55,
+                       1e-12); /* halfway: (1 + 0.1) / 2 */
+    assert_float_equal(spec_lr(&s->rate, s->resolved.total_steps, 20), 0.05, 1e-12);
+    assert_float_equal(spec_lr(&s->rate, s->resolved.total_steps, 1000), 0.05, 1e-12);
     for (uint64_t i = 4; i < 20; i++)
-        assert_true(spec_lr(s, i + 1) < spec_lr(s, i) && spec_lr(s, i) >= 0.05);
+        assert_true(spec_lr(&s->rate, s->resolved.total_steps, i + 1) <
+                        spec_lr(&s->rate, s->resolved.total_steps, i) &&
+                    spec_lr(&s->rate, s->resolved.total_steps, i) >= 0.05);
     spec_destroy(s);
     s = resolved(SCHEDULED("linear"), 100);
-    assert_float_equal(spec_lr(s, 8), 0.5 * (1 - 0.9 * 0.25), 1e-12);
-    assert_float_equal(spec_lr(s, 19), 0.5 * (1 - 0.9 * 15 / 16), 1e-12);
+    assert_float_equal(spec_lr(&s->rate, s->resolved.total_steps, 8), 0.5 * (1 - 0.9 * 0.25), 1e-12);
+    assert_float_equal(spec_lr(&s->rate, s->resolved.total_steps, 19), 0.5 * (1 - 0.9 * 15 / 16), 1e-12);
     spec_destroy(s);
     s = resolved(job(NULL, NULL, NULL, NULL, NULL), 100);
-    assert_true(spec_lr(s, 0) == 0.001 && spec_lr(s, 1000) == 0.001);
+    assert_true(spec_lr(&s->rate, s->resolved.total_steps, 0) == 0.001 &&
+                spec_lr(&s->rate, s->resolved.total_steps, 1000) == 0.001);
     spec_destroy(s);
 }
 
@@ -869,10 +888,10 @@ static void test_warmup_longer_than_the_run_never_divides_by_zero(void **state)
     (void)state;
     s->resolved.total_steps = 4;
     for (uint64_t i = 0; i < 10; i++)
-        assert_true(isfinite(spec_lr(s, i)));
+        assert_true(isfinite(spec_lr(&s->rate, s->resolved.total_steps, i)));
     s->resolved.total_steps = 2;
     for (uint64_t i = 0; i < 10; i++)
-        assert_true(isfinite(spec_lr(s, i)));
+        assert_true(isfinite(spec_lr(&s->rate, s->resolved.total_steps, i)));
     spec_destroy(s);
 }
 
@@ -885,10 +904,12 @@ static void test_due_counts_epochs_and_steps(void **state)
 
     (void)state;
     for (uint64_t done = 0; done <= 10; done++) {
-        assert_int_equal(spec_due(s, &epoch, done), done == 3 || done == 5 || done == 8 || done == 10);
-        assert_int_equal(spec_due(s, &two, done), done == 5 || done == 10);
-        assert_int_equal(spec_due(s, &steps, done), done && done % 3 == 0);
-        assert_false(spec_due(s, &never, done) || spec_due(s, &huge, done));
+        assert_int_equal(spec_due(s, &epoch, s->train.global_batch, done),
+                         done == 3 || done == 5 || done == 8 || done == 10);
+        assert_int_equal(spec_due(s, &two, s->train.global_batch, done), done == 5 || done == 10);
+        assert_int_equal(spec_due(s, &steps, s->train.global_batch, done), done && done % 3 == 0);
+        assert_false(spec_due(s, &never, s->train.global_batch, done) ||
+                     spec_due(s, &huge, s->train.global_batch, done));
     }
     spec_destroy(s);
 }
@@ -914,6 +935,7 @@ static void test_hash_changes_with_what_changes_bits_only(void **state)
     assert_true(h == hash_of(job(NULL, NULL, NULL, NULL,
                                  ",\"resources\":{\"devices\":4,\"device_memory\":\"1GB\"}")));
     assert_true(h == hash_of(job(NULL, NULL, NULL, NULL, ",\"memory\":{\"policy\":\"stream\"}")));
+    assert_true(h == hash_of(job(NULL, NULL, NULL, NULL, ",\"memory\":{\"cycle_steps\":4}")));
     assert_true(h == hash_of(job(NULL, NULL, "{\"epochs\":9,\"global_batch\":8}", NULL, NULL)));
     assert_true(h ==
                 hash_of(job(NULL, NULL, "{\"epochs\":2,\"global_batch\":8,\"micro_batch\":8}", NULL, NULL)));
@@ -935,6 +957,33 @@ static void test_hash_changes_with_what_changes_bits_only(void **state)
         h != hash_of(job(NULL, "{\"format\":\"synthetic\",\"samples\":100,\"seed\":1}", NULL, NULL, NULL)));
 }
 
+static void test_resolved_sizes_of_phases_read_back(void **state)
+{
+    struct spec *s = resolved(job(NULL, NULL, "{\"steps\":2,\"global_batch\":8}", NULL, NULL), 100);
+    struct spec_sizes sizes[3], none = {0};
+    struct strbuf one = {0}, three = {0};
+    struct err err;
+
+    (void)state;
+    spec_resolved_json(s, &one);
+    assert_null(strstr(one.at, "phases"));
+    assert_int_equal(spec_resolve_phase(s, 2, 12, none, (struct spec_sizes){3, 2}, NULL), 0);
+    assert_int_equal(spec_resolve_phase(s, 1, 6, (struct spec_sizes){2, 1}, none, NULL), 0);
+    assert_int_equal(spec_resolve_phase(s, 1, 6, none, (struct spec_sizes){4, 1}, &err), -EINVAL);
+    assert_int_equal(s->resolved.n_phases, 3);
+    spec_resolved_json(s, &three);
+    assert_int_equal(spec_resolved_sizes(three.at, three.n, 3, sizes, NULL), 0);
+    assert_true(sizes[0].micro_batch == 8 && sizes[0].replicas == 1);
+    assert_true(sizes[1].micro_batch == 2 && sizes[1].replicas == 1);
+    assert_true(sizes[2].micro_batch == 3 && sizes[2].replicas == 2);
+    /* The texts of jobs with other numbers of phases give no sizes. */
+    assert_int_equal(spec_resolved_sizes(one.at, one.n, 3, sizes, NULL), 0);
+    assert_true(sizes[0].micro_batch == 0 && sizes[2].micro_batch == 0);
+    strbuf_finish(&one);
+    strbuf_finish(&three);
+    spec_destroy(s);
+}
+
 static void test_resolved_sizes_read_back(void **state)
 {
     struct spec *s = resolved(
@@ -951,10 +1000,10 @@ static void test_resolved_sizes_read_back(void **state)
 
     (void)state;
     spec_resolved_json(s, &b);
-    assert_int_equal(spec_resolved_sizes(b.at, b.n, &sizes, NULL), 0);
+    assert_int_equal(spec_resolved_sizes(b.at, b.n, 1, &sizes, NULL), 0);
     assert_true(sizes.micro_batch == 4 && sizes.replicas == 2);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_true(spec_resolved_sizes(bad[i], strlen(bad[i]), &sizes, NULL) < 0);
+        assert_true(spec_resolved_sizes(bad[i], strlen(bad[i]), 1, &sizes, NULL) < 0);
     assert_true(sizes.micro_batch == 4 && sizes.replicas == 2);
     strbuf_finish(&b);
     spec_destroy(s);
@@ -1030,6 +1079,7 @@ int main(void)
         cmocka_unit_test(test_warmup_longer_than_the_run_never_divides_by_zero),
         cmocka_unit_test(test_due_counts_epochs_and_steps),
         cmocka_unit_test(test_hash_changes_with_what_changes_bits_only),
+        cmocka_unit_test(test_resolved_sizes_of_phases_read_back),
         cmocka_unit_test(test_resolved_sizes_read_back),
         cmocka_unit_test(test_largest_chain_is_built),
     };

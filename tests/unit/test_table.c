@@ -487,8 +487,8 @@ static void test_a_graph_has_the_sizes_of_the_table(void **state)
     assert_int_equal(g->rows, 3);
     assert_int_equal(g->n_micro, 2);
     assert_int_equal(g->n_replicas, 1);
-    assert_int_equal(g->first_trained, 0);
-    assert_true(g->training && !g->decision);
+    assert_true(g->layers[0].backward && g->layers[1].backward && g->layers[1].returns);
+    assert_true(g->training && !g->groups[0].decision && !g->groups[0].has_state);
     assert_string_equal(g->layers[0].type, "layer");
     assert_string_equal(g->layers[1].type, "loss");
     assert_int_equal(g->layers[0].size.y, 50);
@@ -508,13 +508,14 @@ static void test_a_graph_has_the_sizes_of_the_table(void **state)
                 {TENSOR_X, 0, 300, 2},
                 {TENSOR_S, 0, 5500 - 2024 - 600, 2},
                 {TENSOR_WORK, 0, 3000 - 1374, 2},
-                {TENSOR_X, 1, 50, 2},
+                {TENSOR_Y, 0, 50, 2},
                 {TENSOR_WORK, 1, 60 - 50, 2},
                 {TENSOR_DX, 1, 50, 2}};
     uint32_t n = 0;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         for (uint32_t j = 0; j < want[i].n; j++) {
-            tensor_id id = graph_tensor_find(g, want[i].kind, want[i].layer, want[i].n > 1 ? j : PLAN_NONE);
+            tensor_id id =
+                graph_tensor_find(g, want[i].kind, want[i].layer, want[i].n > 1 ? j : PLAN_NONE, 0);
             assert_int_not_equal(id, PLAN_NONE);
             assert_int_equal(g->tensors[id].bytes, want[i].bytes);
             n++;
@@ -522,7 +523,7 @@ static void test_a_graph_has_the_sizes_of_the_table(void **state)
     }
     assert_int_equal(g->n_tensors, n); /* and no other: no targets, no results, no decision */
     assert_int_equal(g->n_tasks, 2 * 4 + 1);
-    const struct graph_task *fwd = &g->tasks[graph_task_find(g, INSTR_FWD, 0, 1)];
+    const struct graph_task *fwd = &g->tasks[graph_task_find(g, INSTR_FWD, 0, 1, 0)];
     bool reads_b = false;
     for (uint32_t i = 0; i < fwd->n_operands; i++)
         reads_b |= g->tensors[g->operands[fwd->operand + i].tensor].kind == TENSOR_B;

@@ -21,11 +21,15 @@
 static const struct time_place place = {.backend = "cpu", .device = "some cpu \"x\"", .threads = 3};
 
 static struct layer layers[] = {
-    {.kind = LAYER_activation, .id = 0, .in = 8, .out = 8, .act = ACT_RELU},
-    {.kind = LAYER_dense, .id = 1, .in = 8, .out = 4, .bias = true, .act = ACT_GELU},
-    {.kind = LAYER_dense, .id = 2, .in = 4, .out = 4},
-    {.kind = LAYER_dense, .id = 3, .in = 4, .out = 4},
-    {.kind = LAYER_softmax_xent, .id = 4, .in = 4},
+    {.type = &layer_activation, .id = 0, .in = {1, {8}}, .out = {1, {8}}, .activation = {.act = ACT_RELU}},
+    {.type = &layer_dense,
+     .id = 1,
+     .in = {1, {8}},
+     .out = {1, {4}},
+     .dense = {.bias = true, .act = ACT_GELU}},
+    {.type = &layer_dense, .id = 2, .in = {1, {4}}, .out = {1, {4}}},
+    {.type = &layer_dense, .id = 3, .in = {1, {4}}, .out = {1, {4}}},
+    {.type = &layer_softmax_xent, .id = 4, .in = {1, {4}}},
 };
 static const struct model model = {layers, 5};
 static const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW};
@@ -74,19 +78,19 @@ static struct time_cache filled(void)
 
 static void test_shapes_differ_where_times_do(void **state)
 {
-    static const struct layer base = {.kind = LAYER_dense, .in = 8, .out = 4};
+    static const struct layer base = {.type = &layer_dense, .in = {1, {8}}, .out = {1, {4}}};
     struct layer other[7];
     char a[TIME_SHAPE_MAX], b[TIME_SHAPE_MAX];
     (void)state;
     for (int i = 0; i < 7; i++)
         other[i] = base;
-    other[0].in = 9;
-    other[1].out = 5;
-    other[2].bias = true;
-    other[3].act = ACT_RELU;
-    other[4].act = ACT_TANH;
-    other[5].dropout = 0.1f;
-    other[6].kind = LAYER_activation;
+    other[0].in = shape_vector(9);
+    other[1].out = shape_vector(5);
+    other[2].dense.bias = true;
+    other[3].dense.act = ACT_RELU;
+    other[4].dense.act = ACT_TANH;
+    other[5].dense.dropout = 0.1f;
+    other[6].type = &layer_activation;
     time_shape_layer(&base, false, a);
     for (int i = 0; i < 7; i++) {
         time_shape_layer(&other[i], false, b);
@@ -176,32 +180,40 @@ static void test_a_table_has_the_sizes_that_all_layers_have(void **state)
     assert_int_equal(p.s, 0);
     table_destroy(t);
 
-    layers[2].act = ACT_TANH; /* nobody measured that */
+    layers[2].dense.act = ACT_TANH; /* nobody measured that */
     assert_null(time_cache_table(&c, &model, &adamw, &at));
-    layers[2].act = ACT_NONE;
+    layers[2].dense.act = ACT_NONE;
     time_cache_finish(&c);
 }
 
-/* With all that any kind of layer has. */
-static struct layer any_layer(enum layer_kind kind)
-{
-    static const struct layer inner = {.kind = LAYER_norm, .in = 6, .out = 6, .seq = 3, .eps = 1};
-    return (struct layer){.kind = kind,
-                          .in = kind == LAYER_embedding ? 3 : 6,
-                          .out = 6,
-                          .seq = 3,
-                          .bias = true,
-                          .act = ACT_RELU,
-                          .dropout = 0.5f,
-                          .eps = 1,
-                          .heads = 2,
-                          .kv_heads = 1,
-                          .hidden = 5,
-                          .vocab = 7,
-                          .positions = 4,
-                          .inner = &inner,
-                          .n_inner = kind == LAYER_block || kind == LAYER_residual};
-}
+/* One layer of every kind, with all that the kind can have. */
+#define OVER(type_) .type = &(type_), .in = {2, {3, 2}}, .out = {2, {3, 2}}
+static const struct layer inner = {OVER(layer_norm), .norm = {.eps = 1}};
+static const struct layer activation_layer = {OVER(layer_activation), .activation = {.act = ACT_RELU}};
+static const struct layer attention_layer = {
+    OVER(layer_attention), .attention = {.heads = 2, .kv_heads = 1, .bias = true, .dropout = 0.5f}};
+static const struct layer block_layer = {OVER(layer_block), .inner = &inner, .n_inner = 1};
+static const struct layer dense_layer = {OVER(layer_dense),
+                                         .dense = {.bias = true, .act = ACT_RELU, .dropout = 0.5f}};
+static const struct layer dropout_layer = {OVER(layer_dropout), .dropout = {.p = 0.5f}};
+static const struct layer embedding_layer = {
+    .type = &layer_embedding, .in = {2, {3, 1}}, .out = {2, {3, 2}}, .embedding = {.vocab = 7}};
+static const struct layer lm_head_layer = {
+    .type = &layer_lm_head, .in = {2, {3, 2}}, .lm_head = {.vocab = 7}};
+static const struct layer mlp_layer = {OVER(layer_mlp),
+                                       .mlp = {.hidden = 5, .bias = true, .act = ACT_RELU, .dropout = 0.5f}};
+static const struct layer mse_layer = {.type = &layer_mse, .in = {2, {3, 2}}};
+static const struct layer norm_layer = {OVER(layer_norm), .norm = {.bias = true, .eps = 1}};
+static const struct layer positions_layer = {OVER(layer_positions),
+                                             .positions = {.count = 4, .dropout = 0.5f}};
+static const struct layer residual_layer = {OVER(layer_residual), .inner = &inner, .n_inner = 1};
+static const struct layer softmax_xent_layer = {.type = &layer_softmax_xent, .in = {2, {3, 2}}};
+
+static const struct layer *const every_kind[] = {
+#define LAYER(name) &name##_layer,
+#include "kernels/layers.def"
+#undef LAYER
+};
 
 /* Whatever a kind of layer needs is there, and some time goes by. */
 static void test_every_kind_of_layer_is_measured(void **state)
@@ -211,23 +223,22 @@ static void test_every_kind_of_layer_is_measured(void **state)
     uint64_t most = timer_update_bytes(&adamw, 4096);
     (void)state;
     struct timer_config c = {.backend = "cpu", .threads = 2, .bytes = most, .device_bytes = most};
-    for (int k = 0; k < LAYER_COUNT; k++) {
-        struct layer l = any_layer((enum layer_kind)k);
-        uint64_t bytes = timer_layer_bytes(&l, 3);
+    for (size_t k = 0; k < sizeof every_kind / sizeof every_kind[0]; k++) {
+        uint64_t bytes = timer_layer_bytes(every_kind[k], 3);
         if (bytes > c.bytes)
             c.bytes = c.device_bytes = bytes;
     }
     if (timer_open(&c, &timer, &err) < 0)
         fail_msg("%s", err.msg);
-    for (int k = 0; k < LAYER_COUNT; k++) {
-        struct layer l = any_layer((enum layer_kind)k);
+    for (size_t k = 0; k < sizeof every_kind / sizeof every_kind[0]; k++) {
+        const struct layer *l = every_kind[k];
         for (int dx = 0; dx < 2; dx++) {
             double fwd = 0, bwd = 0;
-            if (timer_layer(timer, &l, dx, 3, &fwd, &bwd, &err) < 0)
-                fail_msg("%s: %s", layer_type(&l)->name, err.msg);
-            assert_true((fwd > 0 || layer_type(&l)->loss_in_bwd) && bwd > 0);
+            if (timer_layer(timer, l, dx, 3, &fwd, &bwd, &err) < 0)
+                fail_msg("%s: %s", layer_type(l)->name, err.msg);
+            assert_true((fwd > 0 || layer_type(l)->loss_in_bwd) && bwd > 0);
         }
-        assert_int_equal(timer_layer(timer, &l, true, 1000000, &(double){0}, &(double){0}, &err), -ENOSPC);
+        assert_int_equal(timer_layer(timer, l, true, 1000000, &(double){0}, &(double){0}, &err), -ENOSPC);
     }
     double host = 0, device = 0;
     assert_int_equal(timer_update(timer, &adamw, 4096, &host, &device, &err), 0);

@@ -47,12 +47,12 @@ static const struct layer *last_layer(const struct spec *s)
     return &s->model.layers[s->model.n_layers - 1];
 }
 
-static const struct layer *find_kind(const struct layer *at, uint32_t n, enum layer_kind kind)
+static const struct layer *find_type(const struct layer *at, uint32_t n, const struct layer_type *type)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const struct layer *inside = find_kind(at[i].inner, at[i].n_inner, kind);
-        if (at[i].kind == kind || inside)
-            return at[i].kind == kind ? &at[i] : inside;
+        const struct layer *inside = find_type(at[i].inner, at[i].n_inner, type);
+        if (at[i].type == type || inside)
+            return at[i].type == type ? &at[i] : inside;
     }
     return NULL;
 }
@@ -239,7 +239,7 @@ static void check_beginning(void *ctx, const struct layer *l, const struct layer
 
     if (ends_with(p->name, "bias"))
         check_constant(p, values, 0);
-    else if (l->kind == LAYER_norm || ends_with(p->name, "ln_1.weight") || ends_with(p->name, "ln_2.weight"))
+    else if (l->type == &layer_norm || ends_with(p->name, "ln_1.weight") || ends_with(p->name, "ln_2.weight"))
         check_constant(p, values, 1);
     else
         check_normal(p, values, ends_with(p->name, ".proj.weight") ? b->proj_std : b->std);
@@ -284,7 +284,7 @@ static void check_drawn(void *ctx, const struct layer *l, const struct layer_par
     uint32_t *found = ctx;
 
     for (size_t i = 0; i < COUNT(want); i++) {
-        if (l->kind != LAYER_block || strcmp(p->name, want[i].name) != 0)
+        if (l->type != &layer_block || strcmp(p->name, want[i].name) != 0)
             continue;
         for (uint64_t k = 0; k < p->count; k++)
             assert_true(values[k] == drawn(7, want[i].n << 14 | l->id, want[i].first + k) * want[i].std);
@@ -317,7 +317,7 @@ static void collect_pairs(void *ctx, const struct layer *l, const struct layer_p
     struct pairs *d = ctx;
     float std = ends_with(p->name, ".proj.weight") ? d->proj_std : d->std;
 
-    if (l->kind == LAYER_norm || p->rank != 2)
+    if (l->type == &layer_norm || p->rank != 2)
         return;
     for (uint64_t i = 0; i + 1 < p->count; i += 2) {
         float z[2] = {values[i] / std, values[i + 1] / std}; /* exact: powers of two */
@@ -368,11 +368,11 @@ static void test_only_an_untied_head_has_weights(void **state)
         const struct layer *head = last_layer(s);
         struct layer_param p;
 
-        assert_int_equal(head->kind, LAYER_lm_head);
+        assert_ptr_equal(head->type, &layer_lm_head);
         assert_int_equal(head->tied, models[i].tied);
         assert_int_equal(layer_type(head)->params(head, NULL), models[i].tied ? 0 : 1);
         if (models[i].tied) {
-            assert_int_equal(s->model.layers[head->owner].kind, LAYER_embedding);
+            assert_ptr_equal(s->model.layers[head->owner].type, &layer_embedding);
         } else {
             layer_type(head)->params(head, &p);
             assert_string_equal(p.name, "weight");
@@ -478,15 +478,15 @@ struct drops {
 static void check_drops(const char *model, struct drops want)
 {
     struct spec *s = parse(model, 0);
-    const struct layer *at = s->model.layers, *positions = find_kind(at, s->model.n_layers, LAYER_positions),
-                       *attention = find_kind(at, s->model.n_layers, LAYER_attention),
-                       *mlp = find_kind(at, s->model.n_layers, LAYER_mlp);
+    const struct layer *at = s->model.layers, *positions = find_type(at, s->model.n_layers, &layer_positions),
+                       *attention = find_type(at, s->model.n_layers, &layer_attention),
+                       *mlp = find_type(at, s->model.n_layers, &layer_mlp);
 
     assert_int_equal(positions != NULL, s->transformer->arch == ARCH_GPT2);
-    assert_true(!positions || positions->dropout == want.embd);
-    assert_true(attention->score_dropout == want.scores);
-    assert_true(attention->dropout == want.resid);
-    assert_true(mlp->dropout == want.resid && mlp->score_dropout == 0);
+    assert_true(!positions || positions->positions.dropout == want.embd);
+    assert_true(attention->attention.score_dropout == want.scores);
+    assert_true(attention->attention.dropout == want.resid);
+    assert_true(mlp->mlp.dropout == want.resid);
     spec_destroy(s);
 }
 

@@ -547,6 +547,15 @@ static void test_events_carry_their_fields(void **state)
     uplink_eval(l, 2, 0.75, NAN);
     expect(&c, "eval");
     expect_text(&c, NULL, "{\"step\":2,\"loss\":0.75,\"accuracy\":null}");
+    uplink_phase(l, 3, 5, "second half"); /* only jobs with several phases do this */
+    expect(&c, "phase");
+    expect_text(&c, NULL, "{\"phases\":5,\"name\":\"second half\",\"phase\":3}");
+    uplink_outputs(l, 40, 100);
+    expect(&c, "outputs");
+    expect_text(&c, NULL, "{\"samples\":40,\"total_samples\":100,\"phase\":3}");
+    uplink_eval(l, 2, 0.75, NAN);
+    expect(&c, "eval");
+    expect_text(&c, NULL, "{\"step\":2,\"loss\":0.75,\"accuracy\":null,\"phase\":3}");
     uplink_close(l);
     conn_close(&c);
 }

@@ -58,6 +58,30 @@ static void expect_edit(struct edit *e, unsigned want)
     edit_finish(e);
 }
 
+/* Verifies a plan with two steps in a cycle against the graphs with two steps; returns its violations. */
+static unsigned verify_twice(struct edit *e)
+{
+    struct plan *p = edit_pack(e);
+    struct verify_report r = {0};
+    unsigned found = 0;
+    plan_verify(p, &train_twice, e->programs[PROGRAM_EVAL].at.n > 0 ? &eval_twice : NULL, &machine, &r, NULL);
+    for (int i = 1; i <= 10; i++)
+        found |= r.by_number[i] > 0 ? ONLY(i) : 0;
+    plan_destroy(p);
+    edit_finish(e);
+    return found;
+}
+
+static void expect_twice(struct edit *e, unsigned want)
+{
+    assert_int_equal(verify_twice(e), want);
+}
+
+static void expect_refused_twice(struct edit *e)
+{
+    assert_int_not_equal(verify_twice(e), 0);
+}
+
 static struct edit_instr *cycle_instr(struct edit *e, enum instr_kind kind, tensor_id t)
 {
     struct edit_program *p = &e->programs[PROGRAM_CYCLE];
@@ -104,7 +128,7 @@ static void test_good_plan_of_two_steps_holds(void **state)
 {
     (void)state;
     struct edit e = plan_one_twice();
-    expect_edit(&e, 0);
+    expect_twice(&e, 0);
 }
 
 static void test_report_may_be_absent(void **state)
@@ -133,7 +157,7 @@ static void test_violation_names_program_instruction_and_tensor(void **state)
     assert_int_equal(v[0].program, PROGRAM_CYCLE);
     assert_int_equal(p->programs[PROGRAM_CYCLE].instrs[v[0].instr].kind, INSTR_FWD);
     assert_non_null(strstr(v[0].text, "FWD l1 m1 on d0.compute"));
-    assert_non_null(strstr(v[0].text, "T.1"));
+    assert_non_null(strstr(v[0].text, "T1.1"));
     assert_non_null(strstr(v[0].text, "d0:3072"));
     assert_non_null(strstr(err.msg, "invariant 1: "));
     plan_destroy(p);
@@ -153,13 +177,12 @@ static void test_missing_fetch_breaks_1(void **state)
     expect_edit(&e, ONLY(1));
 }
 
-static void test_fetch_of_another_step_breaks_1(void **state)
+static void test_missing_fetch_of_a_later_step_breaks_1(void **state)
 {
     (void)state;
     struct edit e = plan_one_twice();
-    struct edit_program *p = &e.programs[PROGRAM_CYCLE];
-    p->at.at[edit_find(p, INSTR_FETCH, X0_0, 1)].in.step = 0;
-    expect_edit(&e, ONLY(1));
+    remove_from(&e, PROGRAM_CYCLE, INSTR_FETCH, toy_of_step(X0_0, 1));
+    expect_twice(&e, ONLY(1));
 }
 
 static void test_partial_fetch_breaks_1(void **state)
@@ -487,12 +510,13 @@ static void test_recomputed_result_breaks_6(void **state)
 static void test_step_without_tasks_breaks_6(void **state)
 {
     (void)state;
-    struct edit e = plan_one();
-    e.header.steps = 2;
-    expect_edit(&e, ONLY(6));
-    e = plan_one_twice();
+    struct edit e = plan_one_twice();
     edit_remove(&e.programs[PROGRAM_CYCLE], edit_find(&e.programs[PROGRAM_CYCLE], INSTR_UPD, W, 1));
-    expect_edit(&e, ONLY(6));
+    expect_twice(&e, ONLY(6));
+    e = plan_one_twice(); /* step 0 twice and step 1 not at all */
+    struct edit_program *p = &e.programs[PROGRAM_CYCLE];
+    p->at.at[edit_find(p, INSTR_UPD, W, 1)].in.step = 0;
+    expect_refused_twice(&e);
 }
 
 /* ---- [7] ---- */
@@ -613,14 +637,15 @@ static void test_result_that_stays_away_breaks_9(void **state)
     }
 }
 
-static void test_result_in_the_slot_of_another_step_breaks_9(void **state)
+static void test_missing_result_of_a_later_step_breaks_9(void **state)
 {
     (void)state;
     struct edit e = plan_one_twice();
     struct edit_program *p = &e.programs[PROGRAM_CYCLE];
-    uint32_t first = edit_find(p, INSTR_SPILL, R_0, 0);
-    p->at.at[first].in.step = 1; /* written again by the right one */
-    expect_edit(&e, ONLY(9));
+    tensor_id result = toy_of_step(R_1, 1);
+    edit_wait(p, edit_find(p, INSTR_DROP, result, 0), edit_find(p, INSTR_FWD, result, 0), 0);
+    remove_from(&e, PROGRAM_CYCLE, INSTR_SPILL, result);
+    expect_twice(&e, ONLY(9));
 }
 
 /* ---- [10] ---- */
@@ -857,7 +882,7 @@ int main(void)
         cmocka_unit_test(test_report_may_be_absent),
         cmocka_unit_test(test_violation_names_program_instruction_and_tensor),
         cmocka_unit_test(test_missing_fetch_breaks_1),
-        cmocka_unit_test(test_fetch_of_another_step_breaks_1),
+        cmocka_unit_test(test_missing_fetch_of_a_later_step_breaks_1),
         cmocka_unit_test(test_partial_fetch_breaks_1),
         cmocka_unit_test(test_split_fetch_holds),
         cmocka_unit_test(test_read_at_wrong_address_breaks_1),
@@ -896,7 +921,7 @@ int main(void)
         cmocka_unit_test(test_exit_that_leaves_a_copy_breaks_9),
         cmocka_unit_test(test_eval_that_leaves_a_copy_breaks_9),
         cmocka_unit_test(test_result_that_stays_away_breaks_9),
-        cmocka_unit_test(test_result_in_the_slot_of_another_step_breaks_9),
+        cmocka_unit_test(test_missing_result_of_a_later_step_breaks_9),
         cmocka_unit_test(test_disagreement_breaks_10),
         cmocka_unit_test(test_eval_without_graph_breaks_10),
         cmocka_unit_test(test_recomputation_of_nothing_breaks_10),

@@ -225,7 +225,7 @@ static void test_missing_reduction_breaks_6(void **state)
     struct edit e = plan_replicas();
     edit_remove(cycle_of(&e), find_cycle(&e, INSTR_RED, 0));
     expect_edit(&e, GRAPH_TWO, ONLY(6));
-    expect_text("no RED l0 r1 in step 0");
+    expect_text("no RED l0 r1");
 }
 
 static void test_update_before_reduction_breaks_1(void **state)
@@ -277,16 +277,16 @@ static void test_missing_share_breaks_6(void **state)
     struct edit e = plan_shares_device();
     edit_remove(cycle_of(&e), find_cycle(&e, INSTR_UPD, 1));
     expect_edit(&e, GRAPH_PAIR, ONLY(6));
-    expect_text("UPD l0: bytes 256..704 are never updated in step 0");
+    expect_text("UPD l0: bytes 256..704 are never updated");
     e = plan_shares_device();
     edit_remove(cycle_of(&e), find_cycle(&e, INSTR_RED, 0));
     expect_edit(&e, GRAPH_PAIR, ONLY(6));
-    expect_text("RED l0 r1: bytes 0..256 are never added in step 0");
+    expect_text("RED l0 r1: bytes 0..256 are never added");
     e = plan_shares_device();
     edit_remove(cycle_of(&e), find_cycle(&e, INSTR_UPD, 0));
     edit_remove(cycle_of(&e), find_cycle(&e, INSTR_UPD, 0));
     expect_edit(&e, GRAPH_PAIR, ONLY(6));
-    expect_text("no UPD l0 in step 0");
+    expect_text("no UPD l0");
 }
 
 static void test_repeated_share_breaks_6(void **state)
@@ -296,7 +296,7 @@ static void test_repeated_share_breaks_6(void **state)
     uint32_t i = find_cycle(&e, INSTR_UPD, 1);
     edit_insert(cycle_of(&e), i + 1, &cycle_of(&e)->at.at[i]);
     expect_edit(&e, GRAPH_PAIR, ONLY(6));
-    expect_text("UPD l0: bytes 256..704 are updated twice in step 0");
+    expect_text("UPD l0: bytes 256..704 are updated twice");
 }
 
 static void test_share_of_what_is_done_breaks_6(void **state)
@@ -309,7 +309,7 @@ static void test_share_of_what_is_done_breaks_6(void **state)
     for (int o = 0; o < 2; o++)
         slide(&p->at.at[i].ops.at[o], SHARE_CUT, 0);
     expect_edit(&e, GRAPH_THREE, ONLY(6));
-    expect_text("RED l0 r1: bytes 256..704 are added twice in step 0");
+    expect_text("RED l0 r1: bytes 256..704 are added twice");
 }
 
 /* The ranges of an instruction, all by as much; K as W, in each part. */
@@ -431,6 +431,41 @@ static void test_state_that_is_no_multiple_is_cut_in_proportion(void **state)
     expect_text("768..1800");
 }
 
+/* Half of W is 128 elements. The first half of K has the same elements of the parts that are as long as W. Of
+ * the part of 100 elements, 50 go with the first half, but that is less than one unit of 64, so the first
+ * half has no operand for this part. */
+static void test_parts_of_other_types_are_cut_by_elements(void **state)
+{
+    (void)state;
+    static const uint64_t want[2][3][2] = {{{0, 512}, {1024, 1280}},
+                                           {{512, 1024}, {1280, 1536}, {1536, 1936}}};
+    for (uint32_t half = 0; half < 2; half++)
+        for (uint32_t p = 0; p < 3 - !half; p++) {
+            struct edit e = plan_parts();
+            struct edit_instr *upd = cycle_instr(&e, INSTR_UPD, half);
+            struct plan_operand *dw = operand_of(&e, upd, TENSOR_DW, 0),
+                                *k = operand_of(&e, upd, TENSOR_K, 0);
+            assert_int_equal(dw->begin, half * 1024);
+            assert_int_equal(dw->end, (half + 1) * 1024);
+            assert_int_equal(k[p].begin, want[half][p][0]);
+            assert_int_equal(k[p].end, want[half][p][1]);
+            slide(&k[p], half ? 128 : 0, half ? 0 : -128); /* half as many elements in 16 bits */
+            expect_edit(&e, GRAPH_PARTS, ONLY(10));
+            expect_text("its share of part");
+        }
+}
+
+/* The sums are F64 and the weights F32, so equal byte ranges are different elements. */
+static void test_shares_of_equal_bytes_but_other_elements_break_10(void **state)
+{
+    (void)state;
+    struct edit e = plan_parts();
+    struct plan_operand *w = operand_of(&e, cycle_instr(&e, INSTR_UPD, 0), TENSOR_W, 0);
+    slide(w, 0, 512);
+    expect_edit(&e, GRAPH_PARTS, ONLY(10));
+    expect_text("its shares differ");
+}
+
 /* Of 104 bytes nothing is left for the first half once it is aligned: then there is no operand. */
 static void test_empty_share_of_state_has_no_operand(void **state)
 {
@@ -450,7 +485,7 @@ static void test_share_of_other_tasks_breaks_10(void **state)
     const struct {
         enum instr_kind task;
         enum tensor_kind tensor;
-    } operands[] = {{INSTR_FWD, TENSOR_W},   {INSTR_FWD, TENSOR_X},        {INSTR_BWD, TENSOR_X},
+    } operands[] = {{INSTR_FWD, TENSOR_W},   {INSTR_FWD, TENSOR_X},        {INSTR_BWD, TENSOR_Y},
                     {INSTR_NORM, TENSOR_DW}, {INSTR_DECIDE, TENSOR_SUMSQ}, {INSTR_UPD, TENSOR_GROUP}};
     for (size_t i = 0; i < sizeof operands / sizeof *operands; i++) {
         struct edit e = plan_shares_decision();
@@ -741,7 +776,7 @@ static void test_read_before_the_last_piece_breaks_1(void **state)
     struct edit e = plan_pieces(); /* l0, l1 m1, l1 m0, l2: the whole of X2 before its first piece is there */
     move_instr(cycle_of(&e), find_cycle(&e, INSTR_FWD, 2), find_cycle(&e, INSTR_FWD, 3));
     expect_edit(&e, GRAPH_SIZES, ONLY(1));
-    expect_text("X2.0[0..168)");
+    expect_text("Y1.0[0..168)");
     e = plan_pieces(); /* BWD l2, l1 m0, l1 m1, l0: dX1 likewise */
     move_instr(cycle_of(&e), find_cycle(&e, INSTR_BWD, 2), find_cycle(&e, INSTR_BWD, 3));
     expect_edit(&e, GRAPH_SIZES, ONLY(1));
@@ -782,7 +817,7 @@ static void test_sums_of_pieces_in_wrong_order_break_6(void **state)
 static void test_another_piece_breaks_10(void **state)
 {
     (void)state;
-    const enum tensor_kind kinds[] = {TENSOR_X, TENSOR_DX};
+    const enum tensor_kind kinds[] = {TENSOR_Y, TENSOR_DX};
     for (int what = 0; what < 8; what++) {
         struct edit e = plan_pieces();
         struct edit_instr *in = cycle_instr(&e, what < 4 ? INSTR_FWD : INSTR_BWD, 1); /* FWD m1, BWD m0 */
@@ -852,6 +887,8 @@ int main(void)
         cmocka_unit_test(test_unaligned_share_breaks_10),
         cmocka_unit_test(test_wrong_parts_of_state_break_10),
         cmocka_unit_test(test_state_that_is_no_multiple_is_cut_in_proportion),
+        cmocka_unit_test(test_parts_of_other_types_are_cut_by_elements),
+        cmocka_unit_test(test_shares_of_equal_bytes_but_other_elements_break_10),
         cmocka_unit_test(test_empty_share_of_state_has_no_operand),
         cmocka_unit_test(test_share_of_other_tasks_breaks_10),
         cmocka_unit_test(test_list_of_another_breaks_10),

@@ -30,7 +30,17 @@ enum { TINY_MAX = 48 }; /* instructions, operands, waits of a program, at most *
 static inline struct plan_tensor tiny_tensor(enum tensor_kind kind, uint32_t layer, uint32_t micro,
                                              uint64_t bytes, uint64_t host_offset, uint32_t slots)
 {
-    return (struct plan_tensor){kind, layer, micro, 0, bytes, host_offset, slots};
+    const bool state = kind == TENSOR_W || kind == TENSOR_K || kind == TENSOR_B || kind == TENSOR_GROUP;
+    const bool of_group = kind == TENSOR_DECISION || kind == TENSOR_GROUP;
+    return (struct plan_tensor){.kind = kind,
+                                .layer = layer,
+                                .micro = micro,
+                                .step = state ? PLAN_NONE : 0,
+                                .group = of_group ? 0 : PLAN_NONE,
+                                .dtype = DTYPE_F32,
+                                .bytes = bytes,
+                                .host_offset = host_offset,
+                                .host_slots = slots};
 }
 
 static inline void tiny_tensors(struct plan *p)
@@ -42,11 +52,11 @@ static inline void tiny_tensors(struct plan *p)
     p->tensors[TINY_DW0] = tiny_tensor(TENSOR_DW, 0, PLAN_NONE, 4096, 6144, 1);
     p->tensors[TINY_DW1] = tiny_tensor(TENSOR_DW, 1, PLAN_NONE, 2048, PLAN_NO_HOST, 0);
     p->tensors[TINY_X0] = tiny_tensor(TENSOR_X, 0, 0, 1024, 10240, 2);
-    p->tensors[TINY_X1] = tiny_tensor(TENSOR_X, 1, 0, 512, PLAN_NO_HOST, 0);
+    p->tensors[TINY_X1] = tiny_tensor(TENSOR_Y, 0, 0, 512, PLAN_NO_HOST, 0);
     p->tensors[TINY_DX1] = tiny_tensor(TENSOR_DX, 1, 0, 512, PLAN_NO_HOST, 0);
     p->tensors[TINY_S1] = tiny_tensor(TENSOR_S, 1, 0, 256, PLAN_NO_HOST, 0);
-    p->tensors[TINY_T] = tiny_tensor(TENSOR_TARGET, PLAN_NONE, 0, 64, 12288, 2);
-    p->tensors[TINY_R] = tiny_tensor(TENSOR_RESULT, PLAN_NONE, 0, 16, 12800, 2);
+    p->tensors[TINY_T] = tiny_tensor(TENSOR_TARGET, 1, 0, 64, 12288, 2);
+    p->tensors[TINY_R] = tiny_tensor(TENSOR_RESULT, 1, 0, 16, 12800, 2);
 }
 
 /* Begins an instruction; its operands and waits follow. Returns its index. */
@@ -193,6 +203,7 @@ static inline struct plan *tiny_plan(void)
     p->n_layers = 2;
     p->n_micro = 1;
     p->n_replicas = 1;
+    p->n_groups = 1;
     p->rows = 4;
     p->steps = 1;
     p->host_lease_bytes = 1 << 20;

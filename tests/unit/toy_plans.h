@@ -19,7 +19,17 @@ enum { W, K, DW, X0_0, X0_1, X1_0, X1_1, S_0, S_1, DX_0, DX_1, T_0, T_1, R_0, R_
 static struct graph_tensor tensors[N_TENSORS];
 static struct graph_operand operands[64];
 static struct graph_task tasks[16];
+static const struct state_part parts[] = {{"v", DTYPE_F32, 128, 0, 512}};
+static struct graph_layer layers[2] = {
+    {.type = "layer", .rows = 4, .size = {.w = 512}, .k_bytes = 512, .parts = parts, .n_parts = 1},
+    {.type = "loss", .rows = 4}};
 static struct graph train_graph, eval_graph;
+static struct graph_group groups[1];
+/* The same graphs with two training steps in a cycle. Tensor t of step 1 has the id N_TENSORS + t. */
+static struct graph_tensor tensors_twice[2 * N_TENSORS];
+static struct graph_operand operands_twice[128];
+static struct graph_task tasks_twice[32];
+static struct graph train_twice, eval_twice;
 
 static void set_tensor(tensor_id t, enum tensor_kind kind, uint32_t layer, uint32_t micro, uint64_t bytes,
                        uint32_t writes)
@@ -29,11 +39,14 @@ static void set_tensor(tensor_id t, enum tensor_kind kind, uint32_t layer, uint3
         .layer = layer,
         .micro = micro,
         .replica = kind == TENSOR_W || kind == TENSOR_K ? PLAN_NONE : 0,
+        .dtype = kind == TENSOR_K || kind == TENSOR_S || kind == TENSOR_RESULT ? DTYPE_U8 : DTYPE_F32,
         .bytes = bytes,
         .pieces = 1,
-        .writes_per_step = writes,
+        .writes_per_cycle = writes,
         .persistent = kind == TENSOR_W || kind == TENSOR_K,
-        .external = layer == PLAN_NONE || (kind == TENSOR_X && layer == 0),
+        .step = kind == TENSOR_W || kind == TENSOR_K ? PLAN_NONE : 0,
+        .group = PLAN_NONE,
+        .external = kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_X,
     };
 }
 
@@ -44,19 +57,19 @@ static void set_tensors(void)
     set_tensor(DW, TENSOR_DW, 0, PLAN_NONE, 512, MICROS);
     for (uint32_t j = 0; j < MICROS; j++) {
         set_tensor(X0_0 + j, TENSOR_X, 0, j, 256, 1);
-        set_tensor(X1_0 + j, TENSOR_X, 1, j, 200, 1);
+        set_tensor(X1_0 + j, TENSOR_Y, 0, j, 200, 1);
         set_tensor(S_0 + j, TENSOR_S, 0, j, 256, 1);
         set_tensor(DX_0 + j, TENSOR_DX, 1, j, 200, 1);
-        set_tensor(T_0 + j, TENSOR_TARGET, PLAN_NONE, j, 256, 1);
-        set_tensor(R_0 + j, TENSOR_RESULT, PLAN_NONE, j, 16, 1);
+        set_tensor(T_0 + j, TENSOR_TARGET, 1, j, 256, 1);
+        set_tensor(R_0 + j, TENSOR_RESULT, 1, j, 16, 1);
     }
 }
 
 static void begin_task(struct graph *g, enum instr_kind kind, uint32_t layer, uint32_t micro,
                        enum task_place place)
 {
-    g->tasks[g->n_tasks++] =
-        (struct graph_task){kind, layer, micro, micro == PLAN_NONE ? PLAN_NONE : 0, place, g->n_operands, 0};
+    g->tasks[g->n_tasks++] = (struct graph_task){
+        kind, layer, micro, micro == PLAN_NONE ? PLAN_NONE : 0, 0, 0, place, g->n_operands, 0};
 }
 
 /* Returns the role of tensor t in the last task. */
@@ -71,7 +84,9 @@ static enum role toy_role(const struct graph *g, tensor_id t)
     case TENSOR_K:
         return ROLE_K;
     case TENSOR_X:
-        return own ? ROLE_X : ROLE_Y;
+        return ROLE_X;
+    case TENSOR_Y:
+        return own ? ROLE_Y : ROLE_X;
     case TENSOR_DX:
         return own ? ROLE_DX : ROLE_DY;
     case TENSOR_S:
@@ -118,6 +133,51 @@ static void set_backward(struct graph *g, uint32_t j)
     use(g, DW, j == 0 ? ACCESS_WRITE : ACCESS_RW, j, j + 1);
 }
 
+/* Returns the tensor of training step `step` that stands for tensor t of step 0. */
+static tensor_id toy_of_step(tensor_id t, uint32_t step)
+{
+    return tensors[t].persistent ? t : t + step * N_TENSORS;
+}
+
+/* Fills in the graphs with two steps. Persistent tensors have twice as many writes in a cycle. */
+static void set_graphs_twice(void)
+{
+    train_twice = train_graph;
+    train_twice.steps = 2;
+    train_twice.tensors = tensors_twice;
+    train_twice.tasks = tasks_twice;
+    train_twice.operands = operands_twice;
+    train_twice.n_tensors *= 2;
+    train_twice.n_tasks *= 2;
+    train_twice.n_operands *= 2;
+    for (tensor_id t = 0; t < 2 * N_TENSORS; t++) {
+        tensors_twice[t] = tensors[t % N_TENSORS];
+        if (tensors_twice[t].persistent)
+            tensors_twice[t].writes_per_cycle *= 2;
+        else
+            tensors_twice[t].step = t / N_TENSORS;
+    }
+    for (uint32_t i = 0; i < train_twice.n_tasks; i++) {
+        const uint32_t step = i / train_graph.n_tasks;
+        tasks_twice[i] = tasks[i % train_graph.n_tasks];
+        tasks_twice[i].step = step;
+        tasks_twice[i].operand += step * train_graph.n_operands;
+    }
+    for (uint32_t i = 0; i < train_twice.n_operands; i++) {
+        const uint32_t step = i / train_graph.n_operands;
+        struct graph_operand *o = &operands_twice[i];
+        *o = operands[i % train_graph.n_operands];
+        const bool persistent = tensors[o->tensor].persistent;
+        o->read_version += persistent && o->access != ACCESS_WRITE ? step : 0;
+        o->write_version += persistent && o->access != ACCESS_READ ? step : 0;
+        o->tensor = toy_of_step(o->tensor, step);
+    }
+    eval_twice = train_twice;
+    eval_twice.training = false;
+    eval_twice.n_tasks = eval_graph.n_tasks;
+    eval_twice.n_operands = eval_graph.n_operands;
+}
+
 /* The evaluation graph uses the head of the same lists: forward tasks come first here. */
 static int set_graphs(void **state)
 {
@@ -125,7 +185,11 @@ static int set_graphs(void **state)
     struct graph g = {.n_layers = 2,
                       .n_micro = MICROS,
                       .n_replicas = 1,
+                      .n_groups = 1,
+                      .groups = groups,
                       .rows = 4,
+                      .steps = 1,
+                      .layers = layers,
                       .tensors = tensors,
                       .tasks = tasks,
                       .operands = operands,
@@ -142,6 +206,7 @@ static int set_graphs(void **state)
     use(&g, K, ACCESS_RW, 0, 1);
     g.training = true;
     train_graph = g;
+    set_graphs_twice();
     return 0;
 }
 
@@ -164,6 +229,7 @@ static struct writer begin_plan(uint32_t n_devices)
                                     .n_layers = 2,
                                     .n_micro = MICROS,
                                     .n_replicas = 1,
+                                    .n_groups = 1,
                                     .rows = 4,
                                     .steps = 1,
                                     .host_lease_bytes = 1 << 20}};
@@ -171,8 +237,8 @@ static struct writer begin_plan(uint32_t n_devices)
     for (tensor_id t = 0; t < N_TENSORS; t++) {
         const struct graph_tensor *g = &tensors[t];
         uint32_t slots = g->external ? PLAN_RING : 1;
-        vec_push(&w.e.tensors,
-                 (struct plan_tensor){g->kind, g->layer, g->micro, g->replica, g->bytes, at, slots});
+        vec_push(&w.e.tensors, (struct plan_tensor){g->kind, g->layer, g->micro, g->replica, g->step,
+                                                    g->group, g->dtype, g->bytes, at, slots});
         at += slots * 512;
     }
     w.e.header.host_bytes = at;
@@ -339,16 +405,34 @@ static struct edit plan_one(void)
     return w.e;
 }
 
-/* The same with two steps in a cycle: the program twice, waits of distance 1 going to the other half. */
+/* The same with two steps in a cycle, for train_twice and eval_twice: the program twice, waits of distance 1
+ * going to the other half. The tensors of both steps use the same addresses. */
 static struct edit plan_one_twice(void)
 {
     struct edit e = plan_one();
     struct edit_program *p = &e.programs[PROGRAM_CYCLE];
     uint32_t n = (uint32_t)p->at.n;
     e.header.steps = 2;
+    for (tensor_id t = 0; t < N_TENSORS; t++) {
+        struct plan_tensor copy = e.tensors.at[t];
+        if (tensors[t].persistent) /* it has no second tensor; the graph has one that nothing uses */
+            copy.host_slots = 1;
+        else
+            copy.step = 1;
+        copy.host_offset = e.header.host_bytes;
+        e.header.host_bytes += 2 * 512;
+        vec_push(&e.tensors, copy);
+    }
     for (uint32_t i = 0; i < n; i++) {
         edit_insert(p, n + i, &p->at.at[i]);
-        p->at.at[n + i].in.step = 1;
+        struct edit_instr *in = &p->at.at[n + i];
+        in->in.step = in->in.kind <= INSTR_UPD ? 1 : 0;
+        for (size_t j = 0; j < in->ops.n; j++) {
+            struct plan_operand *o = &in->ops.at[j];
+            o->tensor = toy_of_step(o->tensor, 1);
+            if (o->loc == PLAN_HOST)
+                o->addr = e.tensors.at[o->tensor].host_offset + o->begin;
+        }
     }
     for (uint32_t i = 0; i < n; i++)
         for (size_t j = 0; j < p->at.at[i].waits.n; j++) {

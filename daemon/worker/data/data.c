@@ -229,18 +229,25 @@ static uint32_t label_of(const struct dataset *d, uint64_t index)
     return d->format == DATA_SYNTHETIC ? synthetic_label(d, index) : d->labels[index];
 }
 
-static void fill_numbers(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows,
-                         float *x, void *target)
+static void fill_inputs(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, float *x)
+{
+    memset(x + (size_t)n * d->features, 0, (size_t)(rows - n) * d->features * sizeof *x);
+    for (uint32_t i = 0; i < n; i++) {
+        assert(indices[i] < d->n_samples);
+        fill_row(d, indices[i], x + (size_t)i * d->features);
+    }
+}
+
+static void fill_targets(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows,
+                         void *target)
 {
     size_t target_bytes = d->mse ? d->classes * sizeof(float) : sizeof(int32_t);
 
     memset(target, 0, rows * target_bytes);
-    memset(x + (size_t)n * d->features, 0, (size_t)(rows - n) * d->features * sizeof *x);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t label;
         assert(indices[i] < d->n_samples);
         label = label_of(d, indices[i]);
-        fill_row(d, indices[i], x + (size_t)i * d->features);
         if (d->mse)
             ((float *)target)[(size_t)i * d->classes + label] = 1;
         else
@@ -257,19 +264,22 @@ static int fill_tokens(const struct dataset *d, const uint64_t *indices, uint32_
 
     for (uint32_t i = 0; i < n && r == 0; i++) {
         size_t at = (size_t)i * d->seq;
+        int32_t *row_ids = ids ? ids + at : NULL, *row_targets = targets ? targets + at : NULL;
         assert(indices[i] < d->n_samples);
         if (d->format == DATA_SYNTHETIC)
-            synthetic_tokens(d, indices[i], ids + at, targets + at);
+            synthetic_tokens(d, indices[i], row_ids, row_targets);
         else
-            r = token_set_read(d->files, indices[i], ids + at, targets + at, &counted, err);
+            r = token_set_read(d->files, indices[i], row_ids, row_targets, &counted, err);
         sum += counted;
     }
     if (r < 0)
         return r;
-    memset(ids + (size_t)n * d->seq, 0, padding * sizeof *ids);
+    if (ids)
+        memset(ids + (size_t)n * d->seq, 0, padding * sizeof *ids);
     /* The padding rows must not count for the loss, so all their targets become -1. An int32 of four bytes
      * 0xff is -1. */
-    memset(targets + (size_t)n * d->seq, 0xff, padding * sizeof *targets);
+    if (targets)
+        memset(targets + (size_t)n * d->seq, 0xff, padding * sizeof *targets);
     *ret_targets = sum;
     return 0;
 }
@@ -280,7 +290,10 @@ int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, u
     assert(n <= rows);
     if (d->tokens)
         return fill_tokens(d, indices, n, rows, x, target, ret_targets, err);
-    fill_numbers(d, indices, n, rows, x, target);
+    if (x)
+        fill_inputs(d, indices, n, rows, x);
+    if (target)
+        fill_targets(d, indices, n, rows, target);
     *ret_targets = n;
     return 0;
 }

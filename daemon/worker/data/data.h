@@ -56,8 +56,9 @@ int dataset_open(const struct spec *s, enum data_split split, struct dataset **r
 /* Closes the dataset and frees its memory. `d` may be NULL. */
 void dataset_close(struct dataset *d);
 
-/* Fills a batch of `rows` rows. Rows 0 to n-1 get the samples `indices`, which are below n_samples; the other
- * rows are padding. Stores the number of targets that count in the loss in *ret_targets.
+/* Fills a batch of `rows` rows. `x` or `target` is NULL if the caller needs only the other. Rows 0 to n-1 get
+ * the samples `indices`, which are below n_samples; the other rows are padding. Stores the number of
+ * targets that count in the loss in *ret_targets.
  *
  *     numbers   x is float [rows][features]. target is int32_t [rows], or one-hot float [rows][classes] if
  *               d->mse. Padding is 0 with target 0. Every sample has one target, which counts.

@@ -78,9 +78,9 @@ void synthetic_tokens(const struct dataset *d, uint64_t index, int32_t *ids, int
             b = rng_philox(d->seed, i / 2, (uint32_t)index, stream, (uint32_t)(index >> 32));
         const uint32_t *v = &b.v[i % 2 ? 2 : 0];
         token = i == 0 || rng_unit(v[0]) < d->noise ? draw_token(d, v[1]) : next_token(d, token);
-        if (i < d->seq)
+        if (ids && i < d->seq)
             ids[i] = (int32_t)token;
-        if (i > 0)
+        if (targets && i > 0)
             targets[i - 1] = (int32_t)token;
     }
 }

@@ -55,9 +55,9 @@ int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int3
         uint32_t id = tokens_at(f, begin + i);
         if (id >= t->vocab)
             return fail_range(t, f, begin + i, id, err);
-        if (i < t->seq)
+        if (ids && i < t->seq)
             ids[i] = (int32_t)id;
-        if (i > 0)
+        if (targets && i > 0)
             targets[i - 1] = id == t->ignore ? -1 : (int32_t)id;
         ignored += i > 0 && id == t->ignore;
     }

@@ -34,9 +34,10 @@ int token_set_open(const struct spec *s, const struct spec_paths *paths, const c
 /* Closes all files of the set and frees its memory. `t` may be NULL. */
 void token_set_close(struct token_set *t);
 
-/* Reads sample number `index`: `seq` numbers into `ids` and `seq` numbers into `targets`. Targets that do not
- * count for the loss become -1. *ret_targets is the number of targets that count. Returns -ERANGE for an id
- * outside the vocabulary, and -ESTALE if the file became shorter. */
+/* Reads sample number `index`: `seq` numbers into `ids` and `seq` numbers into `targets`. Either may be
+ * NULL if only the other is needed. Targets that do not count for the loss become -1. *ret_targets is the
+ * number of targets that count. Returns -ERANGE for an id outside the vocabulary, and -ESTALE if the file
+ * became shorter. */
 int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets,
                    uint64_t *ret_targets, struct err *err);
 

@@ -6,8 +6,8 @@
  * repeated.
  *
  * checkpoint_open reads state.json, which contains its own checksum, and then compares every byte of the
- * other files with the sizes and checksums in it. The files stay open, so that checkpoint_read reads the
- * files that were checked.
+ * other files with the sizes and checksums in it. The files stay open, so that the files that are
+ * read later are the files that were checked.
  */
 #include "daemon/worker/model/checkpoint.h"
 
@@ -31,30 +31,41 @@ struct tensor_list {
     size_t n;
 };
 
-/* Adds the tensor of parameter `p` of layer `l` to the list. The tensor's data start at `block` +
- * block_offset + p->offset. */
+/* Adds a tensor of the shape of parameter `p` of layer `l` to the list. `part` is NULL for the parameter
+ * itself, which lies in the block W, or for a buffer, which lies in B. Otherwise the tensor is that part of
+ * the optimizer state of the parameter, and `block` is K. */
 static void add_param(struct arena *arena, struct tensor_list *list, const struct layer *l,
-                      const struct layer_param *p, const char *suffix, void *block, uint64_t block_offset)
+                      const struct layer_param *p, const struct state_part *part, void *block)
 {
     struct st_tensor *t = &list->at[list->n++];
+    uint64_t first = dtype_elements(p->dtype, p->offset); /* in W, and in every part of K */
     char name[128];
 
-    snprintf(name, sizeof name, "layers.%" PRIu32 ".%s%s", l->id, p->name, suffix);
+    snprintf(name, sizeof name, "layers.%" PRIu32 ".%s%s%s", l->id, p->name, part ? "." : "",
+             part ? part->name : "");
     t->name = arena_strdup(arena, name);
+    t->dtype = part ? part->dtype : p->dtype;
     t->rank = p->rank;
     memcpy(t->shape, p->shape, p->rank * sizeof p->shape[0]);
-    t->data = (float *)((char *)block + block_offset + p->offset);
+    t->data = (char *)block + (part ? part->begin : 0) + first * dtype_size(t->dtype);
 }
 
-static void add_state(struct arena *arena, struct tensor_list *list, const struct layer *l,
-                      const struct optimizer *o, const struct layer_param *p, void *k, uint64_t w_bytes)
+static uint32_t count_buffers(const struct layer *l)
 {
-    if (o->kind == OPTIMIZER_ADAMW) {
-        add_param(arena, list, l, p, ".exp_avg", k, 0);
-        add_param(arena, list, l, p, ".exp_avg_sq", k, w_bytes);
-    } else {
-        add_param(arena, list, l, p, ".momentum_buffer", k, 0);
-    }
+    return layer_type(l)->buffers != NULL ? layer_type(l)->buffers(l, NULL) : 0;
+}
+
+/* Adds the buffers of layer number `i` to the list. */
+static void add_buffers(struct arena *arena, struct tensor_list *list, const struct layer *l,
+                        checkpoint_block_fn block, void *ctx, uint32_t i)
+{
+    const uint32_t n = count_buffers(l);
+    struct layer_param *buffers = arena_alloc_array(arena, n, sizeof *buffers);
+
+    if (n > 0)
+        layer_type(l)->buffers(l, buffers);
+    for (uint32_t j = 0; j < n; j++)
+        add_param(arena, list, l, &buffers[j], NULL, block(ctx, i, TENSOR_B));
 }
 
 void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *model,
@@ -64,27 +75,32 @@ void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *m
     struct tensor_list w = {0}, k = {0};
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < model->n_layers; i++)
+    for (uint32_t i = 0; i < model->n_layers; i++) {
         n += layer_type(&model->layers[i])->params(&model->layers[i], NULL);
+        n += count_buffers(&model->layers[i]);
+    }
     w.at = arena_alloc_array(arena, n, sizeof *w.at);
-    k.at = arena_alloc_array(arena, 2 * (size_t)n, sizeof *k.at);
+    k.at = arena_alloc_array(arena, OPTIMIZER_PARTS * (size_t)n, sizeof *k.at);
     for (uint32_t i = 0; i < model->n_layers; i++) {
         const struct layer *l = &model->layers[i];
         uint32_t n_params = layer_type(l)->params(l, NULL);
         struct layer_param *params = arena_alloc_array(arena, n_params, sizeof *params);
+        struct state_part parts[OPTIMIZER_PARTS];
         struct layer_sizes size;
 
+        add_buffers(arena, &w, l, block, ctx, i);
         /* Skip a layer that has no weights or that uses the weights of another layer. */
         if (n_params == 0)
             continue;
         layer_type(l)->params(l, params);
         layer_type(l)->sizes(l, 1, &size);
-        void *w_block = block(ctx, i, false);
-        void *k_block = optimizer_state_bytes(optimizer, size.w) > 0 ? block(ctx, i, true) : NULL;
+        void *w_block = block(ctx, i, TENSOR_W);
+        uint32_t n_parts = optimizer_parts(optimizer, layer_w_elements(&size), parts);
+        void *k_block = n_parts > 0 ? block(ctx, i, TENSOR_K) : NULL;
         for (uint32_t j = 0; j < n_params; j++) {
-            add_param(arena, &w, l, &params[j], "", w_block, 0);
-            if (k_block)
-                add_state(arena, &k, l, optimizer, &params[j], k_block, size.w);
+            add_param(arena, &w, l, &params[j], NULL, w_block);
+            for (uint32_t part = 0; k_block && part < n_parts; part++)
+                add_param(arena, &k, l, &params[j], &parts[part], k_block);
         }
     }
     *t = (struct checkpoint_tensors){.model = w.at, .n_model = w.n, .optimizer = k.at, .n_optimizer = k.n};
@@ -420,11 +436,13 @@ static int read_tensors(const struct safetensors *f, const char *name, const str
     return 0;
 }
 
-int checkpoint_read(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err)
+int checkpoint_read_weights(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err)
 {
-    int r = read_tensors(c->file[FILE_MODEL], checkpoint_files[FILE_MODEL], t->model, t->n_model, err);
+    return read_tensors(c->file[FILE_MODEL], checkpoint_files[FILE_MODEL], t->model, t->n_model, err);
+}
 
-    return r < 0 ? r
-                 : read_tensors(c->file[FILE_OPTIMIZER], checkpoint_files[FILE_OPTIMIZER], t->optimizer,
-                                t->n_optimizer, err);
+int checkpoint_read_optimizer(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err)
+{
+    return read_tensors(c->file[FILE_OPTIMIZER], checkpoint_files[FILE_OPTIMIZER], t->optimizer,
+                        t->n_optimizer, err);
 }

@@ -4,7 +4,8 @@
  * is synced. Tensors are stored by name, independent of the devices of the run.
  *
  * Order of calls: checkpoint_clean once at the start, after the caller has locked the output directory. To
- * resume: checkpoint_latest, checkpoint_open, checkpoint_read, checkpoint_close. Then checkpoint_save and
+ * resume: checkpoint_latest, checkpoint_open, checkpoint_read_weights and checkpoint_read_optimizer,
+ * checkpoint_close. Then checkpoint_save and
  * checkpoint_prune as often as needed. Only one thread may call at a time.
  *
  * Every call takes a struct outdir (base/fs.h), the open output directory, and no call follows a symbolic
@@ -20,8 +21,10 @@
 #include "base/fs.h"
 #include "daemon/spec/spec.h"
 #include "daemon/worker/model/safetensors.h"
+#include "scheduler/plan.h"
 
-/* The tensors of a model by name. Weights have names like "layers.3.weight". The names of optimizer state end
+/* The tensors of a model by name. Weights have names like "layers.3.weight", and buffers, which stand beside
+ * the weights, have names like "layers.3.running_mean". The names of optimizer state end
  * in ".exp_avg" and ".exp_avg_sq" for AdamW, or in ".momentum_buffer" for SGD. The data pointers lead into
  * the caller's memory. */
 struct checkpoint_tensors {
@@ -30,9 +33,10 @@ struct checkpoint_tensors {
     struct arena *arena;
 };
 
-/* A function that returns the address of a layer's weights, or of its optimizer state if `optimizer_state` is
- * true. It is called only for layers with weights. */
-typedef void *(*checkpoint_block_fn)(void *ctx, uint32_t layer, bool optimizer_state);
+/* A function that returns the address of a layer's weights (TENSOR_W), optimizer state (TENSOR_K) or buffers
+ * (TENSOR_B). It is called only for blocks that the layer has. It returns NULL for the optimizer state
+ * of a layer that the current phase does not train. */
+typedef void *(*checkpoint_block_fn)(void *ctx, uint32_t layer, enum tensor_kind kind);
 
 /* Makes the list of all tensors of a model. The function `block` is called with `ctx` to find the memory of
  * each layer. */
@@ -52,12 +56,21 @@ struct checkpoint_eval {
 /* The content of a new checkpoint, as the argument of checkpoint_save. The caller fills the struct in and may
  * free it after the call. */
 struct checkpoint_data {
-    uint64_t step; /* number of steps done */
-    /* How many samples of the endless stream of samples training has consumed. */
+    uint64_t step; /* number of steps done, counting all phases */
+    /* The position of the job: the phase, and the number of steps done in it. state.json has them only if
+     * n_phases, the number of phases of the job, is more than 1. */
+    uint32_t n_phases, phase;
+    uint64_t phase_step;
+    /* If has_inputs is true, the phase trains on kept outputs of an earlier phase, and inputs_crc is their
+     * checksum. */
+    bool has_inputs;
+    uint32_t inputs_crc;
+    /* How many samples of the endless stream of samples the phase has consumed. */
     uint64_t data_position;
-    const struct spec *spec; /* the resolved spec */
-    const char *numerics;    /* from devset_numerics */
-    double loss;             /* loss of the last step */
+    const struct spec *spec;           /* the resolved spec */
+    const struct optimizer *optimizer; /* of the phase */
+    const char *numerics;              /* from devset_numerics */
+    double loss;                       /* loss of the last step */
     /* Number of training steps whose update was skipped because a gradient was not finite. */
     uint64_t skipped_steps;
     /* The state of the decision group, or NULL if the job has no decision group. */
@@ -92,6 +105,11 @@ struct checkpoint;
 /* What the state.json of a checkpoint says. */
 struct checkpoint_info {
     uint64_t step, data_position;
+    /* The position: the phase, and the steps done in it. For a job with one phase they are 0 and `step`. */
+    uint32_t phase;
+    uint64_t phase_step;
+    bool has_inputs;     /* inputs_crc is valid */
+    uint32_t inputs_crc; /* as in struct checkpoint_data */
     uint64_t seed, data_seed;
     uint64_t spec_hash;
     const char *resolved; /* JSON text from spec_resolved_json */
@@ -120,9 +138,13 @@ int checkpoint_open(const struct outdir *out, uint64_t step, struct checkpoint *
 /* Returns the content of the checkpoint's state.json. The pointer is valid until checkpoint_close. */
 const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 
-/* Reads all tensors of the checkpoint into the memory that `t` points to. Returns -EINVAL if a name or a
+/* Reads the weights of the checkpoint into the memory that `t` points to. Returns -EINVAL if a name or a
  * shape in `t` differs from the checkpoint. */
-int checkpoint_read(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err);
+int checkpoint_read_weights(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err);
+/* Reads the optimizer state in the same way. It is the state of the phase in which the checkpoint was
+ * written. */
+int checkpoint_read_optimizer(const struct checkpoint *c, const struct checkpoint_tensors *t,
+                              struct err *err);
 
 /* Closes the checkpoint and frees its memory. `c` may be NULL. */
 void checkpoint_close(struct checkpoint *c);

@@ -7,6 +7,7 @@
  *
  * Only checkpoint_state_load reads a file; the other functions work on the caller's memory.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -50,19 +51,21 @@ static void add_part(struct strbuf *b, const struct group_part *part, const stru
     float f32;
 
     strbuf_addf(b, "\"%s\":", part->name);
-    switch (part->type) {
-    case GROUP_U64:
+    switch (part->dtype) {
+    case DTYPE_U64:
         memcpy(&u64, at, sizeof u64);
         strbuf_addf(b, "%" PRIu64, u64);
         break;
-    case GROUP_U32:
+    case DTYPE_U32:
         memcpy(&u32, at, sizeof u32);
         strbuf_addf(b, "%" PRIu32, u32);
         break;
-    case GROUP_F32:
+    case DTYPE_F32:
         memcpy(&f32, at, sizeof f32);
         strbuf_addf(b, "%.9g", (double)f32);
         break;
+    default:
+        assert(!"the group state has no part of this type");
     }
 }
 
@@ -86,6 +89,17 @@ static void add_groups(struct strbuf *b, const struct optimizer *o, const struct
     strbuf_add(b, "}]");
 }
 
+/* Appends the position of a job with several phases. A job with one phase has no such members, as in older
+ * versions. */
+static void add_position(struct strbuf *b, const struct checkpoint_data *data)
+{
+    if (data->n_phases <= 1)
+        return;
+    strbuf_addf(b, ",\"phase\":%" PRIu32 ",\"phase_step\":%" PRIu64, data->phase, data->phase_step);
+    if (data->has_inputs)
+        strbuf_addf(b, ",\"inputs_crc32c\":\"%08" PRIx32 "\"", data->inputs_crc);
+}
+
 void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
                             const struct file_sum files[FILE_COUNT])
 {
@@ -94,6 +108,7 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
 
     strbuf_addf(b, "{\"schema\":\"checkpoint/v1\",\"step\":%" PRIu64 ",\"data_position\":%" PRIu64,
                 data->step, data->data_position);
+    add_position(b, data);
     strbuf_addf(b, ",\"seeds\":{\"init\":%" PRIu64 ",\"data\":%" PRIu64 "}", s->seed, s->data.seed);
     strbuf_addf(b, ",\"spec_hash\":\"%016" PRIx64 "\",\"resolved\":", spec_hash(s));
     spec_resolved_json(s, b);
@@ -104,7 +119,7 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
     strbuf_addf(b, ",\"skipped_steps\":%" PRIu64, data->skipped_steps);
     if (s->checkpoint.best != BEST_NONE)
         strbuf_addf(b, ",\"best\":\"%s\"", spec_best_names[s->checkpoint.best]);
-    add_groups(b, &s->optimizer, data->group);
+    add_groups(b, data->optimizer, data->group);
     if (data->eval.valid) {
         strbuf_add(b, ",\"metrics\":{");
         add_metric(b, spec_best_names[BEST_VAL_LOSS], data->eval.loss);
@@ -141,13 +156,13 @@ static int check_self(char *text, size_t bytes, const char *file, struct err *er
 }
 
 /* Reads the value of `key`, which must be a string of exactly `digits` lower-case hex digits. */
-static bool take_hex(struct json_obj *o, const char *key, int digits, uint64_t *ret)
+static bool take_hex(struct json_obj *o, const char *key, enum json_need need, int digits, uint64_t *ret)
 {
     const char *text;
     char again[17];
     uint64_t v;
 
-    if (!json_take_string(o, key, JSON_REQUIRED, &text))
+    if (!json_take_string(o, key, need, &text))
         return false;
     v = strtoull(text, NULL, 16);
     snprintf(again, sizeof again, "%0*" PRIx64, digits, v);
@@ -198,21 +213,23 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
     double f64 = 0;
     float f32;
 
-    switch (part->type) {
-    case GROUP_U64:
+    switch (part->dtype) {
+    case DTYPE_U64:
         json_take_u64(o, part->name, JSON_REQUIRED, &u64);
         memcpy(at, &u64, sizeof u64);
         break;
-    case GROUP_U32:
+    case DTYPE_U32:
         json_take_u64(o, part->name, JSON_REQUIRED, &u64);
         u32 = (uint32_t)u64;
         memcpy(at, &u32, sizeof u32);
         break;
-    case GROUP_F32:
+    case DTYPE_F32:
         json_take_double(o, part->name, JSON_REQUIRED, &f64);
         f32 = (float)f64;
         memcpy(at, &f32, sizeof f32);
         break;
+    default:
+        assert(!"the group state has no part of this type");
     }
 }
 
@@ -257,12 +274,27 @@ static int read_files(const struct json *node, struct checkpoint_state *s, struc
         if (json_take_string(&o, "name", JSON_REQUIRED, &name) && strcmp(name, checkpoint_files[i]) != 0)
             json_fail(&o, "name", -EINVAL, "must be \"%s\"", checkpoint_files[i]);
         json_take_u64(&o, "bytes", JSON_REQUIRED, &s->files[i].bytes);
-        take_hex(&o, "crc32c", CRC_CHARS, &crc);
+        take_hex(&o, "crc32c", JSON_REQUIRED, CRC_CHARS, &crc);
         s->files[i].crc = (uint32_t)crc;
         if (json_obj_end(&o) < 0)
             return o.status;
     }
     return 0;
+}
+
+/* Reads the position. Without a member "phase", the job has one phase. */
+static void take_position(struct json_obj *o, struct checkpoint_info *info)
+{
+    uint64_t phase = 0, crc = 0;
+
+    info->phase_step = info->step;
+    if (json_take_u64(o, "phase", JSON_OPTIONAL, &phase))
+        json_take_u64(o, "phase_step", JSON_REQUIRED, &info->phase_step);
+    if (phase > UINT32_MAX)
+        json_fail(o, "phase", -EINVAL, "must be at most %" PRIu32, UINT32_MAX);
+    info->phase = (uint32_t)phase;
+    info->has_inputs = take_hex(o, "inputs_crc32c", JSON_OPTIONAL, CRC_CHARS, &crc);
+    info->inputs_crc = (uint32_t)crc;
 }
 
 static int read_top(const struct json *doc, struct checkpoint_state *s, struct err *err)
@@ -278,8 +310,9 @@ static int read_top(const struct json *doc, struct checkpoint_state *s, struct e
     json_take_enum(&o, "schema", JSON_REQUIRED, schemas, &schema);
     json_take_u64(&o, "step", JSON_REQUIRED, &s->info.step);
     json_take_u64(&o, "data_position", JSON_REQUIRED, &s->info.data_position);
+    take_position(&o, &s->info);
     json_take(&o, "seeds", JSON_REQUIRED, &seeds);
-    take_hex(&o, "spec_hash", 16, &s->info.spec_hash);
+    take_hex(&o, "spec_hash", JSON_REQUIRED, 16, &s->info.spec_hash);
     json_take(&o, "resolved", JSON_REQUIRED, &resolved);
     json_take_string(&o, "numerics", JSON_REQUIRED, &numerics);
     take_metric(&o, "loss", &s->info.loss);

@@ -87,10 +87,10 @@ static int lay_out_weights(struct decoder *d, struct err *err)
     return 0;
 }
 
-static void *block_of(void *ctx, uint32_t layer, bool optimizer_state)
+static void *block_of(void *ctx, uint32_t layer, enum tensor_kind kind)
 {
     const struct decoder *d = ctx;
-    assert(!optimizer_state);
+    assert(kind == TENSOR_W); /* transformers have no buffers */
     return d->w[layer];
 }
 
@@ -119,7 +119,7 @@ static uint64_t scratch_bytes(const struct decoder *d)
 static float *take(char *base, uint64_t *at, uint64_t floats)
 {
     float *p = base == NULL ? NULL : (float *)(void *)(base + *at);
-    *at += aligned(floats * sizeof(float));
+    *at += aligned(floats * dtype_size(DTYPE_F32));
     return p;
 }
 
@@ -136,7 +136,7 @@ static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
     d->y = take(d->work, &at, rows);
     d->attended = take(d->work, &at, rows);
     d->lse = take(d->work, &at, (uint64_t)d->capacity * d->t.heads);
-    d->scratch = take(d->work, &at, scratch / sizeof(float) + 1);
+    d->scratch = take(d->work, &at, dtype_elements(DTYPE_F32, scratch) + 1);
     d->logits = take(d->work, &at, d->t.vocab);
     return at;
 }
@@ -282,7 +282,7 @@ static const float *find_param(const struct layer *l, const float *w, const char
     layer_type(l)->params(l, params);
     for (uint32_t i = 0; i < n; i++)
         if (strcmp(params[i].name, name) == 0)
-            return w + params[i].offset / sizeof *w;
+            return w + dtype_elements(params[i].dtype, params[i].offset);
     return NULL;
 }
 
@@ -331,14 +331,14 @@ static int run_block(const struct push *p, uint32_t layer, uint32_t block)
     int r = 0;
     for (uint32_t i = 0; r == 0 && i < 2; i++) {
         const struct layer *norm = inside(&p->model, layer, i, 0), *part = inside(&p->model, layer, i, 1);
-        const float *part_w = w + weight_bytes(norm) / sizeof *w;
+        const float *part_w = w + dtype_elements(DTYPE_F32, weight_bytes(norm));
         r = run_layer(p, norm, w, d->x, d->normed);
         if (r == 0)
-            r = part->kind == LAYER_attention ? attend(p, part, part_w, block)
-                                              : run_layer(p, part, part_w, d->normed, d->y);
+            r = part->type == &layer_attention ? attend(p, part, part_w, block)
+                                               : run_layer(p, part, part_w, d->normed, d->y);
         if (r == 0)
             r = LAUNCH(p, add, .y = d->x, .x = d->y, .n = (uint64_t)p->n * d->t.width);
-        w = part_w + weight_bytes(part) / sizeof *w;
+        w = part_w + dtype_elements(DTYPE_F32, weight_bytes(part));
     }
     return r;
 }

@@ -11,6 +11,7 @@
  */
 #include "daemon/worker/model/hf.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -280,14 +281,14 @@ static int check_tensor(const struct hf *f, const struct file_tensor *p, uint32_
     char what[640], needed[64], found[192];
     bool fits = e->rank == rank && memcmp(e->shape, shape, rank * sizeof shape[0]) == 0;
 
-    if (fits && (e->dtype == ST_F32 || e->dtype == ST_F16 || e->dtype == ST_BF16))
+    if (fits && (e->dtype == DTYPE_F32 || e->dtype == DTYPE_F16 || e->dtype == DTYPE_BF16))
         return 0;
     st_shape_text(needed, sizeof needed, rank, shape);
     st_shape_text(found, sizeof found, e->rank, e->shape);
     if (fits)
         snprintf(what, sizeof what,
                  "tensor \"%.300s\" is %s; save the model in F32, F16 or BF16, the supported types", e->name,
-                 st_dtype_names[e->dtype]);
+                 dtype_names[e->dtype]);
     else
         snprintf(what, sizeof what, "tensor \"%.300s\" is %s, but by " CONFIG " it must be %s", e->name,
                  found, needed);
@@ -454,8 +455,9 @@ static int load_transposed(const struct file_tensor *p, uint64_t rows, uint64_t 
 static int load_link(const struct hf_link *l, const struct file_tensor *p, const struct st_tensor *t,
                      struct err *err)
 {
-    float *to = t->data + l->row * hf_link_columns(l);
+    float *to = (float *)t->data + l->row * hf_link_columns(l);
 
+    assert(t->dtype == DTYPE_F32);
     if (l->transposed)
         return load_transposed(p, l->shape[0], l->shape[1], to, err);
     return safetensors_read_floats(p->file->st, p->entry, 0, l->shape[0] * l->shape[1], to, err);

@@ -50,14 +50,15 @@ struct hf_export {
     /* shards[i] is the number of the shard that tensor number i belongs to. */
     size_t *shards;
     size_t n_shards;
-    uint64_t bytes; /* number of bytes in all tensors */
+    uint64_t bytes;      /* number of bytes in all tensors */
+    uint64_t parameters; /* number of elements in all tensors */
 };
 
 /* ------------------------------------------------------------------------------------------ tensors */
 
 static uint64_t tensor_bytes(const struct st_tensor *t)
 {
-    uint64_t n = sizeof(float);
+    uint64_t n = dtype_size(t->dtype);
 
     for (uint32_t i = 0; i < t->rank; i++)
         n *= t->shape[i];
@@ -70,10 +71,12 @@ static void fill_tensors(struct hf_export *x, const struct hf_names *names,
     for (size_t i = 0; i < names->n; i++) {
         const struct hf_link *l = &names->links[i];
         struct st_tensor *t = &x->tensors[i];
-        *t = (struct st_tensor){.name = l->name, .rank = l->rank, .transposed = l->transposed};
+        *t = (struct st_tensor){
+            .name = l->name, .dtype = bound[i]->dtype, .rank = l->rank, .transposed = l->transposed};
         memcpy(t->shape, l->shape, sizeof l->shape);
-        t->data = bound[i]->data + l->row * hf_link_columns(l);
+        t->data = (char *)bound[i]->data + l->row * hf_link_columns(l) * dtype_size(t->dtype);
         x->bytes += tensor_bytes(t);
+        x->parameters += dtype_elements(t->dtype, tensor_bytes(t));
     }
     x->n = names->n;
 }
@@ -427,7 +430,7 @@ int hf_save(const char *dir, const struct transformer *t, const struct st_tensor
         r = save(&x, dir, options->replace, &bytes, err);
     if (r == 0 && ret)
         *ret = (struct hf_saved){
-            .tensors = x.n, .files = x.n_shards, .parameters = x.bytes / sizeof(float), .bytes = bytes};
+            .tensors = x.n, .files = x.n_shards, .parameters = x.parameters, .bytes = bytes};
     export_finish(&x);
     free(bound);
     hf_names_finish(&names);

@@ -28,27 +28,15 @@
 #error "safetensors data is little-endian, and this code writes memory as it is"
 #endif
 
-const char *const st_dtype_names[ST_DTYPE_COUNT] = {
-    [ST_BOOL] = "BOOL", [ST_U8] = "U8",     [ST_I8] = "I8",   [ST_I16] = "I16", [ST_U16] = "U16",
-    [ST_F16] = "F16",   [ST_BF16] = "BF16", [ST_I32] = "I32", [ST_U32] = "U32", [ST_F32] = "F32",
-    [ST_F64] = "F64",   [ST_I64] = "I64",   [ST_U64] = "U64",
-};
-
-const uint32_t st_dtype_bytes[ST_DTYPE_COUNT] = {
-    [ST_BOOL] = 1, [ST_U8] = 1,  [ST_I8] = 1,  [ST_I16] = 2, [ST_U16] = 2, [ST_F16] = 2, [ST_BF16] = 2,
-    [ST_I32] = 4,  [ST_U32] = 4, [ST_F32] = 4, [ST_F64] = 8, [ST_I64] = 8, [ST_U64] = 8,
-};
-
 /* Computes the number of bytes in a tensor of this shape. Returns false if the number overflows 64 bits. */
-static bool shape_bytes(uint32_t rank, const uint64_t *shape, enum st_dtype dtype, uint64_t *ret)
+static bool shape_bytes(uint32_t rank, const uint64_t *shape, enum dtype dtype, uint64_t *ret)
 {
-    uint64_t n = st_dtype_bytes[dtype];
+    uint64_t n = 1;
 
     for (uint32_t i = 0; i < rank; i++)
         if (!checked_mul(n, shape[i], &n))
             return false;
-    *ret = n;
-    return true;
+    return dtype_bytes(dtype, n, ret);
 }
 
 /* ------------------------------------------------------------------------------------------ writing */
@@ -78,13 +66,29 @@ static int put(struct sink *s, const void *p, uint64_t bytes)
     return 0;
 }
 
+/* Copies `n` elements of `size` bytes from a dense array to an array in which they are `step` elements apart.
+ * Two sizes have loops of their own, because a memcpy of a constant size is one load and one store. */
+static void spread_elements(char *to, uint64_t step, const char *from, uint64_t n, uint64_t size)
+{
+    if (size == sizeof(uint32_t))
+        for (uint64_t i = 0; i < n; i++)
+            memcpy(to + i * step * sizeof(uint32_t), from + i * sizeof(uint32_t), sizeof(uint32_t));
+    else if (size == sizeof(uint16_t))
+        for (uint64_t i = 0; i < n; i++)
+            memcpy(to + i * step * sizeof(uint16_t), from + i * sizeof(uint16_t), sizeof(uint16_t));
+    else
+        for (uint64_t i = 0; i < n; i++)
+            memcpy(to + i * step * size, from + i * size, size);
+}
+
 /* Writes a tensor whose memory has the transpose, so that a row of the file is a column in memory. Collects
  * as many rows as fit into a block before writing, because reading neighbouring elements together is
  * faster. */
 static int put_transposed(struct sink *s, const struct st_tensor *t)
 {
-    uint64_t rows = t->shape[0], columns = t->shape[1], row_bytes = columns * sizeof(float), most;
-    float *block;
+    uint64_t rows = t->shape[0], columns = t->shape[1], size = dtype_size(t->dtype),
+             row_bytes = columns * size, most;
+    char *block;
     int r;
 
     if (rows == 0 || columns == 0)
@@ -95,8 +99,8 @@ static int put_transposed(struct sink *s, const struct st_tensor *t)
     for (uint64_t first = 0; r == 0 && first < rows; first += most) {
         uint64_t n = rows - first < most ? rows - first : most;
         for (uint64_t c = 0; c < columns; c++)
-            for (uint64_t i = 0; i < n; i++)
-                block[i * columns + c] = t->data[c * rows + first + i];
+            spread_elements(block + c * size, columns, (const char *)t->data + (c * rows + first) * size, n,
+                            size);
         r = put(s, block, n * row_bytes);
     }
     free(block);
@@ -121,7 +125,7 @@ static void add_tensor(struct strbuf *b, const struct st_tensor *t, uint64_t beg
     if (b->n > 1)
         strbuf_add(b, ",");
     strbuf_add_json(b, t->name);
-    strbuf_add(b, ":{\"dtype\":\"F32\",\"shape\":[");
+    strbuf_addf(b, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
     for (uint32_t i = 0; i < t->rank; i++)
         strbuf_addf(b, "%s%" PRIu64, i > 0 ? "," : "", t->shape[i]);
     strbuf_addf(b, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
@@ -139,7 +143,7 @@ static int build_header(struct strbuf *b, const struct st_tensor *tensors, size_
         add_metadata(b, meta, n_meta);
     for (size_t i = 0; i < n; i++) {
         assert(tensors[i].rank <= SAFETENSORS_MAX_RANK && (!tensors[i].transposed || tensors[i].rank == 2));
-        if (!shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32, &bytes) ||
+        if (!shape_bytes(tensors[i].rank, tensors[i].shape, tensors[i].dtype, &bytes) ||
             !checked_add(at, bytes, &bytes))
             return -EOVERFLOW;
         add_tensor(b, &tensors[i], at, bytes);
@@ -168,7 +172,8 @@ int safetensors_write(int fd, const char *file, const struct st_tensor *tensors,
     strbuf_finish(&b);
     for (size_t i = 0; r == 0 && i < n; i++) {
         uint64_t bytes = 0;
-        shape_bytes(tensors[i].rank, tensors[i].shape, ST_F32, &bytes); /* build_header has checked it */
+        /* build_header has checked that the size does not overflow. */
+        shape_bytes(tensors[i].rank, tensors[i].shape, tensors[i].dtype, &bytes);
         r = tensors[i].transposed ? put_transposed(&s, &tensors[i]) : put(&s, tensors[i].data, bytes);
     }
     if (r < 0)
@@ -252,7 +257,7 @@ static int check_layout(struct safetensors *f, struct err *err)
             return err_set_at(err, -EBADMSG, f->file,
                               "damaged header: tensor \"%s\" has %" PRIu64
                               " bytes by its offsets, but its shape and dtype %s need another number",
-                              e->name, e->end - e->begin, st_dtype_names[e->dtype]);
+                              e->name, e->end - e->begin, dtype_names[e->dtype]);
         at = e->end;
     }
     if (fstat(f->fd, &st) < 0)
@@ -380,8 +385,8 @@ static int fail_shape(const struct safetensors *f, const struct st_entry *e, con
 
     st_shape_text(found, sizeof found, e->rank, e->shape);
     st_shape_text(needed, sizeof needed, t->rank, t->shape);
-    return err_set_at(err, -EINVAL, f->file, "tensor \"%s\" is %s %s in the file, but the model needs F32 %s",
-                      t->name, st_dtype_names[e->dtype], found, needed);
+    return err_set_at(err, -EINVAL, f->file, "tensor \"%s\" is %s %s in the file, but the model needs %s %s",
+                      t->name, dtype_names[e->dtype], found, dtype_names[t->dtype], needed);
 }
 
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err)
@@ -390,7 +395,7 @@ int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor 
 
     if (!e)
         return err_set_at(err, -ENOENT, f->file, "there is no tensor \"%s\" in the file", t->name);
-    if (e->dtype != ST_F32 || e->rank != t->rank ||
+    if (e->dtype != t->dtype || e->rank != t->rank ||
         memcmp(e->shape, t->shape, t->rank * sizeof t->shape[0]) != 0)
         return fail_shape(f, e, t, err);
     return safetensors_read(f, e, t->data, err);

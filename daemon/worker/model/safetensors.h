@@ -14,35 +14,18 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "kernels/dtype.h"
 
 #define SAFETENSORS_MAX_RANK   8
 #define SAFETENSORS_MAX_HEADER 100000000u
 
-enum st_dtype {
-    ST_BOOL,
-    ST_U8,
-    ST_I8,
-    ST_I16,
-    ST_U16,
-    ST_F16,
-    ST_BF16,
-    ST_I32,
-    ST_U32,
-    ST_F32,
-    ST_F64,
-    ST_I64,
-    ST_U64,
-    ST_DTYPE_COUNT
-};
-extern const char *const st_dtype_names[ST_DTYPE_COUNT];
-extern const uint32_t st_dtype_bytes[ST_DTYPE_COUNT];
-
-/* A tensor of F32 elements in the caller's memory, dense and in row-major order. */
+/* A tensor in the caller's memory, dense and in row-major order. */
 struct st_tensor {
     const char *name;
+    enum dtype dtype;
     uint32_t rank; /* number of dimensions */
     uint64_t shape[SAFETENSORS_MAX_RANK];
-    float *data;
+    void *data;
     /* Only for writing tensors with two dimensions. If it is true, the memory has the transpose of the
      * tensor, [shape[1]][shape[0]]. */
     bool transposed;
@@ -62,7 +45,7 @@ int safetensors_write(int fd, const char *file, const struct st_tensor *tensors,
 /* The description of one tensor in the header of a safetensors file. */
 struct st_entry {
     const char *name;
-    enum st_dtype dtype;
+    enum dtype dtype;
     uint32_t rank;
     uint64_t shape[SAFETENSORS_MAX_RANK];
     /* The range of the tensor's bytes in the file. Offset 0 is the start of the data, after the header. */
@@ -98,7 +81,7 @@ const char *safetensors_meta(const struct safetensors *f, const char *key);
 int safetensors_read(const struct safetensors *f, const struct st_entry *e, void *ret, struct err *err);
 
 /* Reads the tensor with the name t->name into t->data. Returns -ENOENT if the file does not have this tensor.
- * Returns -EINVAL if the tensor is not F32 or has another shape than `t`. */
+ * Returns -EINVAL if the tensor has another type or another shape than `t`. */
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err);
 
 /* Reads `n` elements of the tensor `e` as floats, starting at element `first`. The conversion to float is

@@ -46,7 +46,7 @@ static uint32_t f16_bits(uint16_t v)
 
 /* Converts `n` two-byte elements in the upper half of `at` to four-byte floats that fill all of `at`. Going
  * from front to back, each float overwrites only elements that were already converted. */
-static void spread(float *at, uint64_t n, enum st_dtype dtype)
+static void spread(float *at, uint64_t n, enum dtype dtype)
 {
     const char *from = (const char *)at + n * sizeof(uint16_t);
 
@@ -54,7 +54,7 @@ static void spread(float *at, uint64_t n, enum st_dtype dtype)
         uint16_t v;
         uint32_t bits;
         memcpy(&v, from + i * sizeof v, sizeof v);
-        bits = dtype == ST_F16 ? f16_bits(v) : bf16_bits(v);
+        bits = dtype == DTYPE_F16 ? f16_bits(v) : bf16_bits(v);
         memcpy(&at[i], &bits, sizeof bits);
     }
 }
@@ -62,13 +62,13 @@ static void spread(float *at, uint64_t n, enum st_dtype dtype)
 int safetensors_read_floats(const struct safetensors *f, const struct st_entry *e, uint64_t first, uint64_t n,
                             float *ret, struct err *err)
 {
-    uint64_t size = st_dtype_bytes[e->dtype];
+    uint64_t size = dtype_sizes[e->dtype];
     int r;
 
-    if (e->dtype != ST_F32 && e->dtype != ST_F16 && e->dtype != ST_BF16)
+    if (e->dtype != DTYPE_F32 && e->dtype != DTYPE_F16 && e->dtype != DTYPE_BF16)
         return err_set_at(err, -EINVAL, f->file,
                           "tensor \"%s\" is %s; only F32, F16 and BF16 can be read as floats", e->name,
-                          st_dtype_names[e->dtype]);
+                          dtype_names[e->dtype]);
     assert(first <= (e->end - e->begin) / size && n <= (e->end - e->begin) / size - first);
     if (n == 0)
         return 0;
@@ -76,7 +76,7 @@ int safetensors_read_floats(const struct safetensors *f, const struct st_entry *
                      f->data_begin + e->begin + first * size);
     if (r < 0)
         return fs_fail(err, r, NULL, f->file, "read");
-    if (e->dtype != ST_F32)
+    if (e->dtype != DTYPE_F32)
         spread(ret, n, e->dtype);
     return 0;
 }
@@ -87,9 +87,9 @@ static int check_mappable(const struct safetensors *f, struct err *err)
 {
     for (size_t i = 0; i < f->header.n_entries; i++) {
         const struct st_entry *e = &f->header.entries[i];
-        if (e->dtype != ST_F32)
+        if (e->dtype != DTYPE_F32)
             return err_set_at(err, -EINVAL, f->file, "tensor \"%s\" is %s, but F32 is needed", e->name,
-                              st_dtype_names[e->dtype]);
+                              dtype_names[e->dtype]);
     }
     if (f->data_begin % sizeof(float) != 0)
         return err_set_at(err, -EINVAL, f->file,
@@ -120,9 +120,9 @@ int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err 
     for (size_t i = 0; i < n; i++) {
         const struct st_entry *e = &f->header.entries[i];
         struct st_tensor *t = &m.tensors[i];
-        *t = (struct st_tensor){.name = e->name, .rank = e->rank};
+        *t = (struct st_tensor){.name = e->name, .dtype = e->dtype, .rank = e->rank};
         memcpy(t->shape, e->shape, sizeof t->shape);
-        t->data = (float *)((char *)m.at + f->data_begin + e->begin);
+        t->data = (char *)m.at + f->data_begin + e->begin;
     }
     *ret = m;
     return 0;

@@ -231,19 +231,13 @@ static int numbers(struct header_cursor *c, const char *what, uint64_t *ret, uin
 
 /* ------------------------------------------------------------------------------------------ objects */
 
-static int dtype(struct header_cursor *c, enum st_dtype *ret)
+static int dtype(struct header_cursor *c, enum dtype *ret)
 {
     char *name;
 
     if (string(c, &name) < 0)
         return -EBADMSG;
-    for (int i = 0; i < ST_DTYPE_COUNT; i++) {
-        if (strcmp(name, st_dtype_names[i]) == 0) {
-            *ret = (enum st_dtype)i;
-            return 0;
-        }
-    }
-    return fail(c, "unknown dtype \"%s\"", name);
+    return dtype_find(name, ret) ? 0 : fail(c, "unknown dtype \"%s\"", name);
 }
 
 static int entry_field(struct header_cursor *c, struct st_entry *e, unsigned *seen)

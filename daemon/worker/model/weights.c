@@ -182,23 +182,21 @@ static int open_selected(const struct outdir *out, const char *word, struct weig
  * data start. */
 static int read_weights_header(struct weights *w, struct err *err)
 {
-    struct safetensors *f;
     uint64_t data = 0;
     struct stat st;
     if (fstat(w->fd, &st) < 0)
         return fs_fail(err, -errno, NULL, w->path, "read");
-    int r = safetensors_open(w->fd, w->path, &f, err);
+    int r = safetensors_open(w->fd, w->path, &w->file, err);
     if (r < 0)
         return r;
-    w->tensors = safetensors_count(f);
+    w->tensors = safetensors_count(w->file);
     w->bytes = (uint64_t)st.st_size;
     for (size_t i = 0; i < w->tensors; i++) {
-        const struct st_entry *e = safetensors_at(f, i);
-        w->parameters += (e->end - e->begin) / st_dtype_bytes[e->dtype];
+        const struct st_entry *e = safetensors_at(w->file, i);
+        w->parameters += dtype_elements(e->dtype, e->end - e->begin);
         data = e->end;
     }
     w->data_begin = w->bytes - data;
-    safetensors_close(f);
     return 0;
 }
 
@@ -211,6 +209,8 @@ int weights_open(const struct outdir *out, const char *step, struct weights *ret
 
 void weights_close(struct weights *w)
 {
+    safetensors_close(w->file);
+    w->file = NULL;
     if (w->fd >= 0)
         close(w->fd);
     w->fd = -1;
@@ -222,33 +222,53 @@ void weights_close(struct weights *w)
 struct sums {
     uint64_t bytes; /* number of bytes read so far */
     uint32_t crc;   /* CRC-32C of all bytes read */
+    size_t tensor;  /* number of tensors that are read completely */
     /* Hash of the data of all tensors. The header of the file is not included. */
     uint64_t hash;
 };
 
-static uint64_t hash_words(uint64_t h, const char *p, size_t bytes)
+uint64_t weights_hash(uint64_t h, const void *at, enum dtype dtype, uint64_t elements)
 {
-    for (size_t i = 0; i + sizeof(uint32_t) <= bytes; i += sizeof(uint32_t)) {
-        uint32_t word;
-        memcpy(&word, p + i, sizeof word);
-        h = (h ^ word) * 0x100000001b3ull;
+    const uint64_t prime = 0x100000001b3ull, size = dtype_size(dtype);
+    const char *p = at;
+
+    if (size == sizeof(uint32_t)) { /* the usual size, with a fast loop of its own */
+        for (uint64_t i = 0; i < elements; i++) {
+            uint32_t v;
+            memcpy(&v, p + i * sizeof v, sizeof v);
+            h = (h ^ v) * prime;
+        }
+        return h;
+    }
+    for (uint64_t i = 0; i < elements; i++) {
+        uint64_t v = 0; /* the machine is little-endian, so a shorter element fills the low bytes */
+        memcpy(&v, p + i * size, size);
+        h = (h ^ v) * prime;
     }
     return h;
 }
 
-/* Copies the next block of the weight file and adds it to the checksums. A block never has parts of both
- * header and data, because the hash of the data works on whole words from the start of the data. */
+/* Returns the tensor that the next byte of the data belongs to, and moves s->tensor on to it. */
+static const struct st_entry *tensor_at(const struct weights *w, struct sums *s)
+{
+    while (w->data_begin + safetensors_at(w->file, s->tensor)->end <= s->bytes)
+        s->tensor++;
+    return safetensors_at(w->file, s->tensor);
+}
+
+/* Copies the next block of the weight file and adds it to the checksums. A block lies within the header or
+ * within one tensor, because the hash takes the elements of a tensor by their type. */
 static int copy_block(const struct weights *w, char *block, int to, const char *to_path, struct sums *s,
                       struct err *err)
 {
-    bool header = s->bytes < w->data_begin;
-    uint64_t left = (header ? w->data_begin : w->bytes) - s->bytes;
+    const struct st_entry *e = s->bytes < w->data_begin ? NULL : tensor_at(w, s);
+    uint64_t left = w->data_begin + (e ? e->end : 0) - s->bytes;
     size_t n = left < FS_BLOCK_BYTES ? (size_t)left : FS_BLOCK_BYTES;
     int r = fs_pread_all(w->fd, block, n, s->bytes);
     if (r < 0)
         return fs_fail(err, r, NULL, w->path, "read");
-    if (!header)
-        s->hash = hash_words(s->hash, block, n);
+    if (e)
+        s->hash = weights_hash(s->hash, block, e->dtype, dtype_elements(e->dtype, n));
     s->crc = crc32c(s->crc, block, n);
     s->bytes += n;
     r = to < 0 ? 0 : fs_write_all(to, block, n);
@@ -277,7 +297,7 @@ static int check_sums(const struct weights *w, const struct sums *found, struct 
 
 int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t *ret_hash, struct err *err)
 {
-    struct sums s = {.hash = 0xcbf29ce484222325ull};
+    struct sums s = {.hash = WEIGHTS_HASH_START};
     char *block = malloc(FS_BLOCK_BYTES);
     int r = block == NULL ? err_set(err, -ENOMEM, "no memory to copy with") : 0;
     while (r == 0 && s.bytes < w->bytes)

@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "daemon/spec/transformer.h"
+#include "daemon/worker/model/safetensors.h"
 
 /* The names of files that are in the output directory of a job. */
 #define WEIGHTS_TRANSFORMER "transformer.json" /* describes the model like a config.json */
@@ -37,6 +38,7 @@ struct weights {
     uint64_t bytes;      /* size of the file */
     uint64_t parameters; /* number of elements in all tensors */
     /* Private members. */
+    struct safetensors *file; /* the header of the file */
     /* Offset in the file at which the data of the first tensor start. */
     uint64_t data_begin;
     /* True if these are the weights of a finished job. They are checked by a hash. The weights of a
@@ -57,6 +59,12 @@ int weights_open(const struct outdir *out, const char *step, struct weights *ret
 
 /* Closes the weight file. May also be called after weights_open has failed. */
 void weights_close(struct weights *w);
+
+/* Adds the elements of one tensor, or of a part of it, to the hash `h` of a model's weights, and returns the
+ * new hash. The hash of a model starts with WEIGHTS_HASH_START and takes the tensors in the order of the
+ * layers. The hash is FNV-1a. Each element is one number of the hash. */
+#define WEIGHTS_HASH_START 0xcbf29ce484222325ull
+uint64_t weights_hash(uint64_t h, const void *at, enum dtype dtype, uint64_t elements);
 
 /* Reads and checks the whole weight file, and copies it to the descriptor `to`, named `to_path`, unless `to`
  * is -1. *ret_hash is the same hash that train.c computes. Returns -EBADMSG if the file is damaged, and then

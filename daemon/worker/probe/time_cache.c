@@ -57,29 +57,56 @@ void time_cache_cpu(char *ret, size_t size)
              most != NULL ? most : "");
 }
 
-/* Writes a hash of all properties of a layer to `ret`, or "" for a simple layer. Layers with sequences or
- * inner layers need the hash, because their shape alone does not describe them completely. */
+/* Writes a hash of all settings of a layer to `ret`, or "" for a simple layer. Layers with sequences or inner
+ * layers need the hash, because the other words of the text do not describe them completely. */
 static void describe_rest(const struct layer *l, char ret[16])
 {
     struct strbuf b = {0};
 
     ret[0] = '\0';
-    if (l->seq <= 1 && l->n_inner == 0)
+    if (layer_seq(l) <= 1 && l->n_inner == 0)
         return;
     spec_layer_json(l, &b);
     snprintf(ret, 16, " #%08" PRIx32, crc32c(0, b.at, b.n));
     strbuf_finish(&b);
 }
 
+/* The settings of a layer that the text names. They change the time of a layer without changing its
+ * sizes. */
+struct time_words {
+    bool bias;
+    enum act act;
+    float dropout;
+};
+
+static struct time_words words_of(const struct layer *l)
+{
+    if (l->type == &layer_activation)
+        return (struct time_words){.act = l->activation.act};
+    if (l->type == &layer_attention)
+        return (struct time_words){.bias = l->attention.bias, .dropout = l->attention.dropout};
+    if (l->type == &layer_dense)
+        return (struct time_words){l->dense.bias, l->dense.act, l->dense.dropout};
+    if (l->type == &layer_dropout)
+        return (struct time_words){.dropout = l->dropout.p};
+    if (l->type == &layer_mlp)
+        return (struct time_words){l->mlp.bias, l->mlp.act, l->mlp.dropout};
+    if (l->type == &layer_norm)
+        return (struct time_words){.bias = l->norm.bias};
+    if (l->type == &layer_positions)
+        return (struct time_words){.dropout = l->positions.dropout};
+    return (struct time_words){0};
+}
+
 void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX])
 {
+    const struct time_words w = words_of(l);
     char rest[16];
 
     describe_rest(l, rest);
-    snprintf(ret, TIME_SHAPE_MAX, "%s %ux%u%s%s%s%s%s%s", layer_type(l)->name, l->in, l->out,
-             l->bias ? " bias" : "", l->act != ACT_NONE ? " " : "",
-             l->act != ACT_NONE ? act_names[l->act] : "", l->dropout > 0 ? " dropout" : "", rest,
-             dx ? " dx" : "");
+    snprintf(ret, TIME_SHAPE_MAX, "%s %ux%u%s%s%s%s%s%s", layer_type(l)->name, layer_in(l), layer_out(l),
+             w.bias ? " bias" : "", w.act != ACT_NONE ? " " : "", w.act != ACT_NONE ? act_names[w.act] : "",
+             w.dropout > 0 ? " dropout" : "", rest, dx ? " dx" : "");
 }
 
 void time_shape_update(const struct optimizer *o, uint64_t w_bytes, char ret[TIME_SHAPE_MAX])
@@ -368,7 +395,7 @@ static void fill_layer(const struct time_cache *c, const struct model *m, const 
         keep_oldest(at, e);
     }
     to->w = size.w;
-    to->k = m->layers[l].tied ? 0 : optimizer_state_bytes(o, size.w);
+    to->k = m->layers[l].tied ? 0 : optimizer_k_bytes(o, layer_w_elements(&size));
     time_shape_update(o, size.w, shape);
     const struct time_entry *update = size.w > 0 ? time_cache_find(c, shape, 0) : NULL;
     if (update != NULL) {

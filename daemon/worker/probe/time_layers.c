@@ -62,9 +62,14 @@ uint64_t timer_layer_bytes(const struct layer *l, uint32_t rows)
            aligned(scratch_bytes(&s)) + aligned(s.target) + aligned(s.result);
 }
 
+static uint64_t k_bytes(const struct optimizer *o, uint64_t w_bytes)
+{
+    return optimizer_k_bytes(o, dtype_elements(DTYPE_F32, w_bytes));
+}
+
 uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
 {
-    return 2 * aligned(w_bytes) + aligned(optimizer_state_bytes(o, w_bytes));
+    return 2 * aligned(w_bytes) + aligned(k_bytes(o, w_bytes));
 }
 
 /* Returns the bytes of a layer's operands that are not in the processor's caches during training. The
@@ -285,13 +290,13 @@ static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
     return r;
 }
 
-/* Fills every copy of the layer's input with token ids that are spread over the whole vocabulary. */
+/* Fills every copy of an embedding's input with token ids that are spread over the whole vocabulary. */
 static int fill_ids(struct timed_task *w, const struct layer *l, uint64_t bytes)
 {
     int32_t *ids = w->timer->host;
     int r = 0;
     for (uint64_t i = 0; i < bytes / sizeof *ids; i++)
-        ids[i] = (int32_t)(i * 2654435761u % l->vocab);
+        ids[i] = (int32_t)(i * 2654435761u % l->embedding.vocab);
     for (uint32_t i = 0; r == 0 && i < w->copies; i++)
         r = copy_in(w->timer, (void *)(uintptr_t)w->io[i].x, ids, bytes);
     fill(w->timer, aligned(bytes));
@@ -307,7 +312,7 @@ int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, 
     if (timer_layer_bytes(l, rows) > t->device_bytes)
         return err_set(err, -ENOSPC, "the layer is larger than the memory for measuring");
     int r = fill_device(t, lay_out(&w, &s, dx, rows), s.target);
-    if (r == 0 && layer_type(l)->takes_ids)
+    if (r == 0 && s.x_dtype == DTYPE_I32)
         r = fill_ids(&w, l, s.x);
     if (r < 0)
         return err_set(err, r, "a copy failed while measuring: %s", strerror(-r));
@@ -326,8 +331,8 @@ static int time_update_at(struct timer *t, const struct optimizer *o, uint64_t w
         struct optimizer_io *io = &w.update[i];
         io->w_bytes = w_bytes;
         io->w = take(&b, w_bytes);
-        io->dw = take(&b, w_bytes);
-        optimizer_split(o, take(&b, optimizer_state_bytes(o, w_bytes)), io);
+        io->g = (struct op_gradients){.dw = {take(&b, w_bytes)}, .n = 1};
+        optimizer_split(o, take(&b, k_bytes(o, w_bytes)), io);
     }
     return time_task(&w, ret_s, err);
 }

@@ -1,0 +1,37 @@
+/* Kept outputs: what a forward-only phase computed for every training sample, one row per sample.
+ *
+ * Order of calls: kept_create, kept_put for every sample, kept_seal, then kept_fill as often as needed, and
+ * kept_destroy. All calls come from one thread.
+ *
+ * The rows are in a file without a name, in the output directory, which is mapped into memory. So they take
+ * no memory that the job's other tensors need: the kernel keeps as many rows in memory as fit. The file
+ * vanishes with the process. A resumed run computes the rows again (docs/decisions.md says why), and
+ * compares their checksum with the one in the checkpoint.
+ */
+#ifndef WORKER_KEPT_H
+#define WORKER_KEPT_H
+
+#include "base/err.h"
+#include "base/fs.h"
+
+struct kept;
+
+/* Reserves space for `samples` rows of `row_bytes` bytes. Returns -ENOSPC if the disk of the output directory
+ * is too small, or another negative errno. */
+int kept_create(const struct outdir *out, uint64_t samples, uint64_t row_bytes, struct kept **ret,
+                struct err *err);
+/* Frees the rows and their space on the disk. `k` may be NULL. */
+void kept_destroy(struct kept *k);
+
+/* Copies `n` rows from `rows`. They become the rows of samples `first` to `first` + `n` - 1. */
+void kept_put(struct kept *k, uint64_t first, uint32_t n, const void *rows);
+
+/* Computes the checksum of all rows, after the last one was put. */
+void kept_seal(struct kept *k);
+/* Returns the CRC-32C of all rows. Call kept_seal first. */
+uint32_t kept_crc(const struct kept *k);
+
+/* Fills a batch of `rows` rows. Rows 0 to n-1 get the rows of the samples `indices`; the other rows are 0. */
+void kept_fill(const struct kept *k, const uint64_t *indices, uint32_t n, uint32_t rows, void *ret);
+
+#endif

@@ -1,0 +1,188 @@
+/* Implements phase.h: makes lists of phases, checks them, and answers questions about them.
+ *
+ * check_list has the rules that every method must follow. A violation is a mistake in the method and not of
+ * the user, so the rules are assertions. The most important one: while a phase reads kept outputs, nobody
+ * trains the layers that made them. A resumed run computes kept outputs again and must get the same bits.
+ *
+ * All calls come from one thread.
+ */
+#include "daemon/worker/phase.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+
+static bool is_loss(const struct layer *l)
+{
+    return layer_type(l)->is_loss;
+}
+
+/* Returns whether phase `p` changes the weights of layer `l`. */
+static bool trains(const struct phase *p, const struct layer *l)
+{
+    return p->training && phase_find_layer(p, l->id) != PLAN_NONE && layer_type(l)->params(l, NULL) > 0;
+}
+
+/* Checks the inputs of a phase: they exist, they fit the first layer, and the layers that made them are not
+ * trained before the phase has ended. */
+static void check_inputs(const struct phase_list *list, const struct phase *p)
+{
+    if (p->inputs == PHASE_DATA)
+        return;
+    assert(p->inputs < p->number);
+    const struct phase *from = &list->at[p->inputs];
+    assert(!from->training);
+    assert(shape_same_elements(&from->model.layers[from->model.n_layers - 1].out, &p->model.layers[0].in));
+    for (uint32_t i = from->number + 1; i <= p->number; i++)
+        for (uint32_t l = 0; l < from->model.n_layers; l++)
+            assert(!trains(&list->at[i], &from->model.layers[l]));
+}
+
+static void check_list(const struct phase_list *list)
+{
+    assert(list->n > 0 && list->at[list->n - 1].training);
+    for (uint32_t i = 0; i < list->n; i++) {
+        const struct phase *p = &list->at[i];
+        assert(p->model.n_layers > 0 && p->batch > 0);
+        assert(is_loss(&p->model.layers[p->model.n_layers - 1]) == p->training);
+        assert((p->steps > 0) == p->training);
+        assert(p->cycle_steps >= 1);
+        assert(p->sizes_as <= i && list->at[p->sizes_as].batch == p->batch);
+        assert(!p->evaluates || (p->training && p->inputs == PHASE_DATA));
+        check_inputs(list, p);
+    }
+}
+
+int phases_make(const struct spec *s, struct phase_list *ret, struct err *err)
+{
+    *ret = (struct phase_list){.arena = arena_create()};
+    int r = methods[s->method].make_phases(s, ret, err);
+    for (uint32_t i = 0; r == 0 && i < ret->n; i++)
+        if (!ret->at[i].training)
+            ret->at[i].cycle_steps = 1;
+    if (r == 0)
+        check_list(ret);
+    return r;
+}
+
+void phase_drop_graphs(struct phase *p)
+{
+    graph_destroy(p->graph);
+    graph_destroy(p->eval_graph);
+    p->graph = p->eval_graph = NULL;
+}
+
+void phases_finish(struct phase_list *list)
+{
+    for (uint32_t i = 0; i < list->n; i++) {
+        struct phase *p = &list->at[i];
+        plan_destroy(p->plan);
+        phase_drop_graphs(p);
+        plan_destroy(p->single.plan);
+        graph_destroy(p->single.graph);
+        graph_destroy(p->single.eval_graph);
+    }
+    arena_destroy(list->arena);
+    *list = (struct phase_list){0};
+}
+
+struct phase *phase_add(struct phase_list *list, const struct spec *s, const char *name)
+{
+    struct phase *all = arena_alloc_array(list->arena, list->n + 1, sizeof *all), *p = &all[list->n];
+    if (list->n > 0)
+        memcpy(all, list->at, list->n * sizeof *all);
+    *p = (struct phase){
+        .number = list->n,
+        .name = name,
+        .model = s->model,
+        .training = true,
+        .batch = s->train.global_batch,
+        .asked = {s->train.micro_batch, s->train.replicas},
+        .sizes_as = list->n,
+        .steps = s->resolved.total_steps,
+        .cycle_steps = s->memory.cycle_steps,
+        .optimizer = s->optimizer,
+        .skip_nonfinite = s->train.skip_nonfinite,
+        .rate = s->rate,
+        .evaluates = true,
+        .inputs = PHASE_DATA,
+    };
+    list->at = all;
+    list->n++;
+    return p;
+}
+
+void phase_take_layers(struct phase_list *list, struct phase *p, const struct spec *s, uint32_t first,
+                       uint32_t end, const struct layer *loss)
+{
+    uint32_t n = end - first;
+    assert(first < end && end <= s->model.n_layers);
+    p->model.layers = arena_alloc_array(list->arena, n + 1, sizeof *p->model.layers);
+    memcpy(p->model.layers, s->model.layers + first, n * sizeof *p->model.layers);
+    for (uint32_t i = 0; i < n; i++) {
+        struct layer *l = &p->model.layers[i];
+        assert(!l->tied || (l->owner >= first && l->owner < end));
+        l->owner -= l->tied ? first : 0; /* an index, in this chain as in the whole model */
+    }
+    if (loss != NULL)
+        p->model.layers[n++] = *loss;
+    p->model.n_layers = n;
+}
+
+uint32_t phase_find_layer(const struct phase *p, uint32_t id)
+{
+    uint32_t guess = id - p->model.layers[0].id; /* right unless layers are missing in between */
+    if (guess < p->model.n_layers && p->model.layers[guess].id == id)
+        return guess;
+    for (uint32_t i = 0; i < p->model.n_layers; i++)
+        if (p->model.layers[i].id == id)
+            return i;
+    return PLAN_NONE;
+}
+
+uint64_t phase_everything_bytes(const struct phase *p)
+{
+    const struct graph *g = p->graph;
+    uint64_t n = 0;
+    for (uint32_t l = 0; g != NULL && l < g->n_layers; l++) {
+        const struct graph_layer *gl = &g->layers[l];
+        n += (graph_trains(g, l) ? 2 : 1) * gl->size.w + gl->k_bytes;
+        n += graph_micros(g, l) * (gl->size.x + gl->size.s + gl->size.room);
+    }
+    return n;
+}
+
+uint64_t phase_host_bytes(const struct phase *p)
+{
+    const struct plan *single = p->single.plan;
+    return single != NULL && single->host_bytes > p->plan->host_bytes ? single->host_bytes
+                                                                      : p->plan->host_bytes;
+}
+
+uint32_t phases_largest(const struct phase_list *list)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 1; i < list->n; i++)
+        if (phase_everything_bytes(&list->at[i]) > phase_everything_bytes(&list->at[largest]))
+            largest = i;
+    return largest;
+}
+
+uint64_t phases_steps_before(const struct phase_list *list, uint32_t phase)
+{
+    uint64_t steps = 0;
+    for (uint32_t i = 0; i < phase; i++)
+        steps += list->at[i].steps;
+    return steps;
+}
+
+uint32_t phases_last_reader(const struct phase_list *list, uint32_t phase)
+{
+    uint32_t last = phase;
+    for (uint32_t i = phase + 1; i < list->n; i++)
+        if (list->at[i].inputs == phase)
+            last = i;
+    return last;
+}

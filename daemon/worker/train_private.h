@@ -1,0 +1,186 @@
+/* Declarations that the source files of the training loop share. Only train*.c includes this header.
+ *
+ *     train.c         runs the phases of the job one after another, and fills in the report
+ *     train_phase.c   one phase: its store and executor, its steps, its evaluations
+ *     train_save.c    checkpoints, resuming, initial weights, and weights between phases
+ *     train_count.c   the bytes that the devices moved, against the bytes that the plans promise
+ */
+#ifndef WORKER_TRAIN_PRIVATE_H
+#define WORKER_TRAIN_PRIVATE_H
+
+#include "daemon/worker/kept.h"
+#include "daemon/worker/metrics.h"
+#include "daemon/worker/model/checkpoint.h"
+#include "daemon/worker/train.h"
+#include "kernels/device.h"
+#include "swap/exec.h"
+#include "swap/store.h"
+
+/* Where a job stands: it has done `step` training steps of phase `phase`, and all of the phases before. */
+struct train_position {
+    uint32_t phase;
+    uint64_t step;
+};
+
+/* A plan of the current phase, with its store and its executor. train_enter makes one for each plan of the
+ * phase, and train_leave frees it. The stores have the same memory, and at most one of the executors is
+ * between its entry and its exit. */
+struct train_cycle {
+    const struct plan *plan;
+    struct store *store;
+    struct exec *exec;
+};
+
+/* The state of the training loop during one run. train_run creates it on its stack. */
+struct trainer {
+    /* The job, from train_run's start to its end. */
+    struct prepared_job *job;
+    const struct spec *spec;
+    const struct outdir *out;
+    const struct train_options *options;
+    struct train_report *report;
+    struct devset *devices;
+    struct metrics *metrics;
+    /* The checkpoint from which this run resumes. NULL if there is none, and after the phase of its position
+     * has read its tensors. */
+    struct checkpoint *resume;
+    bool loaded; /* the weights of all layers have their values */
+    /* The weights of each layer of the model that is not in the current phase. NULL for layers that are in
+     * the phase, and for layers without weights. */
+    void **parked;
+    struct kept **kept; /* the outputs of each forward-only phase; NULL if they are not there */
+    /* Numbers of bytes that the devices should have moved so far according to the plans. train_check_counters
+     * compares them with the devices' own counters. */
+    uint64_t planned_in, planned_out, planned_peer;
+    /* Numbers of bytes that the training steps of this run moved, up to the last step whose result is
+     * known. */
+    struct plan_bytes moved;
+    uint64_t start_ns; /* time of the first step of this run; 0 before */
+    /* The result of the last evaluation. It is valid only while train_steps_done equals `eval_step`. */
+    struct checkpoint_eval eval;
+    uint64_t eval_step;
+    bool has_checkpoint;
+
+    /* The current phase, from train_enter to train_leave. */
+    struct phase *phase;
+    /* The plans of the phase: the one with all steps of a cycle, and the one with a single step. `single` is
+     * all zeros if a cycle has one step. */
+    struct train_cycle whole, single;
+    /* The plan, the store and the executor in use: those of `whole` or of `single`. */
+    const struct plan *plan;
+    struct store *store;
+    struct exec *exec;
+    struct plan_bytes cycle; /* bytes that one run of the cycle moves, according to the plan in use */
+    struct checkpoint_tensors tensors; /* the weights of all layers, and the optimizer state of the phase */
+    /* The samples of one batch, each given by its index in the data set. */
+    uint64_t *indices;
+    /* For each training step whose result was not read yet: the number of targets that count for the loss.
+     * The array has an entry for each host slot and each step of a cycle: targets[slot * cycle_steps +
+     * step]. */
+    uint64_t *targets;
+    struct step_args *args; /* the arguments of a run, while they are put together: one for each step */
+    uint64_t before;        /* number of steps of all earlier phases */
+    uint64_t step;          /* number of steps of this phase enqueued */
+    /* Number of results of this phase read so far. All steps from `known` to `step` run under the plan in
+     * use. */
+    uint64_t known;
+    uint64_t last_ns; /* time of the last read result */
+    /* Total waiting time of all compute streams at the moment last_ns, in nanoseconds. */
+    uint64_t last_wait_ns;
+};
+
+/* Returns the number of training steps that were enqueued, counting all phases. */
+static inline uint64_t train_steps_done(const struct trainer *t)
+{
+    return t->before + t->step;
+}
+
+/* Returns the kept outputs that are the inputs of the current phase, or NULL if its inputs are the data
+ * set. */
+static inline const struct kept *train_inputs(const struct trainer *t)
+{
+    return t->phase->inputs == PHASE_DATA ? NULL : t->kept[t->phase->inputs];
+}
+
+/* Returns whether the current phase is the last one of the job. */
+static inline bool train_is_last_phase(const struct trainer *t)
+{
+    return t->phase->number + 1 == t->job->phases.n;
+}
+
+/* ---- train.c ---- */
+
+/* Reports an event to the caller of train_run, and adds what all events have. */
+void train_tell(const struct trainer *t, struct train_progress *p);
+
+/* ---- train_phase.c ---- */
+
+/* Makes `p` the current phase: creates its store and its executor, and moves the parked weights of its layers
+ * to the store. */
+int train_enter(struct trainer *t, struct phase *p, struct err *err);
+/* Runs the current phase from step t->step to its end, or until a stop is requested. The weights must have
+ * their values. Afterwards the host has the newest state. */
+int train_run_phase(struct trainer *t, struct err *err);
+/* Ends the current phase and frees its store and its executor. Without train_park_all before, the weights of
+ * its layers are lost. Does nothing if there is no current phase. */
+void train_leave(struct trainer *t);
+
+/* Returns the host's copy of the decision group's state, or NULL if there is none. The copy is up to date
+ * only while the streams are drained. */
+struct group_state *train_group(const struct trainer *t);
+/* Returns the perplexity e^loss of a language model, or NaN for other models. A perplexity of 10 means that
+ * the model is as unsure as if it chose among 10 equally likely tokens. */
+double train_perplexity(const struct trainer *t, double loss);
+/* Runs a program other than the cycle, and checks the counters. */
+int train_run_program(struct trainer *t, enum program_kind k, const struct step_args *args, struct err *err);
+
+/* ---- train_save.c ---- */
+
+/* Opens the newest checkpoint, if there is one, and finds the position at which the run starts. A checkpoint
+ * at the end of a phase is the start of the next phase. */
+int train_find_position(struct trainer *t, struct train_position *ret, struct err *err);
+/* Gives the weights of all layers their values: from the checkpoint, or initial values. Call it in the first
+ * phase of the run. */
+int train_load_weights(struct trainer *t, struct err *err);
+/* Sets the step of the current phase. If the checkpoint was written in this phase, also reads the optimizer
+ * state, and closes the checkpoint. Call it once the inputs of the phase are there. */
+int train_load_state(struct trainer *t, uint64_t step, struct err *err);
+/* Moves the parked weights of the current phase's layers to its store, and makes room to park the others. */
+int train_unpark(struct trainer *t, struct err *err);
+/* Copies the weights of the current phase's layers from its store to parked memory. The streams must be
+ * drained, and the host must have the newest values. */
+int train_park_all(struct trainer *t, struct err *err);
+/* Returns the memory of a layer's weights, or of its optimizer state, as a checkpoint_block_fn. `ctx` is the
+ * trainer, and `layer` a layer of the whole model. Returns NULL for optimizer state that the phase does not
+ * have. */
+void *train_block(void *ctx, uint32_t layer, enum tensor_kind kind);
+/* Writes a checkpoint. The results of all training steps must have been read, so that the last loss is known
+ * to be finite. */
+int train_checkpoint(struct trainer *t, struct err *err);
+/* Computes the hash of all weights for the report. If the job is done, also writes model.safetensors. The
+ * host must have the newest state. */
+int train_finish_weights(struct trainer *t, struct err *err);
+/* Returns the id of the last layer of the phase whose weights are no longer finite, or STEP_NO_LAYER. */
+uint32_t train_find_ruined(const struct trainer *t);
+/* Returns a sentence that says whether a checkpoint is kept, for messages about a failure. */
+const char *train_what_is_kept(const struct trainer *t);
+
+/* ---- train_count.c ---- */
+
+/* Adds the bytes that one run of program `k` moves to the bytes that the devices should have moved so far. */
+void train_promise(struct trainer *t, enum program_kind k);
+/* Adds up the counters of all devices. */
+void train_count(const struct trainer *t, struct device_counters *sum);
+/* Returns the fraction of time in which the compute streams of the devices waited. Returns NaN if the devices
+ * do not count this time or have not computed yet. */
+double train_stall_share(const struct device_counters *c);
+/* Returns the average number of seconds that a device waited since t->last_ns, or NaN. */
+double train_stall_s(const struct trainer *t, const struct device_counters *c);
+/* Compares the bytes that the devices have moved with the bytes that the plans say. The streams must be
+ * drained. If the numbers differ, execution does not follow the plan, and the run must end. */
+int train_check_counters(struct trainer *t, struct err *err);
+/* Starts to measure the time of the next training step now, so that an evaluation or a checkpoint before it
+ * does not count. */
+void train_restart_clock(struct trainer *t);
+
+#endif

@@ -1,0 +1,374 @@
+/* Saves and loads the state of a job: checkpoints, resuming, initial weights, and the weights of layers that
+ * are not in the current phase.
+ *
+ * The weights of the current phase's layers are in the phase's store, where the executor moves them. The
+ * weights of all other layers are parked: each has a block of ordinary memory. A checkpoint has the weights
+ * of all layers, wherever they are, and the optimizer state of the current phase. A job with one phase parks
+ * nothing.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/model/hf.h"
+#include "daemon/worker/model/weights.h"
+#include "daemon/worker/train_private.h"
+
+/* ---- weights ---- */
+
+/* Returns the memory of a tensor of the current phase's store, or NULL if there is no such tensor. `layer` is
+ * a position in the phase's chain. */
+static void *stored_block(const struct trainer *t, uint32_t layer, enum tensor_kind kind)
+{
+    tensor_id id = store_find(t->store, kind, layer, PLAN_NONE, 0);
+    return id == PLAN_NONE ? NULL : store_ptr(t->store, id, 0);
+}
+
+/* Parked memory holds a layer's W, and behind it its B. */
+void *train_block(void *ctx, uint32_t layer, enum tensor_kind kind)
+{
+    const struct trainer *t = ctx;
+    uint32_t at = phase_find_layer(t->phase, t->spec->model.layers[layer].id);
+    if (at != PLAN_NONE)
+        return stored_block(t, at, kind);
+    if (kind == TENSOR_B)
+        return (char *)t->parked[layer] + job_weight_bytes(&t->spec->model.layers[layer]);
+    return kind == TENSOR_W ? t->parked[layer] : NULL;
+}
+
+/* Copies the W and the B of a layer between parked memory and the store. `at` is the layer's position in the
+ * current phase. */
+static void copy_parked(const struct trainer *t, uint32_t layer, uint32_t at, bool to_store)
+{
+    const enum tensor_kind kinds[] = {TENSOR_W, TENSOR_B};
+    const struct layer *l = &t->spec->model.layers[layer];
+    const uint64_t bytes[] = {job_weight_bytes(l), job_kept_bytes(l) - job_weight_bytes(l)};
+    char *parked = t->parked[layer];
+    for (uint32_t i = 0; i < 2; i++) {
+        void *stored = bytes[i] > 0 ? stored_block(t, at, kinds[i]) : NULL;
+        if (stored != NULL)
+            memcpy(to_store ? stored : parked, to_store ? parked : stored, bytes[i]);
+        parked += bytes[i];
+    }
+}
+
+static int make_room(struct trainer *t, uint32_t layer, uint64_t bytes, struct err *err)
+{
+    if (t->parked[layer] == NULL)
+        t->parked[layer] = malloc(bytes);
+    if (t->parked[layer] == NULL)
+        return err_set(err, -ENOMEM, "no memory for the weights of layer %u", layer);
+    return 0;
+}
+
+int train_unpark(struct trainer *t, struct err *err)
+{
+    const struct model *m = &t->spec->model;
+    int r = 0;
+    for (uint32_t l = 0; r == 0 && l < m->n_layers; l++) {
+        uint64_t bytes = job_kept_bytes(&m->layers[l]);
+        uint32_t at = phase_find_layer(t->phase, m->layers[l].id);
+        if (bytes > 0 && at == PLAN_NONE) {
+            r = make_room(t, l, bytes, err);
+        } else if (bytes > 0 && t->parked[l] != NULL) {
+            copy_parked(t, l, at, true);
+            free(t->parked[l]);
+            t->parked[l] = NULL;
+        }
+    }
+    return r;
+}
+
+int train_park_all(struct trainer *t, struct err *err)
+{
+    const struct model *m = &t->spec->model;
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        uint64_t bytes = job_kept_bytes(&m->layers[l]);
+        uint32_t at = phase_find_layer(t->phase, m->layers[l].id);
+        if (bytes == 0 || at == PLAN_NONE)
+            continue;
+        int r = make_room(t, l, bytes, err);
+        if (r < 0)
+            return r;
+        copy_parked(t, l, at, false);
+    }
+    return 0;
+}
+
+static uint64_t hash_weights(struct trainer *t)
+{
+    uint64_t h = WEIGHTS_HASH_START;
+    for (uint32_t l = 0; l < t->spec->model.n_layers; l++) {
+        const struct layer *layer = &t->spec->model.layers[l];
+        struct layer_sizes size;
+        layer_type(layer)->sizes(layer, 1, &size);
+        if (job_weight_bytes(layer) > 0)
+            h = weights_hash(h, train_block(t, l, TENSOR_W), size.w_dtype, layer_w_elements(&size));
+    }
+    return h;
+}
+
+/* ---- checks ---- */
+
+/* Returns whether all elements of an array are finite. Training computes in F32, so no other type occurs. */
+static bool all_finite(const void *at, enum dtype dtype, uint64_t n)
+{
+    const float *v = at;
+    bool ok = true;
+    assert(dtype == DTYPE_F32);
+    for (uint64_t i = 0; i < n; i++)
+        ok &= isfinite(v[i]) != 0;
+    return ok;
+}
+
+/* Returns whether every part of a layer's optimizer state is finite. */
+static bool state_finite(const struct trainer *t, const struct graph_layer *g, uint32_t layer)
+{
+    const char *k = stored_block(t, layer, TENSOR_K);
+    bool ok = true;
+    for (uint32_t p = 0; k != NULL && p < g->n_parts; p++)
+        ok &= all_finite(k + g->parts[p].begin, g->parts[p].dtype, g->parts[p].elements);
+    return ok;
+}
+
+const char *train_what_is_kept(const struct trainer *t)
+{
+    return t->has_checkpoint ? "The last checkpoint is kept" : "No checkpoint was written";
+}
+
+static bool weights_are_finite(const struct trainer *t, uint32_t layer)
+{
+    const struct graph *g = t->phase->graph;
+    return !graph_trains(g, layer) ||
+           all_finite(stored_block(t, layer, TENSOR_W), g->layers[layer].size.w_dtype,
+                      layer_w_elements(&g->layers[layer].size));
+}
+
+/* Of the layers whose weights are no longer finite, the last one was first, because the backward pass starts
+ * at the end of the chain. */
+uint32_t train_find_ruined(const struct trainer *t)
+{
+    for (uint32_t l = t->plan->n_layers; l-- > 0;)
+        if (!weights_are_finite(t, l))
+            return l;
+    return STEP_NO_LAYER;
+}
+
+/* Checks that all weights and the optimizer state of the phase are finite before a new checkpoint replaces a
+ * good one. A finite loss alone does not prove that they are. */
+static int check_state(struct trainer *t, struct err *err)
+{
+    for (uint32_t l = 0; l < t->plan->n_layers; l++) {
+        const char *what = NULL;
+        if (!weights_are_finite(t, l))
+            what = "weights";
+        else if (!state_finite(t, &t->phase->graph->layers[l], l))
+            what = "optimizer moments";
+        if (what != NULL)
+            return err_set(err, -EDOM,
+                           "%s of layer %u are not finite after step %" PRIu64
+                           ": training has diverged. %s; lower optimizer.lr or set train.grad_clip",
+                           what, t->phase->model.layers[l].id, train_steps_done(t), train_what_is_kept(t));
+    }
+    return 0;
+}
+
+/* ---- saving ---- */
+
+static struct checkpoint_data checkpoint_of(const struct trainer *t)
+{
+    const struct kept *inputs = train_inputs(t);
+    return (struct checkpoint_data){
+        .step = train_steps_done(t),
+        .n_phases = t->job->phases.n,
+        .phase = t->phase->number,
+        .phase_step = t->step,
+        .has_inputs = inputs != NULL,
+        .inputs_crc = inputs != NULL ? kept_crc(inputs) : 0,
+        .data_position = t->step * t->phase->batch,
+        .spec = t->spec,
+        .optimizer = &t->phase->optimizer,
+        .numerics = devset_numerics(t->devices),
+        .loss = t->report->loss,
+        .skipped_steps = t->report->skipped_steps,
+        .group = train_group(t),
+        .eval = t->eval_step == train_steps_done(t) ? t->eval : (struct checkpoint_eval){0},
+        .tensors = &t->tensors,
+    };
+}
+
+int train_checkpoint(struct trainer *t, struct err *err)
+{
+    int r = train_run_program(t, PROGRAM_FLUSH, NULL, err);
+    if (r == 0)
+        r = check_state(t, err);
+    if (r == 0)
+        r = metrics_sync(t->metrics, err);
+    if (r < 0)
+        return r;
+    struct checkpoint_data data = checkpoint_of(t);
+    r = checkpoint_save(t->out, &data, err);
+    t->has_checkpoint |= r == 0;
+    if (r == 0)
+        r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
+    if (r == 0)
+        train_tell(t, &(struct train_progress){.event = PROGRESS_CHECKPOINT, .step = train_steps_done(t)});
+    return r;
+}
+
+int train_finish_weights(struct trainer *t, struct err *err)
+{
+    t->report->weights_hash = hash_weights(t);
+    if (t->report->stopped)
+        return 0;
+    /* Remove old checkpoints once more, because an earlier run may have been killed before it removed
+     * them. */
+    int r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
+    if (r < 0)
+        return r;
+    struct checkpoint_data data = checkpoint_of(t);
+    return checkpoint_export_weights(t->out, "model.safetensors", &data, err);
+}
+
+/* ---- loading ---- */
+
+/* Sets the initial weights of a new job. They are drawn at random, or they come from a Hugging Face
+ * folder. */
+static int init_weights(struct trainer *t, struct err *err)
+{
+    const struct model *m = &t->spec->model;
+    struct hf *f;
+    int r;
+    if (t->spec->from != NULL) {
+        r = hf_open(t->spec->from, &f, err);
+        if (r < 0)
+            return r;
+        r = hf_load(f, t->tensors.model, t->tensors.n_model, err);
+        hf_close(f);
+        return r;
+    }
+    for (uint32_t l = 0; l < m->n_layers; l++)
+        if (job_weight_bytes(&m->layers[l]) > 0)
+            layer_init(&m->layers[l], t->spec->seed, train_block(t, l, TENSOR_W));
+    return 0;
+}
+
+static int check_same_spec(const struct trainer *t, const struct checkpoint_info *info, struct err *err)
+{
+    if (info->spec_hash == spec_hash(t->spec))
+        return 0;
+    return err_set_at(err, -EEXIST, t->out->name,
+                      "the output holds a checkpoint (step %" PRIu64
+                      ") of a job with another spec; choose another "
+                      "output, or remove that directory to start afresh",
+                      info->step);
+}
+
+static int check_not_beyond(const struct trainer *t, const struct checkpoint_info *info, struct err *err)
+{
+    const struct phase_list *phases = &t->job->phases;
+    uint64_t total = job_total_steps(t->job);
+    if (info->step > total)
+        return err_set_at(err, -EEXIST, t->out->name,
+                          "the output holds a checkpoint of step %" PRIu64 ", beyond the %" PRIu64
+                          " steps that the spec asks for; ask for more steps, or choose another output",
+                          info->step, total);
+    if (info->phase >= phases->n || info->phase_step > phases->at[info->phase].steps ||
+        phases_steps_before(phases, info->phase) + info->phase_step != info->step)
+        return err_set_at(err, -EEXIST, t->out->name,
+                          "the output holds a checkpoint of step %" PRIu64 ", which is step %" PRIu64
+                          " of phase %u there and not in this spec; choose another output",
+                          info->step, info->phase_step, info->phase);
+    return 0;
+}
+
+/* Copies the figures of the checkpoint to the report. */
+static void take_figures(struct trainer *t, const struct checkpoint_info *info)
+{
+    struct train_report *rep = t->report;
+    t->has_checkpoint = true;
+    t->eval = info->eval;
+    t->eval_step = info->step;
+    rep->resumed_from = info->step;
+    rep->loss = info->loss;
+    rep->skipped_steps = info->skipped_steps;
+    rep->numerics_changed = strcmp(info->numerics, devset_numerics(t->devices)) != 0;
+    rep->evaluated = info->eval.valid;
+    rep->val_loss = info->eval.loss;
+    rep->val_accuracy = info->eval.accuracy;
+    rep->val_perplexity = train_perplexity(t, info->eval.loss);
+}
+
+int train_find_position(struct trainer *t, struct train_position *ret, struct err *err)
+{
+    uint64_t step;
+    int r = checkpoint_clean(t->out, err);
+    if (r < 0)
+        return r;
+    *ret = (struct train_position){0};
+    r = checkpoint_latest(t->out, &step, err);
+    if (r == -ENOENT)
+        return 0;
+    if (r == 0)
+        r = checkpoint_open(t->out, step, &t->resume, err);
+    if (r < 0)
+        return r;
+    const struct checkpoint_info *info = checkpoint_info(t->resume);
+    r = check_same_spec(t, info, err);
+    if (r == 0)
+        r = check_not_beyond(t, info, err);
+    if (r < 0)
+        return r;
+    take_figures(t, info);
+    *ret = (struct train_position){info->phase, info->phase_step};
+    if (info->phase_step == t->job->phases.at[info->phase].steps && info->phase + 1 < t->job->phases.n)
+        *ret = (struct train_position){info->phase + 1, 0};
+    return 0;
+}
+
+int train_load_weights(struct trainer *t, struct err *err)
+{
+    t->loaded = true;
+    if (t->resume == NULL)
+        return init_weights(t, err);
+    int r = checkpoint_read_weights(t->resume, &t->tensors, err);
+    if (r == 0)
+        train_tell(t, &(struct train_progress){.event = PROGRESS_RESUME,
+                                               .step = checkpoint_info(t->resume)->step,
+                                               .numerics_changed = t->report->numerics_changed});
+    return r;
+}
+
+/* Checks that the inputs of the phase, which this run has computed again, are those of the checkpoint. On a
+ * machine with other numerics they may differ. */
+static int check_kept_inputs(const struct trainer *t, const struct checkpoint_info *info, struct err *err)
+{
+    const struct kept *inputs = train_inputs(t);
+    if (inputs == NULL || !info->has_inputs || t->report->numerics_changed ||
+        kept_crc(inputs) == info->inputs_crc)
+        return 0;
+    return err_set(err, -EPROTO,
+                   "internal: the outputs that phase %u computed again have the CRC-32C %08" PRIx32
+                   ", but the checkpoint of step %" PRIu64 " was trained on outputs with %08" PRIx32,
+                   t->phase->inputs, kept_crc(inputs), info->step, info->inputs_crc);
+}
+
+int train_load_state(struct trainer *t, uint64_t step, struct err *err)
+{
+    int r = 0;
+    t->step = t->known = step;
+    if (t->resume != NULL && checkpoint_info(t->resume)->phase == t->phase->number) {
+        const struct checkpoint_info *info = checkpoint_info(t->resume);
+        r = step < t->phase->steps ? check_kept_inputs(t, info, err) : 0;
+        if (r == 0)
+            r = checkpoint_read_optimizer(t->resume, &t->tensors, err);
+        if (train_group(t) != NULL)
+            *train_group(t) = info->group;
+    }
+    checkpoint_close(t->resume);
+    t->resume = NULL;
+    return r;
+}
