@@ -38,8 +38,8 @@ struct bounded {
     /* The largest number of bytes that the function may have allocated at the same time. 0 means no
      * limit. */
     uint64_t limit_bytes;
-    /* A function that returns true to end the scope, for example because the user cancelled. It runs on the
-     * thread of the scope. May be NULL. */
+    /* A function that bounded_poll calls now and then, on the thread of the scope. If the function returns
+     * true, the scope ends early, for example because the user cancelled the work. May be NULL. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
     /* How many calls of bounded_poll lead to one call of `stop`. 0 means BOUNDED_POLL_EVERY. */
@@ -69,8 +69,8 @@ extern _Thread_local uint32_t bounded_polls_left; /* calls of bounded_poll until
  * true. */
 void bounded_ask(void);
 
-/* Call this function in every long loop, at least once every few microseconds, so that the scope can stop
- * there. A call usually costs only one decrement. */
+/* Call this function in every long loop, at least once every few microseconds, so that a scope can end there.
+ * Most calls only decrement a counter. */
 static inline void bounded_poll(void)
 {
     if (--bounded_polls_left == 0)

@@ -1,5 +1,5 @@
-/* Implements the loss curve of curve.h. Values are added to `sum`. After `stride` values, their mean becomes
- * a point of the curve. A curve belongs to one thread at a time. */
+/* Implements the loss curve of curve.h. New values are added to `sum`. When `sum` contains `stride` values,
+ * their mean becomes a point of the curve. Only one thread at a time may use a curve. */
 #include "base/curve.h"
 
 #include <inttypes.h>

@@ -18,8 +18,8 @@
 
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap)
 {
-    /* The buffer `msg` is 8 bytes longer than err->msg. So a text that is too long for err->msg is still too
-     * long in `msg`, and utf8_scrub notices and marks the cut. */
+    /* The buffer `msg` has 8 bytes more than err->msg. A text that is too long for err->msg is therefore also
+     * too long after this cut, and utf8_scrub ends it with "...". */
     char msg[sizeof err->msg + 8], where[sizeof err->path];
 
     assert(code < 0);

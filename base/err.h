@@ -20,7 +20,7 @@ struct err {
     char msg[768];
 };
 
-/* err_set, err_set_at and err_setv record a failure in `err` and return `code`, so a caller can write
+/* err_set, err_set_at and err_setv record a failure in `err`. They return `code`, so a caller can write
  * `return err_set(err, -EINVAL, ...)`. err_set leaves the path empty. */
 int err_set(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int err_set_at(struct err *err, int code, const char *path, const char *fmt, ...)

@@ -81,7 +81,7 @@ static const char *sort_and_find_twin(const char **keys, size_t n)
     return NULL;
 }
 
-/* Returns -EINVAL if a key occurs twice in the object, and says so in `err`. */
+/* If a key occurs twice in the object, reports this in `err` and returns -EINVAL. */
 static int check_keys(const cJSON *object, const struct tree_path *at, const char *name, struct err *err)
 {
     size_t n = (size_t)cJSON_GetArraySize(object), i = 0;

@@ -30,8 +30,8 @@ struct strbuf {
 struct strbuf strbuf_fixed(char *buf, size_t size);
 /* Returns 0 if all additions were successful, and -ENOMEM if one of them did not fit. */
 int strbuf_status(const struct strbuf *b);
-/* Call this function if there was no memory to produce a text for `b`. Depending on the mode of `b`, it
- * aborts the program or marks `b` as failed. */
+/* Call this function if memory ran out while a text for `b` was produced. Depending on the mode of `b`, the
+ * call aborts the program or marks `b` as failed. */
 void strbuf_fail(struct strbuf *b);
 
 /* These functions append text to `b`: a string, `n` bytes, or text formatted as by printf. */
