@@ -1,6 +1,6 @@
-/* Lists the arrays that each op reads and writes. Only this file computes sizes in bytes from the shapes of
- * ops. If an op has no function here, the file does not compile. The functions keep no state, so any thread
- * may call them. */
+/* Lists the arrays that each op reads and writes. This is the only file that computes sizes in bytes from the
+ * shapes of ops. Each op must have a function here; otherwise the file does not compile. The functions keep
+ * no state, so any thread may call them. */
 #include "kernels/op.h"
 
 /* The list of arrays that op_ranges has found so far for one call. */
@@ -35,8 +35,8 @@ static uint64_t floats(uint64_t a, uint64_t b)
     return elements(DTYPE_F32, a * b);
 }
 
-/* Adds the input and the output of an elementwise op. If the op works in place, input and output are the
- * same array, and the list gets one output and no input. */
+/* Adds the input and the output of an elementwise op. If the op works in place, both are the same array,
+ * which is added only once, as an output. */
 static void add_mapped(struct range_list *l, const float *from, float *to, uint64_t bytes)
 {
     if (from != to)
