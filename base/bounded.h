@@ -42,16 +42,16 @@ struct bounded {
      * true, the scope ends early, for example because the user cancelled the work. May be NULL. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
-    /* How many calls of bounded_poll lead to one call of `stop`. 0 means BOUNDED_POLL_EVERY. */
+    /* The number of bounded_poll calls that lead to one call of `stop`. 0 means BOUNDED_POLL_EVERY. */
     uint32_t poll_every;
 
     uint64_t peak_bytes; /* most bytes in use at one time */
-    /* The number of bytes that the function had still allocated when it returned. From then on, this memory
+    /* The number of bytes that were still allocated when the function returned. From then on, this memory
      * belongs to the caller. */
     uint64_t held_bytes;
     uint64_t asked; /* calls of `stop` */
-    /* True if the scope ended early, because of the limit, missing memory or `stop`. Then all memory of the
-     * scope has been freed. */
+    /* True if the scope ended early, because the limit was reached, memory ran out, or `stop` returned true.
+     * All memory of the scope is then already freed. */
     bool ended_early;
 };
 

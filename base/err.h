@@ -12,8 +12,8 @@
 
 struct err {
     int code; /* a negative errno; 0 when nothing failed */
-    /* Where the failure is: a JSON path such as "train.micro_batch", or a file name. Empty if neither
-     * applies. The path may contain control characters, so use err_text to show it. */
+    /* The place of the failure: a JSON path such as "train.micro_batch", or a file name. Empty if there is no
+     * such place. The path may contain control characters, so use err_text to show it. */
     char path[1024];
     /* A sentence that says what happened and what to do about it. The text is on one line and contains no
      * character that could control a terminal. */

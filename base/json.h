@@ -52,8 +52,8 @@ struct json_span {
 struct json_options {
     bool comments; /* accept // comments */
     /* The largest number of values in the document; 0 means no limit. Every object, array, string, number,
-     * true, false and null counts. The scanner counts before the tree is built, because a value of two
-     * bytes, such as "0,", becomes a node of 64 bytes. */
+     * true, false and null counts. The limit protects memory: a value of two bytes, such as "0,", becomes a
+     * node of 64 bytes. The scanner checks the limit before the tree is built. */
     size_t max_nodes;
     /* A key of the outermost object to search for, or NULL. The position of this key's value in the text is
      * stored in *found, even if parsing fails later. The error reply can then name the request. */

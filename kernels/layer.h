@@ -172,8 +172,8 @@ struct layer_io {
     bool accumulate;
     const float *w, *x;
     const float *b; /* the buffers B, or NULL */
-    /* fwd in training: where to write the statistics of this micro-batch, which `fold` later adds to B. NULL
-     * if the layer has no buffers, in a recomputation, and in an evaluation. */
+    /* fwd in training: where to write the statistics of this micro-batch, which `fold` later adds to B. This
+     * pointer is NULL if the layer has no buffers, in a recompute, and in an evaluation. */
     float *stat;
     /* fwd: the output of the layer. In a recompute, which needs only S, this pointer is NULL. */
     float *y;
@@ -207,9 +207,9 @@ struct layer_type {
     uint32_t (*buffers)(const struct layer *l, struct layer_param *ret);
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
-    /* Adds the statistics of one micro-batch to the buffers B, after the backward pass. The executor calls
-     * `fold` for one micro-batch after another, in ascending order. This pointer is NULL if training does not
-     * change the buffers of this kind. */
+    /* Updates the buffers B with the statistics of one micro-batch, after the backward pass. The executor
+     * calls `fold` for one micro-batch after another, in ascending order. This pointer is NULL if training
+     * does not change the buffers of this kind. */
     int (*fold)(const struct layer *l, const struct step_args *step, float *b, const float *stat,
                 const struct op_sink *sink);
 };

@@ -31,7 +31,8 @@ struct inner_walk {
     struct layer_sizes size;
     uint64_t w; /* offset of its W in W */
     /* The offsets of the current layer's input and output in the outer S. The first layer's input and the
-     * last layer's output are not in S, so these two offsets are not used. */
+     * last layer's output are not in S, so `x` is not used in the first layer and `y` is not used in the last
+     * layer. */
     uint64_t x, y;
     /* The current layer's own S begins at byte `s` of the outer S. The part that belongs to the next inner
      * layer begins at byte `end`. */

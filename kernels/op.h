@@ -44,8 +44,8 @@ extern const char *const act_names[ACT_COUNT];
 struct op_linear_fwd {
     const float *x, *w;
     const float *b; /* bias, or NULL */
-    /* If not NULL, the op also writes the input of the activation to this array, [rows][out]. It must be
-     * NULL if there is no activation. */
+    /* If this pointer is not NULL, the op also writes the input of the activation to this array, [rows][out].
+     * It must be NULL if there is no activation. */
     float *z;
     float *y;
     uint32_t rows, in, out;
@@ -146,8 +146,8 @@ struct op_rownorm_fwd {
 struct op_rownorm_bwd {
     const float *x, *w, *stats, *dy;
     float *dx; /* may be dy, or NULL */
-    /* The gradient of w, which is the column sums of dy * xhat. If `accumulate` is true, the op adds the
-     * sums to the old dw. */
+    /* The gradient of w: the sum of each column of dy * xhat. If `accumulate` is true, the op adds the sums
+     * to the old dw. */
     float *dw;
     /* The gradient of b: the sum of each column of dy. If `accumulate` is true, the op adds the sums to the
      * old db. NULL if there is no bias. */

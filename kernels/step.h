@@ -28,7 +28,7 @@ struct step_args {
  * the rows. */
 struct step_result {
     double loss; /* sum of the losses of the rows */
-    /* For a classification, the number of rows whose largest output is that of the target class. For a
+    /* For a classification, the number of rows whose largest output is the output of the right class. For a
      * regression, 0. */
     double correct;
 };
@@ -62,8 +62,8 @@ struct group_state {
     uint64_t t;          /* number of updates made so far */
     float bias_correct1; /* AdamW: 1 / (1 - beta1^t) */
     float bias_correct2; /* AdamW: 1 / (1 - beta2^t) */
-    /* The factor by which this step's gradients are multiplied before the update. It is 1 if the gradients
-     * are not clipped. */
+    /* The factor by which this step's gradients are multiplied before the update. The factor is 1 if the
+     * gradients are not clipped. */
     float scale;
     /* 0 if this step is skipped. The updates of a skipped step leave weights and optimizer state
      * unchanged. */

@@ -34,7 +34,8 @@
 #include "kernels/vmath.h"
 
 #define LANES 16 /* width of a vector and a sum */
-/* The largest number of queries whose scores a task of the forward pass holds in memory at the same time. */
+/* The largest number of queries whose scores are in memory at the same time, in a task of the forward
+ * pass. */
 #define STRIP 128
 /* The backward pass works on strips of QUERIES queries and blocks of KEYS keys. Both numbers decide the order
  * of additions, so a change of either number changes the bits of the result. */
@@ -126,8 +127,8 @@ static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, 
 /* ---- copies ---- */
 
 #define LINE 16 /* floats in a cache line */
-/* How many rows ahead copy_in prefetches. The processor cannot predict the next row by itself, because
- * tokens are too far apart in memory. */
+/* The number of rows by which copy_in prefetches ahead. The processor cannot predict the next row itself,
+ * because tokens are too far apart in memory. */
 #define AHEAD 8
 
 CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)

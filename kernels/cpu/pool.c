@@ -69,7 +69,7 @@ struct crew {
      * to notice a new run. */
     _Atomic uint32_t posted;
     uint32_t working; /* threads inside a run; guarded by mutex */
-    /* The number of cores that this process may use, but at least the number of threads. It never
+    /* The number of cores that this process may use, but at least the number of threads. This number never
      * changes. */
     uint32_t cores;
     uint32_t sleepers;  /* workers waiting for `work`; guarded by mutex */

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define TUNE_PAIRS 8 /* largest number of trials per variant */
-/* Once variant 1 has clearly won this many of its TUNE_PAIRS trials, it is always used. */
+/* If variant 1 has clearly won this many of its TUNE_PAIRS trials, it is used from then on. */
 #define TUNE_WINS 7
 /* The number of computations that a table can hold. When the table is full, further computations use variant
  * 0. */

@@ -38,7 +38,7 @@
 /* Each thread computes a square of PART rows and PART columns of a tile. */
 #define PART 4u
 #define WIDE 2u /* most column tiles in a block's result */
-/* The two factors of a product are loaded into shared memory in slices of this length. */
+/* The two factors of a product are loaded into shared memory in slices of DEPTH elements. */
 #define DEPTH 16u
 
 /* The distances between two rows in shared memory, in floats. The 4 extra floats keep each row aligned to 16

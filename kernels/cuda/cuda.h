@@ -30,7 +30,8 @@
 struct cuda_stream {
     cudaStream_t stream;
     cudaEvent_t drained; /* recorded by cuda_drain */
-    /* The number of bytes in all copies over links that were enqueued so far. Any thread may read it. */
+    /* The number of bytes in all copies over links that have been enqueued so far. Any thread may read this
+     * number. */
     _Atomic uint64_t copied_bytes;
 };
 
@@ -81,7 +82,7 @@ struct relay {
      * access each other directly. */
     cudaStream_t in;
     uint8_t *buffers[2]; /* pinned buffers for sending */
-    /* filled[b] is recorded by the sender when it has copied a piece into its buffer b. */
+    /* The sender records filled[b] when it has copied a piece into its buffer b. */
     cudaEvent_t filled[2];
     /* The receiver records emptied[b] when it has copied a piece out of the sender's buffer b. */
     cudaEvent_t emptied[2];
