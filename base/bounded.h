@@ -77,8 +77,8 @@ static inline void bounded_poll(void)
         bounded_ask();
 }
 
-/* Does the same as `n` calls of bounded_poll. Use it in loops whose iterations are very short, once for
- * every `n` iterations. */
+/* Does the same as `n` calls of bounded_poll. In a loop whose iterations are very short, call this function
+ * once for every `n` iterations. */
 static inline void bounded_poll_steps(size_t n)
 {
     if (n >= bounded_polls_left)

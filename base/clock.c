@@ -1,5 +1,6 @@
 /* Implements clock.h. Each function calls a hook. By default, the hooks read the system's clock. A test can
- * replace them with clock_set_hooks, before other threads start. Any thread may call the other functions. */
+ * replace the hooks with clock_set_hooks, before other threads start. Any thread may call the other
+ * functions. */
 #include "base/clock.h"
 
 #include <errno.h>

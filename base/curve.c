@@ -20,7 +20,7 @@ static void drop_from(struct curve *c, uint64_t step)
     c->sum = 0;
 }
 
-/* Merges each pair of neighbouring points into one point, their mean, and doubles the stride. */
+/* Replaces each pair of neighbouring points by one point, which is their mean, and doubles the stride. */
 static void halve(struct curve *c)
 {
     for (size_t i = 0; i < CURVE_POINTS / 2; i++)

@@ -35,8 +35,8 @@ int fs_open_read(int dirfd, const char *name, uint64_t *ret_bytes);
  * exists. */
 int fs_create(int dirfd, const char *name);
 
-/* Writes all `bytes` bytes at the current position of `fd`. If one write writes only a part, the function
- * continues with the rest. */
+/* Writes all `bytes` bytes at the current position of `fd`. If a call of write() writes only a part, the
+ * function writes the rest with further calls. */
 int fs_write_all(int fd, const void *p, uint64_t bytes);
 /* Reads `bytes` bytes into `p`, starting at position `offset` of the file. Returns -ENODATA if the file ends
  * too early. */
@@ -57,7 +57,7 @@ int fs_sync(int fd);
  * dropped the data, and a second sync would then report success. */
 int fs_sync_close(int fd);
 
-/* Removes the file or directory `name`, and everything inside a directory. Returns 0 if `name` does not
+/* Removes the file `name`, or the directory `name` and everything inside it. Returns 0 if `name` does not
  * exist. Returns -ELOOP if directories are nested more than 8 levels deep. */
 int fs_remove_tree(int dirfd, const char *name);
 

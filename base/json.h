@@ -69,9 +69,9 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSO
 enum json_type json_type(const struct json *node);
 const char *json_type_name(enum json_type t); /* for messages: "a number", "an object" */
 
-/* Each function stores the value of `node` in *ret. If the node has another type, it returns -EINVAL, and
- * the message names the node by `path`. json_u64 also refuses integers above JSON_MAX_INTEGER, which a
- * double cannot hold exactly. */
+/* Each of these functions stores the value of `node` in *ret. If the node has another type, the function
+ * returns -EINVAL, and the message names the node by `path`. json_u64 also refuses integers above
+ * JSON_MAX_INTEGER, which a double cannot hold exactly. */
 int json_string(const struct json *node, const char *path, const char **ret, struct err *err);
 int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err);
 int json_double(const struct json *node, const char *path, double *ret, struct err *err);

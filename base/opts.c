@@ -1,6 +1,6 @@
-/* Implements the option tables of opts.h. Tutti does not use getopt for three reasons. Its tables have no
- * help texts. An environment variable changes how it orders words. It accepts abbreviations, which stop
- * working when an option is added. */
+/* Implements the option tables of opts.h. Tutti does not use getopt for three reasons. The tables of getopt
+ * have no help texts. An environment variable changes the order in which getopt returns words. getopt accepts
+ * abbreviations, which stop working when an option is added. */
 #include "base/opts.h"
 
 #include <assert.h>

@@ -111,8 +111,8 @@ struct rng {
     uint64_t at; /* numbers drawn so far */
 };
 uint32_t rng_next(struct rng *r);
-/* Returns a random number from 0 to n - 1. `n` must be at least 1. It should be far below 2^32, because
- * otherwise some numbers come slightly more often. */
+/* Returns a random number from 0 to n - 1. `n` must be at least 1 and should be far below 2^32. If `n` is
+ * very large, some numbers come slightly more often than others. */
 uint32_t rng_below(struct rng *r, uint32_t n);
 
 #endif

@@ -1,7 +1,6 @@
-/* Implements the growing string of strbuf.h. The capacity doubles when it is used up, so that appending a
- * byte takes constant time on average. Every addition calls `reserve`, which is the only function that can
- * fail. A strbuf belongs to one thread at a time.
- */
+/* Implements the growing string of strbuf.h. When the memory of a string is used up, it doubles, so that
+ * appending a byte takes constant time on average. Every addition calls `reserve`, which is the only function
+ * that can fail. Only one thread at a time may use a strbuf. */
 #include "base/strbuf.h"
 
 #include <errno.h>
@@ -210,8 +209,8 @@ static size_t ink_bytes(const char *s, size_t n)
 /* Returns how many bytes at the start of `s` can be appended without an escape, according to `style`. */
 static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    /* plain_bytes requires two exceptions, but every printable character is allowed here. Pass newlines,
-     * which are not printable and so make no difference. */
+    /* Every printable character may be appended here, but plain_bytes requires two exceptions. Newlines make
+     * no difference as exceptions, because they are not printable. */
     size_t plain = plain_bytes(s, n, "\n\n");
 
     if (plain > 0 || style == STRBUF_ONE_LINE)

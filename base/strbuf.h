@@ -51,7 +51,7 @@ void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n);
 /* Appends untrusted text on one line, for people to read. Characters that could control a terminal become
  * escapes. */
 void strbuf_add_text(struct strbuf *b, const char *s);
-/* Says which unsafe characters strbuf_add_textn keeps as they are and does not turn into escapes. */
+/* The unsafe characters that strbuf_add_textn keeps and does not turn into escapes. */
 enum strbuf_style {
     STRBUF_ONE_LINE,    /* none */
     STRBUF_LINES,       /* newlines and tabs */

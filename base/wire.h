@@ -86,8 +86,8 @@ enum wire_code {
 };
 
 /* Parses one line into *ret. `max_nodes` limits the number of JSON values; 0 means no limit. On failure,
- * *ret_code is the JSON-RPC error code. ret->id is set even then, if the line is JSON with a valid id. Call
- * wire_msg_finish in any case. */
+ * *ret_code is the JSON-RPC error code. If the line is JSON with a valid id, ret->id is set even on failure.
+ * Always call wire_msg_finish afterwards. */
 int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret,
                enum wire_code *ret_code, struct err *err);
 /* Frees everything that belongs to the message, and sets *m to zero. *m may already be zero. */
@@ -95,8 +95,8 @@ void wire_msg_finish(struct wire_msg *m);
 /* Stores the id of the message in *ret and returns true. Returns false if the id is not a whole number from
  * 0 to JSON_MAX_INTEGER. */
 bool wire_msg_id(const struct wire_msg *m, uint64_t *ret);
-/* `m` is an error message (WIRE_ERROR). Copies its text, its path and its errno to *ret. Returns the errno,
- * or -EIO if this system does not know the name of the errno. */
+/* Copies the text, the path and the errno of the error message `m` (kind WIRE_ERROR) to *ret. Returns the
+ * errno, or -EIO if this system does not know the name of the errno. */
 int wire_msg_error(const struct wire_msg *m, struct err *ret);
 
 /* Building a message takes three calls: begin the message, append its params or its result as one JSON value,
