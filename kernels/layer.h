@@ -232,7 +232,7 @@ static inline const struct layer_type *layer_type(const struct layer *l)
 uint32_t layer_in(const struct layer *l);
 uint32_t layer_out(const struct layer *l);
 /* layer_seq returns the number of tokens in a row. layer_width returns the number of elements in a token of
- * the input, and layer_width_out returns the number of elements in a token of the output. */
+ * the input. layer_width_out returns the number of elements in a token of the output. */
 static inline uint32_t layer_seq(const struct layer *l)
 {
     return l->in.rank == 2 ? l->in.dim[0] : 1;
@@ -341,7 +341,7 @@ uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint
  * range that *io describes. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
-/* Launches the one op that updates the weights in the range that `io` describes. */
+/* Launches one op, which updates the weights in the range that `io` describes. */
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink);
 

@@ -6,8 +6,8 @@
 
 #include "kernels/layer.h"
 
-/* Sends one op to the sink and evaluates to 0 or a negative errno. Example: LAYER_LAUNCH(io, sink, bias_fwd,
- * .y = y, .x = x, .b = b, .rows = rows, .n = n). */
+/* Sends one op to the sink. The value of the macro is 0 or a negative errno. Example: LAYER_LAUNCH(io, sink,
+ * bias_fwd, .y = y, .x = x, .b = b, .rows = rows, .n = n). */
 #define LAYER_LAUNCH(io, sink, name, ...)                                                                    \
     ((sink)->launch((sink)->ctx,                                                                             \
                     &(struct op_call){.op = OP_##name, .step = (io)->step, .name = {__VA_ARGS__}}))

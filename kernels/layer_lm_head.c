@@ -12,8 +12,8 @@
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP 128u
-/* A chunk of tokens may always have this many logits (4 million). With this limit, a small model computes a
- * few large chunks and not many tiny chunks. */
+/* The number of logits (4 million) that a chunk of tokens may always have. With this limit, a small model
+ * computes a few large chunks and not many tiny chunks. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
 /* Returns the number of tokens in a chunk. A chunk may have CHUNK_SMALL logits, or a sixth as many logits as

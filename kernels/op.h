@@ -77,8 +77,8 @@ struct op_bias_fwd {
     float *y;
     uint32_t rows, n;
 };
-/* The gradient of a bias: db[n] = the column sums of dy[rows][n]. If `accumulate` is true, the op adds the
- * sums to the old db. */
+/* Computes the gradient of a bias: db[n] is the sum of column n of dy[rows][n]. If `accumulate` is true, the
+ * op adds the sums to the old db. */
 struct op_bias_bwd {
     const float *dy;
     float *db;
@@ -92,8 +92,8 @@ struct op_act_fwd {
     uint64_t n;
     enum act act;
 };
-/* The gradient of an activation: dx = dy * act'(x), where `x` is the activation's input. The op can work in
- * place, with dx equal to dy. */
+/* Computes the gradient of an activation: dx = dy * act'(x), where `x` is the activation's input. The op can
+ * work in place, with dx equal to dy. */
 struct op_act_bwd {
     const float *x, *dy;
     float *dx;
@@ -256,7 +256,7 @@ struct op_mse_bwd {
  * and in the order of the array: ((dw[0] + dw[1]) + dw[2]) + .... If `mean` is true, they multiply the sum by
  * the float 1/n. */
 struct op_gradients {
-    /* Only the first n pointers are used. The op gives the type of the elements. */
+    /* Only the first n pointers are used. The op that uses this struct says which type the elements have. */
     const void *dw[OP_USES];
     uint32_t n; /* at least 1 */
     bool mean;

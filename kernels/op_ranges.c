@@ -131,7 +131,7 @@ static void ranges_rownorm_bwd(const struct op_rownorm_bwd *o, struct range_list
     writes(l, o->db, floats(1, o->n));
 }
 
-/* Returns the number of elements that one token has in qkv: its queries, keys and values. */
+/* Returns the number of elements that one token has in qkv. This includes its queries, keys and values. */
 static uint64_t qkv_width(uint32_t heads, uint32_t kv_heads, uint32_t head)
 {
     return ((uint64_t)heads + 2 * (uint64_t)kv_heads) * head;

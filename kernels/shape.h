@@ -16,8 +16,8 @@
 /* Enough space for the longest text: four numbers of ten digits, three "x" between them, and a zero byte. */
 #define SHAPE_TEXT_MAX 44
 
-/* The dimensions of one row. The builder of a model makes the shapes of each layer, and they do not change
- * afterwards. Dimensions from `rank` on are not used. */
+/* The dimensions of one row. The builder of a model makes the shapes of each layer, and the shapes do not
+ * change afterwards. Only the first `rank` elements of `dim` are used. */
 struct shape {
     uint32_t rank; /* number of dimensions, at most SHAPE_MAX_RANK */
     uint32_t dim[SHAPE_MAX_RANK];

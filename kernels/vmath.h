@@ -60,8 +60,8 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     p = p * r + 5.0000001201e-1f;
     p = ((p * r) * r + r) + 1.0f;
 
-    /* Multiply by 2^n, so that a NaN in p stays a NaN. Adding n to the exponent bits of p could turn a NaN
-     * into a number. */
+    /* Multiplying by 2^n keeps a NaN in p. Adding n to the exponent bits of p instead could turn a NaN into a
+     * number. */
     uint32_t bits;
     memcpy(&bits, &t, sizeof bits);
     bits = (bits << 23) + 0x3f800000u;

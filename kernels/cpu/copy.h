@@ -12,7 +12,7 @@ struct pool;
  * function. */
 void cpu_copy(void *dst, const void *src, uint64_t bytes);
 
-/* Copies like cpu_copy. If the block is large, the threads of the pool share the work. */
+/* Copies `bytes` bytes like cpu_copy. If the block is large, the threads of the pool share the work. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool);
 
 #endif

@@ -8,10 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A block of memory between two guard pages, which no code may access. guarded.c has a picture of the
- * layout. */
+/* A block of memory between two guard pages. An access to a guard page crashes the program. guarded.c has a
+ * picture of the layout. */
 struct guarded {
-    /* The start of the block. Up to the size of a page, the address has the same alignment as `bytes`. For
+    /* The start of the block. The address has the same alignment as `bytes`, up to the size of a page. For
      * example, if `bytes` is a multiple of 256, the address is a multiple of 256 too. */
     uint8_t *base;
     uint64_t bytes;

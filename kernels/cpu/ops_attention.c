@@ -77,7 +77,7 @@ struct attention_task {
     /* The keys and the values of the task, [keys][width] each. Only the backward pass uses `k`, and only the
      * forward pass uses `v`. */
     float *k, *v;
-    /* Transposed keys and transposed values, in blocks of KEYS keys. Each block is [head][keys of the
+    /* The transposed keys and the transposed values, in blocks of KEYS keys. Each block is [head][keys of the
      * block]. Only the backward pass uses `vt`. */
     float *kt, *vt;
     float *dk, *dv; /* backward only */

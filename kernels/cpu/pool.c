@@ -35,9 +35,9 @@ struct pool_run_state {
     uint32_t n;
     bool background;
     /* The number of the next piece to hand out. Each idle thread adds 1 even after the last piece, so the
-     * number may exceed `n`. With 64 bits it never wraps around. */
+     * number may exceed `n`. The 64-bit number never wraps around. */
     _Atomic uint64_t next;
-    /* The number of threads that work on this run, not counting its caller. It changes only under
+    /* The number of threads that work on this run, not counting its caller. This number changes only under
      * crew.mutex. */
     _Atomic uint32_t helpers;
     struct pool_run_state *next_run; /* guarded by crew.mutex */
@@ -62,8 +62,8 @@ struct crew {
     pthread_cond_t done;
     /* The list of runs that workers can help with. The oldest run is first. Guarded by mutex. */
     struct pool_run_state *runs;
-    /* The number of background runs in the list. It changes only under the mutex, and any thread may read
-     * it. */
+    /* The number of background runs in the list. This number changes only under the mutex. Any thread may
+     * read it. */
     _Atomic uint32_t n_background;
     /* The number of runs that have been added so far. Threads that do not hold the mutex watch this number
      * to notice a new run. */

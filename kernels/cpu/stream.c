@@ -47,8 +47,8 @@ struct stream {
     /* Signalled when a command is enqueued and when `closing` is set. The stream's thread waits for this
      * condition variable. */
     pthread_cond_t work;
-    /* The number of commands that have been enqueued so far. Only the enqueueing thread changes it, while it
-     * holds the lock. */
+    /* The number of commands that have been enqueued so far. Only the enqueueing thread changes this number,
+     * while it holds the lock. */
     uint64_t pushed;
     uint64_t done; /* position reached; guarded by lock */
     /* A list of the waiters whose position has not been reached yet, in no particular order. Guarded by

@@ -24,7 +24,7 @@ extern "C" {
  * partial sums in order. An op with more partial sums fills the buffer several times. */
 #define CUDA_PARTIALS 65536u
 
-/* Everything that an op needs to run on one device. The fields do not change while the devset is open. */
+/* What an op needs to run on one device. The fields do not change while the devset is open. */
 struct cuda_compute {
     struct cuda_fault *fault;
     /* The device's compute stream. The stream runs one op after another, so all ops can use the same buffer

@@ -28,7 +28,7 @@ static const struct backend module_backend;
  * missing. */
 static int check_device_count(uint32_t wanted, struct err *err)
 {
-    /* cudaGetDeviceCount does not write to `n` if there is no driver, so initialize it. */
+    /* Initialize `n`, because cudaGetDeviceCount does not write to `n` if there is no driver. */
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
 

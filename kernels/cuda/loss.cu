@@ -206,8 +206,8 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
     }
 }
 
-/* Returns the number of rows in the batch that starts at row `begin`, at most ROWS_AT_ONCE. If `rows` is 0,
- * the callers still run one empty batch, so that the result becomes 0. */
+/* Returns the number of rows in the batch that starts at row `begin`. This number is at most ROWS_AT_ONCE. If
+ * `rows` is 0, the callers still run one empty batch, so that the result becomes 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
     const uint64_t left = rows > begin ? rows - begin : 0;

@@ -160,8 +160,8 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
         o.db[column] = o.accumulate ? o.db[column] + total.b : total.b;
 }
 
-/* Launches the kernel for columns first, because it reads dy. The kernel for rows comes second, because it
- * may overwrite dy. */
+/* The kernel for columns comes first, because it reads dy. The kernel for rows comes second, because it may
+ * overwrite dy. */
 int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;
