@@ -92,7 +92,7 @@ struct task_addresses {
     /* For each role, the address of the first operand with that role, or NULL. */
     void *at[ROLE_COUNT];
     /* The addresses of all operands with the roles DW and K, in the order of the operands. An UPD may have
-     * several operands with one of these roles. */
+     * several operands with each of these roles. */
     void *dw[OPTIMIZER_USES], *k[OPTIMIZER_PARTS];
     uint32_t n_dw;
 };

@@ -30,8 +30,8 @@ struct bound_operand {
     char *at;       /* address; NULL for a ring */
 };
 
-/* A wait that must be enqueued. Waits that are already ensured by the order of instructions in a stream are
- * left out. */
+/* A wait that must be enqueued. Waits that are fulfilled in any case are left out (see wait_is_implied in
+ * exec_bind.c). */
 struct bound_wait {
     /* The index of the instruction to wait for, in the same program. */
     uint32_t instr;
