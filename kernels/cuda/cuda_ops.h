@@ -48,8 +48,8 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o);
 
 /* Each of these functions launches all kernels of one .cu file once, on empty input. CUDA loads a kernel at
- * its first launch, which may allocate memory and take long. The functions are therefore called while the
- * devset is opened. */
+ * its first launch, which may allocate memory and block. The functions are therefore called while the devset
+ * is opened. */
 int cuda_warm_attention(const struct cuda_compute *at);
 int cuda_warm_elementwise(const struct cuda_compute *at);
 int cuda_warm_loss(const struct cuda_compute *at);
