@@ -27,9 +27,9 @@
 /* An open Hugging Face folder. */
 struct hf;
 
-/* Opens and checks the Hugging Face folder `dir`. Symbolic links are followed, because the Hugging Face cache
- * consists of them. Returns -ENOENT if a file is missing, -EBADMSG if a file is damaged, and -EINVAL or
- * -EOPNOTSUPP if this program cannot use the model. */
+/* Opens and checks the Hugging Face folder `dir`. Symbolic links are followed, because the files in the
+ * Hugging Face cache are symbolic links. Returns -ENOENT if a file is missing, -EBADMSG if a file is damaged,
+ * and -EINVAL or -EOPNOTSUPP if this program cannot use the model. */
 int hf_open(const char *dir, struct hf **ret, struct err *err);
 
 /* Closes the folder and frees its memory. `f` may be NULL. */
