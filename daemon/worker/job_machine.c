@@ -123,7 +123,7 @@ static int find_candidates(const struct job_options *o, const struct topology *t
 }
 
 /* Moves the `n` devices with the most free memory to the front of `p`. These `n` devices stay in the order of
- * the topology. If two have equal memory, the earlier one wins. */
+ * the topology. If two devices have equally much memory, the earlier device comes first. */
 static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

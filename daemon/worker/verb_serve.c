@@ -60,7 +60,8 @@ struct serve {
     struct progress log;
     const struct outdir *out; /* NULL until the job is planned */
     struct meter meter;
-    uint64_t outputs_ns; /* time of the last message about the outputs of a forward-only phase */
+    /* The time of the last message about the outputs of a forward-only phase. */
+    uint64_t outputs_ns;
     /* The point at which the training of this run started. first.ns is 0 before the first training step. */
     struct step_mark first;
 };
@@ -210,8 +211,8 @@ static void on_stop(void *ctx, const char *reason)
 
 /* ---- the outcome ---- */
 
-/* Returns whether another attempt could succeed. Examples are a full disk, an earlier worker that still holds
- * the output directory, and memory that other programs use. */
+/* Returns whether another attempt could succeed, for example because a disk was full, an earlier worker still
+ * held the output directory, or other programs used the memory. */
 static bool may_retry(const struct run_result *res)
 {
     switch (-res->code) {
@@ -219,7 +220,7 @@ static bool may_retry(const struct run_result *res)
     case EBUSY:
         return true;
     /* If a device is missing before training begins, a retry helps only if the device was leased, because the
-     * next lease may have another device. */
+     * next lease may contain another device. */
     case ENODEV:
         return !res->early || res->job.blame.n > 0;
     case ENOMEM:
