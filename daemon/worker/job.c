@@ -56,9 +56,9 @@ static int fail_damaged(const struct outdir *out, const char *why, struct err *e
         why);
 }
 
-/* Reads resolved.json: its text into *ret, which the caller frees, and the sizes (struct spec_sizes) of the
- * `n` phases into `ret_sizes`. If there is no such file, *ret becomes NULL and `ret_sizes` stays
- * unchanged. */
+/* Reads resolved.json. *ret receives its text, which the caller frees. `ret_sizes` receives the micro-batch
+ * sizes and the numbers of replicas of the `n` phases. If there is no such file, *ret becomes NULL and
+ * `ret_sizes` stays unchanged. */
 static int read_resolved(const struct outdir *out, char **ret, uint32_t n, struct spec_sizes *ret_sizes,
                          struct err *err)
 {
@@ -124,8 +124,8 @@ static int open_existing(const struct prepared_job *j, struct outdir *ret)
     return ret->fd;
 }
 
-/* Finds the sizes that "auto" chose for all phases in the job's first run. They are in resolved.json, or else
- * in the newest checkpoint. `ret` stays unchanged if the job never ran. */
+/* Finds the micro-batch sizes and the numbers of replicas that "auto" chose in the job's first run. They are
+ * in resolved.json, or else in the newest checkpoint. `ret` stays unchanged if the job never ran. */
 static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;

@@ -188,13 +188,13 @@ uint64_t job_total_steps(const struct prepared_job *j);
 bool job_is_break(const struct prepared_job *j, const struct phase *p, uint64_t steps_done);
 
 /* Returns the number of training steps in the next run of the plan's cycle, after `steps_done` steps of phase
- * `p`. Usually these are all steps of a cycle, but only 1 step if an evaluation, a checkpoint or the end of
- * the phase comes earlier. */
+ * `p`. This is the number of steps of a whole cycle, or 1 if an evaluation, a checkpoint or the end of the
+ * phase comes before the end of that cycle. */
 uint32_t job_run_steps(const struct prepared_job *j, const struct phase *p, uint64_t steps_done);
 
 /* Returns the bytes of host memory that are reserved for the weights and buffers of layers outside the
- * current phase. While phases change, this memory holds those of all layers. A job with one phase needs
- * none. */
+ * current phase. The memory is large enough for all layers, because it holds all of them while phases change.
+ * A job with one phase needs none. */
 uint64_t job_parked_bytes(const struct prepared_job *j);
 
 /* Returns the bytes of host memory that the job needs: for the tensors of the phase with the largest need,
@@ -211,9 +211,9 @@ uint64_t job_kept_bytes(const struct layer *l);
 #define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
 
 /* Stores the micro-batch sizes that "auto" tries for a phase, in the order of the tries, and returns their
- * number. p->sizes.replicas must be set. A training step has at most GRAPH_MAX_TASKS tasks with each size,
- * and at most AUTO_MOST_TASKS with all sizes but the last together. The last size is the smallest and usually
- * needs the least memory. */
+ * number. p->sizes.replicas must be set. With each of these sizes, a training step has at most
+ * GRAPH_MAX_TASKS tasks. The tasks for all sizes but the last add up to at most AUTO_MOST_TASKS. The last
+ * size is the smallest and usually needs the least memory. */
 uint32_t job_auto_sizes(const struct phase *p, uint32_t ret[JOB_MAX_DIVISORS]);
 
 /* Computes the smallest number of bytes per device with which every phase of the job can be planned. If

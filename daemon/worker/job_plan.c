@@ -297,8 +297,8 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
 
 /* ---- planning with one size ---- */
 
-/* Plans a phase with the division `d`: resolves the spec, builds the graphs and makes a plan. The planner
- * gets the limit `most_work` on its work, and adds its work to *used_work (struct plan_request). */
+/* Plans a phase with the division `d`: resolves the spec, builds the graphs and makes a plan. `most_work`
+ * limits the work of the planner, and *used_work counts this work (struct plan_request). */
 static int plan_with(const struct job_options *o, struct prepared_job *j, struct phase *p, struct division d,
                      uint64_t most_work, uint64_t *used_work, struct err *err)
 {
@@ -432,8 +432,8 @@ static struct choice choice_of(const struct job_options *o, const struct prepare
     return (struct choice){rows, predict_ns(o, j, p), b.in + b.out};
 }
 
-/* Returns whether the smaller micro-batch size `a` is better than the size `than`. The size `a` must be
- * clearly faster, or equally fast while it moves a third fewer bytes. */
+/* Returns whether the choice `a` is better than the choice `than`. The choice `a` must be clearly faster, or
+ * equally fast while it moves a third fewer bytes. */
 static bool is_better(const struct spec *s, const struct choice *a, const struct choice *than)
 {
     if (a->ns < than->ns - than->ns / AUTO_WORTH)
@@ -501,8 +501,8 @@ static int plan_auto(const struct job_options *o, struct prepared_job *j, struct
 
 /* ---- planning and verifying ---- */
 
-/* The arguments of plan_and_verify and similar functions. They are in one struct, because bounded work
- * (base/bounded.h) is a function with a single pointer argument. */
+/* The arguments of plan_and_verify and similar functions. They are in one struct, because a function that
+ * runs as bounded work (base/bounded.h) has a single pointer argument. */
 struct planning {
     const struct job_options *o;
     struct prepared_job *j;

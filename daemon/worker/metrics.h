@@ -36,7 +36,7 @@ struct metrics_step {
 /* Opens metrics.jsonl for appending. `resume_step` is the step of the checkpoint, or 0 for a fresh run. Lines
  * of later steps and an incomplete last line are removed first. */
 int metrics_open(const struct outdir *out, uint64_t resume_step, struct metrics **ret, struct err *err);
-/* Every line from now on gets the key "phase" with this number. A job with one phase does not call this
+/* Every line from now on gets the key "phase" with the value `phase`. A job with one phase does not call this
  * function, and its lines have no such key. */
 void metrics_set_phase(struct metrics *m, uint32_t phase);
 /* Closes the file. `m` may be NULL. */

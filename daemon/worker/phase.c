@@ -124,7 +124,7 @@ void phase_take_layers(struct phase_list *list, struct phase *p, const struct sp
     for (uint32_t i = 0; i < n; i++) {
         struct layer *l = &p->model.layers[i];
         assert(!l->tied || (l->owner >= first && l->owner < end));
-        /* `owner` is an index in the whole model, and becomes an index in this chain. */
+        /* `owner` is an index in the whole model. Turn it into an index in the phase's chain. */
         l->owner -= l->tied ? first : 0;
     }
     if (loss != NULL)

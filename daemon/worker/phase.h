@@ -70,8 +70,8 @@ struct phase {
      * that keeps its outputs. */
     uint32_t inputs;
 
-    /* Made by job_plan; NULL before. */
-    /* The graph of cycle_steps training steps, or of one batch of a forward-only phase. */
+    /* The graph of cycle_steps training steps, or of one batch of a forward-only phase. job_plan makes all
+     * graphs and plans; they are NULL before. */
     struct graph *graph;
     /* The graph of one evaluation batch. NULL if the phase is forward-only. */
     struct graph *eval_graph;
@@ -93,7 +93,7 @@ struct phase {
 struct phase_list {
     struct phase *at;
     uint32_t n;
-    /* The memory of the array `at`, and of the lists of layers of phases that compute only a part of the
+    /* The memory that holds the array `at`, and the layers of each phase that computes only a part of the
      * model. */
     struct arena *arena;
 };
@@ -106,7 +106,7 @@ struct method {
     int (*make_phases)(const struct spec *s, struct phase_list *ret, struct err *err);
 };
 
-/* All methods. The index is an enum method_id. */
+/* All training methods, indexed by enum method_id. */
 extern const struct method methods[METHOD_COUNT];
 
 /* Makes the phases of a job with the job's training method. The spec must be resolved, and must outlive the
@@ -118,9 +118,8 @@ void phases_finish(struct phase_list *list);
 /* Destroys the graphs of a phase, except for the graphs in p->single. */
 void phase_drop_graphs(struct phase *p);
 
-/* Adds a phase to the list and returns the phase. The new phase is the one of backpropagation: it trains the
- * whole model as the spec says. The caller may then change the phase. The pointer is valid until the next
- * call. */
+/* Adds a phase to the list and returns the phase. The new phase trains the whole model by backpropagation, as
+ * the spec says. The caller may then change the phase. The pointer is valid until the next call. */
 struct phase *phase_add(struct phase_list *list, const struct spec *s, const char *name);
 
 /* Gives the phase the layers `first` to `end` - 1 of the spec's model. If `loss` is not NULL, it becomes the

@@ -30,8 +30,8 @@ struct run_trace {
     uint64_t first_step;
     /* The number of runs of the cycle in the window. A run has phase.cycle_steps training steps. */
     uint32_t runs;
-    /* The number of runs of the cycle before the window, since all streams were last empty. At most 2 are
-     * counted. */
+    /* The number of runs of the cycle between the last moment at which all streams were empty and the start
+     * of the window. At most 2 runs are counted. */
     uint32_t warm_up;
     /* Start and end time of every instruction in the window. NULL if there is no window. */
     struct plan_span *spans;

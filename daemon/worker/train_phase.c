@@ -43,7 +43,7 @@ static uint32_t last_layer(const struct trainer *t)
     return t->plan->n_layers - 1;
 }
 
-/* Where the tensors of one training step are: they belong to step `step` of the cycle and are in the host
+/* The place of the tensors of one training step. They belong to step `step` of the cycle and are in the host
  * slot `slot`. */
 struct place {
     uint64_t slot;
@@ -233,8 +233,8 @@ static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_
                  t->phase->graph->layers[layer].type);
 }
 
-/* Finds the layer in which training first diverged, for a job without decisions. Returns the index of the
- * layer in the phase. */
+/* Finds the layer in which training first diverged, for a job that makes no decisions on updates. Returns the
+ * index of the layer in the phase. */
 static uint32_t find_ruined(struct trainer *t)
 {
     exec_run(t->exec, PROGRAM_FLUSH, NULL);

@@ -50,7 +50,7 @@ struct trainer {
     /* The weights of each layer of the model that is not in the current phase. NULL for layers that are in
      * the phase, and for layers without weights. */
     void **parked;
-    /* The outputs of each forward-only phase. NULL for a phase whose outputs are not there. */
+    /* The outputs of each forward-only phase. NULL for a phase whose outputs are not available. */
     struct kept **kept;
     /* Numbers of bytes that the devices should have moved so far according to the plans. train_check_counters
      * compares them with the devices' own counters. */
@@ -87,8 +87,8 @@ struct trainer {
     struct step_args *args;
     uint64_t before; /* number of steps of all earlier phases */
     uint64_t step;   /* number of steps of this phase enqueued */
-    /* Number of results of this phase read so far. All steps from `known` to `step` run under the plan in
-     * use. */
+    /* The number of training steps of this phase whose results were read. All steps from `known` to `step`
+     * run under the plan in use. */
     uint64_t known;
     uint64_t last_ns; /* time of the last read result */
     /* Total waiting time of all compute streams at the moment last_ns, in nanoseconds. */

@@ -35,8 +35,8 @@ struct uplink_times {
     /* If the daemon does not answer hello for this long, the uplink closes the connection and reconnects (30
      * s). */
     uint64_t answer_ns;
-    /* The uplink gives up if for this long no daemon gives a job to the worker, or no daemon accepts the
-     * outcome (60 s). */
+    /* The uplink gives up after this time if no daemon has given a job to the worker, or if no daemon has
+     * accepted the outcome (60 s). */
     uint64_t give_up_ns;
     /* Shortest time between two progress messages to the daemon (200 ms). */
     uint64_t progress_ns;

@@ -277,8 +277,8 @@ static uint64_t due(bool wanted, uint64_t last, uint64_t every)
     return !wanted ? NEVER : last == 0 ? 0 : last + every;
 }
 
-/* Adds the messages that are due in the order that a reader expects: plan, curve, events, progress,
- * outcome. */
+/* Adds all messages that are due. Their order is the one that a reader expects: plan, curve, events,
+ * progress, outcome. */
 void uplink_add_due(struct uplink *l, uint64_t now)
 {
     const struct uplink_times *t = &l->config.times;

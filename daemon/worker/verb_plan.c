@@ -10,8 +10,8 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* The arguments of ask_about_job. They are in one struct, because bounded work (job_bounded) is a function
- * with a single pointer argument. */
+/* The arguments of ask_about_job. They are in one struct, because a function that runs as bounded work
+ * (job_bounded) has a single pointer argument. */
 struct asking {
     const struct job_options *o;
     const struct prepared_job *j;

@@ -211,8 +211,8 @@ static void on_stop(void *ctx, const char *reason)
 
 /* ---- the outcome ---- */
 
-/* Returns whether another attempt could succeed, for example because a disk was full, an earlier worker still
- * held the output directory, or other programs used the memory. */
+/* Returns whether another attempt could succeed, for example if a disk was full, if an earlier worker still
+ * held the output directory, or if other programs used the memory. */
 static bool may_retry(const struct run_result *res)
 {
     switch (-res->code) {

@@ -1,5 +1,6 @@
 /* Makes a state directory with the history of many jobs, for the benchmark `tools/bench daemon`. Every job is
- * done. It has a curve and a report of the usual length, a key, and three events. Usage: bench_history DIR JOBS
+ * done. It has a curve and a report of the usual length, a key, and three events. Usage: bench_history DIR
+ * JOBS
  */
 #include <inttypes.h>
 #include <math.h>

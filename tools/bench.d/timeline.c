@@ -1,7 +1,7 @@
-/* bench_timeline: measures the processor time of simulating a program, for several lengths, numbers of devices
- * and kinds of sharing. The program copies and computes on every device in turn. All copies have different
- * sizes, so they end at different times, and the shares of the other copies change each time. Prints the best
- * of several repetitions.
+/* bench_timeline: measures the processor time of simulating a program, for several lengths, numbers of
+ * devices and kinds of sharing. The program copies and computes on every device in turn. All copies have
+ * different sizes, so they end at different times. Each time, the other copies get new shares of the links.
+ * Prints the best of several repetitions of one run.
  */
 #include <stdio.h>
 #include <stdlib.h>

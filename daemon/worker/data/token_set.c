@@ -75,8 +75,7 @@ void token_set_advise(const struct token_set *t, uint64_t index)
 
 /* ------------------------------------------------------------------------------------------ opening */
 
-/* Opens the next file of the set, and adds the file to the number of samples and to the checksum of the
- * set. */
+/* Opens the next file of the set. Adds its samples and its checksum to the totals of the set. */
 static int add_token_file(struct token_set *t, const char *path, const char *key, uint32_t width,
                           struct err *err)
 {

@@ -69,8 +69,8 @@ static int open_token_file(struct token_file *f, struct err *err)
     return 0;
 }
 
-/* Reads `bytes` bytes of the file at offset `at`. The file had these bytes when it was opened. Returns
- * -ESTALE if the file became shorter since then, and -EIO if reading fails. */
+/* Reads `bytes` bytes of the file at offset `at`. The file was long enough for this when it was opened.
+ * Returns -ESTALE if the file became shorter since then, and -EIO if reading fails. */
 static int read_at(const struct token_file *f, void *p, size_t bytes, uint64_t at, struct err *err)
 {
     for (size_t got = 0; got < bytes;) {

@@ -38,7 +38,7 @@ static void add_param(struct arena *arena, struct tensor_list *list, const struc
                       const struct layer_param *p, const struct state_part *part, void *block)
 {
     struct st_tensor *t = &list->at[list->n++];
-    /* The index of the parameter's first element, in W and in every part of K. */
+    /* The parameter begins at this element of W, and of every part of K. */
     uint64_t first = dtype_elements(p->dtype, p->offset);
     char name[128];
 

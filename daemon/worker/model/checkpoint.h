@@ -118,9 +118,9 @@ struct checkpoint_info {
     const char *numerics;
     double loss; /* NaN if it was not finite */
     uint64_t skipped_steps;
-    /* The saved values that all weight updates of a step read. Values that checkpoints do not save are 0.
-     * Older checkpoints save none of these values, and then `t` is the number of training steps that were not
-     * skipped. */
+    /* The values that all weight updates of a step read, as far as checkpoints save them. All other values
+     * are 0. Older checkpoints save none of these values. For them, `t` is the number of training steps that
+     * were not skipped. */
     struct group_state group;
     struct checkpoint_eval eval;
     /* The value of the job's key checkpoint.best when the checkpoint was written. BEST_NONE for older

@@ -25,7 +25,7 @@
 #include "base/checked.h"
 #include "kernels/device.h"
 
-/* The stream of the host. The streams of the only device have the numbers below LANE_COUNT. */
+/* The number of the host's stream. The streams of the only device have the numbers below LANE_COUNT. */
 #define STREAM LANE_COUNT
 
 struct decoder {
@@ -289,8 +289,8 @@ static const float *find_param(const struct layer *l, const float *w, const char
     return NULL;
 }
 
-/* Stores the address of the queries, keys and values of all tokens in *ret. If the model has rotary
- * positions, this is a copy to which the positions were applied. */
+/* Stores the address of the queries, keys and values of all tokens in *ret. For a model with rotary
+ * positions, it is the address of a copy to which the positions were applied. */
 static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret)
 {
     const struct decoder *d = p->d;

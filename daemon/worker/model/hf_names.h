@@ -35,7 +35,7 @@ struct hf_link {
 
 /* All links of a model. */
 struct hf_names {
-    /* The links in the order of the chain of layers. All links of one parameter are next to each other. */
+    /* The links in the order of the model's layers. All links of one parameter are next to each other. */
     struct hf_link *links;
     size_t n;        /* number of links */
     size_t n_params; /* number of parameters */

@@ -72,8 +72,8 @@ uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
     return 2 * aligned(w_bytes) + aligned(k_bytes(o, w_bytes));
 }
 
-/* Returns the number of bytes of a layer's operands that training finds outside the processor's caches. A
- * measurement uses several copies of these operands in turn, so that it finds them outside the caches too. */
+/* Returns how many bytes of a layer's operands are outside the processor's caches in training. They must be
+ * outside the caches in a measurement too, so its repetitions use several copies of them in turn. */
 static uint64_t layer_cold_bytes(const struct layer_sizes *s)
 {
     return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
