@@ -47,7 +47,7 @@ struct job_options {
     int update; /* enum update_place; -1 means the spec's */
     enum plan_objective objective;
     /* The path of a profile with task durations, or "none" for computed durations. NULL means the value of
-     * $TUTTI_PROFILE. Without that variable, it means the cache of measured times. */
+     * $TUTTI_PROFILE. If that variable is not set, NULL means the cache of measured times. */
     const char *profile;
     /* Number of threads that share the work of one operation. 0 means one thread per processor core. */
     uint32_t threads;
@@ -86,8 +86,8 @@ struct job_planning {
     uint64_t bytes;
 };
 
-/* Two numbers of bytes that the final report compares with the bytes that a training step really moves.
- * job_compare fills them in. */
+/* Two numbers of bytes for the final report. The report compares them with the bytes that a training step
+ * really moves. job_compare fills the struct in. */
 struct job_comparison {
     /* A lower bound for every plan: a training step must move at least this many bytes between host and
      * devices. Data that every step moves anew, such as inputs and results, do not count. */
@@ -184,7 +184,7 @@ struct phase *job_largest_phase(const struct prepared_job *j);
 uint64_t job_total_steps(const struct prepared_job *j);
 
 /* Returns whether the training loop evaluates the model or writes a checkpoint after `steps_done` steps of
- * phase `p`. The end of the phase does not count. */
+ * phase `p`. The evaluation and the checkpoint at the end of the phase do not count. */
 bool job_is_break(const struct prepared_job *j, const struct phase *p, uint64_t steps_done);
 
 /* Returns the number of training steps in the next run of the plan's cycle, after `steps_done` steps of phase

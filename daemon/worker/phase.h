@@ -128,8 +128,8 @@ struct phase *phase_add(struct phase_list *list, const struct spec *s, const cha
 void phase_take_layers(struct phase_list *list, struct phase *p, const struct spec *s, uint32_t first,
                        uint32_t end, const struct layer *loss);
 
-/* Returns the position of the layer with this id in the phase's chain, or PLAN_NONE if the phase does not
- * have the layer. */
+/* Returns the index within the phase of the layer with the id `id`, or PLAN_NONE if the phase does not have
+ * this layer. */
 uint32_t phase_find_layer(const struct phase *p, uint32_t id);
 
 /* Returns the number of bytes that training would need if nothing ever moved between host and device: for the
@@ -145,12 +145,12 @@ uint64_t phase_host_bytes(const struct phase *p);
  * equally much, returns the first of them. Reports and `tutti plan` show this phase. */
 uint32_t phases_largest(const struct phase_list *list);
 
-/* Returns the number of training steps of all phases before `phase`. With `phase` equal to list->n, these are
- * all steps of the job. */
+/* Returns the number of training steps of all phases before `phase`. If `phase` is list->n, these are all
+ * steps of the job. */
 uint64_t phases_steps_before(const struct phase_list *list, uint32_t phase);
 
-/* Returns the number of the last phase that takes the outputs of forward-only phase `phase` as its inputs, or
- * `phase` itself if no phase does. */
+/* Returns the number of the last phase whose inputs are the outputs of the forward-only phase `phase`.
+ * Returns `phase` itself if there is no such phase. */
 uint32_t phases_last_reader(const struct phase_list *list, uint32_t phase);
 
 #endif

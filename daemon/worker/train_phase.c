@@ -94,7 +94,7 @@ static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid
 }
 
 /* Reports that no target of a batch counts for the loss. The loss is the mean over the targets that count, so
- * it would be undefined. */
+ * the loss would be undefined. */
 static int fail_no_targets(const char *of, struct err *err)
 {
     return err_set_at(err, -EINVAL, "data.ignore",
@@ -182,8 +182,8 @@ static int fill_step(struct trainer *t, uint32_t i, struct err *err)
     return fail_no_targets(text, err);
 }
 
-/* Asks the kernel to read the samples of the next run from disk ahead of time. Does nothing after the last
- * step. */
+/* Asks the kernel to read the samples of the next run of the cycle from disk ahead of time. Does nothing
+ * after the last step. */
 static void prefetch_run(struct trainer *t)
 {
     for (uint32_t i = 0; i < t->plan->steps; i++) {

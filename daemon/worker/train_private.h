@@ -101,8 +101,8 @@ static inline uint64_t train_steps_done(const struct trainer *t)
     return t->before + t->step;
 }
 
-/* Returns the kept outputs that are the inputs of the current phase, or NULL if its inputs are the data
- * set. */
+/* Returns the kept outputs that are the inputs of the current phase, or NULL if the phase takes its inputs
+ * from the data set. */
 static inline const struct kept *train_inputs(const struct trainer *t)
 {
     return t->phase->inputs == PHASE_DATA ? NULL : t->kept[t->phase->inputs];

@@ -43,8 +43,8 @@ struct step_mark {
     uint64_t ns, step;
 };
 
-/* Measures training steps per second over the last one to two time windows. The time of evaluations and
- * checkpoints does not count. */
+/* Measures the speed of training in steps per second, as an average over the last one to two time windows.
+ * The time of evaluations and checkpoints does not count. */
 struct meter {
     /* The point at which the current average starts. It is one to two time windows ago, or at the start of
      * the run. */
@@ -122,7 +122,7 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         uplink_skipped(s->uplink, e->step);
 }
 
-/* Adds the training steps of the job's earlier runs to the curve. They are in metrics.jsonl. Lines that
+/* Adds the training steps of the job's earlier runs, which are in metrics.jsonl, to the curve. Lines that
  * cannot be read are ignored, because the curve is only for display. */
 static void tell_history(struct serve *s, uint64_t last_step)
 {

@@ -523,8 +523,8 @@ static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
     return 0;
 }
 
-/* Computes a checksum that distinguishes folders with different weights. It covers the sizes of the files and
- * some blocks of their content, because reading everything would take too long. */
+/* Computes a checksum that distinguishes folders with different weights. The checksum covers the sizes of the
+ * files and some blocks of their content, because reading everything would take too long. */
 static int fingerprint(const struct hf *f, uint32_t *ret, struct err *err)
 {
     uint32_t crc = 0;

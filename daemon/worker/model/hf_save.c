@@ -368,8 +368,8 @@ static int exchange(const struct export_target *to)
     return errno == EINVAL || errno == ENOSYS ? exchange_slowly(to) : -errno;
 }
 
-/* Renames the temporary folder to its final name. Fails if a folder with files or a file has appeared under
- * that name in the meantime. */
+/* Renames the temporary folder to its final name. Fails if a file, or a folder that is not empty, has
+ * appeared under that name in the meantime. */
 static int publish_folder(const struct export_target *to, struct err *err)
 {
     int r = to->old ? exchange(to) : renameat(to->parent, to->tmp, to->parent, to->name) < 0 ? -errno : 0;

@@ -1,5 +1,4 @@
 /* Implements time_cache.h: reads and writes the cache of measured times. An example of the file:
- *
  *     {"schema":"times/v1","backend":"cpu","device":"...","threads":2,"link":{...},
  *      "layers":[["dense 784x1024 bias relu dx",64,0.0011,0.0023,1700000000], ...],
  *      "updates":[["adamw 3215360",0.0009,0.0008,1700000000], ...]}
