@@ -31,9 +31,9 @@ struct tensor_list {
     size_t n;
 };
 
-/* Adds a tensor with the shape of the parameter `p` to the list. If `part` is NULL, the tensor is the
- * parameter itself, and `block` is the layer's W (for weights) or B (for buffers). Otherwise the tensor is
- * that part of the parameter's optimizer state, and `block` is the layer's K. */
+/* Adds one tensor to the list: the parameter `p` of layer `l`, or a part of its optimizer state. If `part` is
+ * NULL, the tensor is the parameter itself, and `block` is the layer's weights (W) or buffers (B). Otherwise
+ * the tensor is that part of the optimizer state, and `block` is the layer's optimizer state (K). */
 static void add_param(struct arena *arena, struct tensor_list *list, const struct layer *l,
                       const struct layer_param *p, const struct state_part *part, void *block)
 {
