@@ -9,8 +9,8 @@
  *
  * With AVX512, operands that the library handles slowly are first copied, a block at a time, into a layout
  * that it handles well. These are a transposed b, and rows whose distance is a multiple of 4 KiB, because
- * such rows compete for the same few cache lines. Processors differ in the operands that they handle
- * slowly, so the first calls of each shape also try the other variant (tune.h).
+ * such rows compete for the same few cache lines. The shape decides which operands are copied
+ * (choose_copies).
  *
  * Any thread may call these functions after cpu_thread_init.
  */
@@ -23,12 +23,10 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
-#include "kernels/cpu/tune.h"
 
 /* A tile of the result has at most TILE_M x TILE_N elements. Tiles are halved until there are enough of
  * them, but never below the _LEAST limits, because the overhead of a tiny tile would exceed its arithmetic.
@@ -194,7 +192,7 @@ static bool has_avx512(void)
 }
 
 /* Decides which operands are copied or transposed before oneDNN reads them. Variant 1 makes the opposite
- * choice for one of the operands. */
+ * choice for one of the operands, so that the benchmark and the tests can compare both choices. */
 static void choose_copies(struct tiling *t, uint32_t variant)
 {
     const struct gemm *g = t->g;
@@ -228,27 +226,9 @@ void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool)
     pool_run(pool, run_tile, &t, t.rows * t.cols);
 }
 
-static struct tune_table variants;
-
-/* Returns a number, never 0, made of everything that the running time of a product depends on. Products with
- * equal keys use the same variant. */
-static uint64_t key_of(const struct gemm *g)
-{
-    uint64_t key = g->m, flags = g->a_trans | g->b_trans << 1 | g->accumulate << 2 | (g->done != NULL) << 3;
-    key = key * UINT64_C(1000003) + g->n;
-    key = key * UINT64_C(1000003) + g->k;
-    return key << 5 | flags << 1 | 1;
-}
-
 void gemm_run(const struct gemm *g, struct pool *pool)
 {
-    struct tune_slot *trial = NULL;
-    uint32_t variant = is_small(g) || !has_avx512() ? 0 : tune_choose(&variants, key_of(g), &trial);
-    uint64_t begin = trial ? clock_now_ns() : 0;
-
-    gemm_run_variant(g, variant, pool);
-    if (trial)
-        tune_note(trial, variant, clock_now_ns() - begin);
+    gemm_run_variant(g, 0, pool);
 }
 
 void cpu_thread_init(void)

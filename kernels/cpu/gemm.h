@@ -40,7 +40,7 @@ struct gemm {
 /* Computes the matrix product *g. The threads of the pool share the work. */
 void gemm_run(const struct gemm *g, struct pool *pool);
 /* Computes the matrix product in variant 0 or 1. The variants copy different operands before the
- * multiplication, but give the same bits. gemm_run finds out which variant is faster. */
+ * multiplication, but give the same bits. gemm_run uses variant 0. */
 void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool);
 
 enum gemm_isa { GEMM_PLAIN, GEMM_AVX2, GEMM_AVX512 };
