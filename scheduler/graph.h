@@ -145,9 +145,8 @@ struct graph_layer {
      * DTYPE_U8, because the table has only sizes in bytes. */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
-    /* The parts of which the optimizer state K consists, one after another. They come from the optimizer. A
-     * graph made from a profile table has only the size of K: if K is a multiple of W, each part is as long
-     * as W, and otherwise there is one part. */
+    /* The parts of the optimizer state K, which together fill K. They come from the optimizer or, in graphs
+     * that are made from a profile table, from the table. */
     const struct state_part *parts;
     uint32_t n_parts;
     struct layer_cost cost; /* per micro-batch */

@@ -13,12 +13,8 @@
 
 #define GRAPH_MAX_BYTES (1ull << 53)
 
-/* Maximum number of parts of K in a graph made from a profile table. If there would be more, K is a single
- * part. Otherwise a table with a tiny W could give millions of parts. */
-#define GRAPH_MAX_PARTS 64
-
-/* Creates a graph whose layers and groups are still empty, without tensors and tasks. For both `n_groups` and
- * `steps`, 0 means 1. */
+/* Creates a graph with empty layers and groups, and without tensors and tasks. 0 groups or 0 steps mean
+ * one. */
 static struct graph *create_graph(uint32_t n_layers, uint32_t n_groups, uint32_t steps)
 {
     struct arena *arena = arena_create();
@@ -371,21 +367,20 @@ uint32_t graph_input_rows(const struct graph *g, uint32_t layer, uint32_t *ret_l
     return most;
 }
 
-/* Divides the K of a profile table into parts. The table gives only the sizes of W and K. If K is a multiple
- * of W, each part has the size of W. Otherwise K is a single part. */
-static void describe_table_parts(struct graph *g, struct graph_layer *gl)
+/* Sets the parts of a layer's K as the profile table lists them. The parts have no names. */
+static void describe_table_parts(struct graph *g, struct graph_layer *gl, const struct table_layer *tl)
 {
-    uint64_t w = gl->size.w, k = gl->k_bytes, n = w > 0 ? k / w : 0;
-    if (k == 0)
+    uint64_t at = 0;
+    if (tl->k == 0)
         return;
-    if (n * w != k || n > GRAPH_MAX_PARTS)
-        n = 1;
-    struct state_part *parts = arena_alloc_array(g->arena, n, sizeof *parts);
-    for (uint64_t p = 0; p < n; p++)
-        parts[p] = (struct state_part){
-            .dtype = DTYPE_U8, .elements = k / n, .begin = p * (k / n), .end = (p + 1) * (k / n)};
+    gl->n_parts = tl->n_k_parts > 0 ? tl->n_k_parts : 1;
+    struct state_part *parts = arena_alloc_array(g->arena, gl->n_parts, sizeof *parts);
+    for (uint32_t p = 0; p < gl->n_parts; p++) {
+        const uint64_t bytes = tl->n_k_parts > 0 ? tl->k_parts[p] : tl->k;
+        parts[p] = (struct state_part){.dtype = DTYPE_U8, .elements = bytes, .begin = at, .end = at + bytes};
+        at += bytes;
+    }
     gl->parts = parts;
-    gl->n_parts = (uint32_t)n;
 }
 
 static int describe_table(struct graph *g, const struct table *t, struct err *err)
@@ -407,7 +402,7 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
                                         .y_dtype = DTYPE_U8,
                                         .target_dtype = DTYPE_U8};
         gl->k_bytes = t->layers[l].k;
-        describe_table_parts(g, gl);
+        describe_table_parts(g, gl, &t->layers[l]);
         gl->b_bytes = t->layers[l].b;
         connect_layer(g, l,
                       &(struct graph_link){.input = l > 0 ? l - 1 : PLAN_NONE,

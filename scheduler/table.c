@@ -114,6 +114,42 @@ static void take_owner(struct json_obj *o, struct table *t, uint32_t id)
     l->owner = (uint32_t)owner;
 }
 
+/* Reads the list of the parts of the optimizer state. A list of one part says nothing new and is not
+ * stored. */
+static void take_parts(struct json_obj *o, struct arena *a, struct table_layer *l)
+{
+    static const char key[] = "optimizer_part_bytes";
+    const struct json *node;
+    char path[300];
+    uint64_t sum = 0;
+    uint32_t n = 0;
+    if (!json_take(o, key, JSON_OPTIONAL, &node))
+        return;
+    if (json_type(node) != JSON_ARRAY || json_array_size(node) == 0 ||
+        json_array_size(node) > TABLE_MAX_PARTS) {
+        json_fail(o, key, -EINVAL, "must be an array of 1 to %d sizes in bytes", TABLE_MAX_PARTS);
+        return;
+    }
+    uint64_t *parts = arena_alloc_array(a, json_array_size(node), sizeof *parts);
+    json_path_key(path, sizeof path, o->path, key);
+    for (const struct json *v = json_array_first(node); v != NULL; v = json_array_next(v), n++) {
+        char at[320];
+        json_path_index(at, sizeof at, path, n);
+        int r = json_u64(v, at, &parts[n], o->err);
+        if (r < 0) {
+            o->status = r;
+            return;
+        }
+        sum += parts[n]; /* cannot overflow: every number is below 2^53 */
+    }
+    if (sum != l->k) {
+        json_fail(o, key, -EINVAL, "adds up to %" PRIu64 ", but optimizer_bytes is %" PRIu64, sum, l->k);
+        return;
+    }
+    l->k_parts = n > 1 ? parts : NULL;
+    l->n_k_parts = n > 1 ? n : 0;
+}
+
 static int read_layer(struct table *t, const struct json *node, uint32_t id, struct err *err)
 {
     struct table_layer *l = &t->layers[id];
@@ -127,6 +163,7 @@ static int read_layer(struct table *t, const struct json *node, uint32_t id, str
     json_take_bytes(&o, "weight_bytes", JSON_REQUIRED, &l->w);
     json_take_bytes(&o, "buffer_bytes", JSON_OPTIONAL, &l->b);
     json_take_bytes(&o, "optimizer_bytes", JSON_OPTIONAL, &l->k);
+    take_parts(&o, t->arena, l);
     take_owner(&o, t, id);
     take_numbers(&o, t->arena, "input_bytes", &t->input, &l->input_bytes);
     take_numbers(&o, t->arena, "fwd_s", &t->fwd, &l->fwd_s);
@@ -270,6 +307,9 @@ static void add_layer(struct strbuf *b, const struct table *t, uint32_t id)
                 "%s{\"id\":%u,\"weight_bytes\":%" PRIu64 ",\"buffer_bytes\":%" PRIu64
                 ",\"optimizer_bytes\":%" PRIu64,
                 id ? "," : "", id, l->w, l->b, l->k);
+    for (uint32_t i = 0; i < l->n_k_parts; i++)
+        strbuf_addf(b, "%s%" PRIu64 "%s", i > 0 ? "," : ",\"optimizer_part_bytes\":[", l->k_parts[i],
+                    i + 1 < l->n_k_parts ? "" : "]");
     if (l->tied)
         strbuf_addf(b, ",\"tied_to\":%u", l->owner);
     add_numbers(b, "input_bytes", l->input_bytes, t->input.n);

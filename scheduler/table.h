@@ -18,6 +18,7 @@
 
 #define TABLE_MAX_LAYERS  100000
 #define TABLE_MAX_SAMPLES 4096 /* most micro-batch sizes of an axis */
+#define TABLE_MAX_PARTS   64   /* most parts of a layer's optimizer state */
 
 /* The micro-batch sizes for which there are measurements, in ascending order. There is one measurement for
  * each size. */
@@ -33,7 +34,11 @@ struct table_layer {
     bool tied;
     /* Tied layers only: the earlier layer that owns the weights. */
     uint32_t owner;
-    uint64_t w, b, k;    /* bytes of weights, buffers and optimizer state */
+    uint64_t w, b, k; /* bytes of weights, buffers and optimizer state */
+    /* Bytes of each part of the optimizer state, which together are `k`. For example, AdamW has two parts,
+     * each as large as `w`. NULL means that the optimizer state is one part, or that there is none. */
+    uint64_t *k_parts;
+    uint32_t n_k_parts;  /* 0 if `k_parts` is NULL */
     double *input_bytes; /* axis: input */
     double *fwd_s;       /* seconds of the forward pass; axis: fwd */
     /* Duration of the backward pass in seconds, including a repeated forward pass. One element per size of

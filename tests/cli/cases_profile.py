@@ -248,6 +248,8 @@ def test_layers_are_measured_once_and_kept(t):
     t.equal((profile["schema"], profile["model"], len(profile["layers"])), ("profile/v1", "tiny", 6), "the profile")
     t.equal([l["weight_bytes"] for l in profile["layers"]], [4 * 35, 4 * 30, 4 * 30, 4 * 30, 4 * 18, 0], "weights")
     t.equal([l["optimizer_bytes"] for l in profile["layers"]], [8 * 35, 8 * 30, 8 * 30, 8 * 30, 8 * 18, 0], "optimizer")
+    t.equal([l.get("optimizer_part_bytes") for l in profile["layers"]],
+            [[4 * 35] * 2, [4 * 30] * 2, [4 * 30] * 2, [4 * 30] * 2, [4 * 18] * 2, None], "parts of the optimizer state")
     t.equal([l["input_bytes"] for l in profile["layers"]], [[24, 96]] + [[20, 80]] * 4 + [[12, 48]], "inputs")
     for axis in ("fwd", "bwd", "fwd_bytes", "bwd_bytes", "input"):
         t.equal(profile["micro_batch_" + axis], [1, 4], axis)

@@ -222,6 +222,7 @@ uint32_t plan_features(const struct plan *p)
         [FEATURE_KEPT] = kept,
         [FEATURE_KEPT_SHARES] = kept && shares,
         [FEATURE_GROUPS] = ours && has_any_groups(v),
+        [FEATURE_DEVICE_DECISION] = count(v, INSTR_DECIDE, PLAN_NONE, false, false) > 0,
         [FEATURE_UNFINISHED_SUMS] = ours && has_unfinished_sums(v),
     };
     for (int f = 0; f < FEATURE_COUNT; f++)

@@ -22,6 +22,7 @@
     X(KEPT, 1, "S on the host in place of recomputation")                                                    \
     X(KEPT_SHARES, 2, "the same, data parallel")                                                             \
     X(GROUPS, 1, "groups of micro-batches go through packs one after another")                               \
+    X(DEVICE_DECISION, 1, "a decision on a device")                                                          \
     X(UNFINISHED_SUMS, 1, "gradients that are spilled and fetched before they are complete")
 
 enum feature {

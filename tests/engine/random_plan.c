@@ -11,6 +11,7 @@
 
 struct drawn {
     struct candidate c;
+    bool decide_on_devices;
     uint32_t starts[LINKED_MAX_LAYERS + 1];
     bool pinned[LINKED_MAX_LAYERS];
 };
@@ -38,9 +39,17 @@ static void random_cut(const struct graph *g, struct drawn *d, struct rng *r)
     d->c.starts = d->starts;
 }
 
+static bool has_tied(const struct graph *g)
+{
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        if (g->layers[l].tied)
+            return true;
+    return false;
+}
+
 /* Draws a candidate that obeys the same rules as the search. Nothing is pinned when the two passes of a layer
  * run on different devices (`onward`) or when all updates run on the host. Saved micro-batches come at even
- * distances. */
+ * distances. A team that shares tied weights with other teams has one device. */
 static void random_candidate(const struct graph *g, const struct engine_machine *m, struct drawn *d,
                              struct rng *r)
 {
@@ -48,7 +57,7 @@ static void random_candidate(const struct graph *g, const struct engine_machine 
     *d = (struct drawn){.c = {.unit = g->rows}};
     random_cut(g, d, r);
     c->teams = random_shares(g, m->n_devices, r);
-    c->single = rng_below(r, 3) == 0;
+    c->single = rng_below(r, 3) == 0 || (c->teams > 1 && has_tied(g));
     const uint32_t micros = g->n_micro / c->teams;
     c->waves = rng_below(r, 3) == 0 ? 1 + rng_below(r, micros) : 1;
     c->onward = c->teams == 1 && rng_below(r, 4) == 0;
@@ -58,12 +67,31 @@ static void random_candidate(const struct graph *g, const struct engine_machine 
                               .retain = rng_below(r, 3) > 0,
                               .lead_state = rng_below(r, 2),
                               .lead_items = c->save_every > 2 ? c->save_every - 1 : rng_below(r, 2)};
+    d->decide_on_devices = rng_below(r, 3) == 0;
     if (m->update == UPDATE_HOST || c->onward || rng_below(r, 3) == 0)
         return;
     const uint32_t of_ten = rng_below(r, 11);
     for (uint32_t l = 0; l < g->n_layers; l++)
         d->pinned[l] = rng_below(r, 10) < of_ten;
     c->knobs.pinned = d->pinned;
+}
+
+/* Moves each DECIDE from the host to the device of the next task in the order. The DECIDE joins the span and
+ * the item of that task. Policies always decide on the host, but a plan may decide on any device. */
+static void decide_on_devices(struct order *o)
+{
+    for (size_t i = 0; i < o->todos.n; i++) {
+        size_t n = i + 1;
+        if (o->todos.at[i].kind != INSTR_DECIDE)
+            continue;
+        while (n < o->todos.n && o->todos.at[n].loc == PLAN_HOST)
+            n++;
+        if (n == o->todos.n)
+            continue;
+        o->todos.at[i].loc = o->todos.at[n].loc;
+        o->todos.at[i].span = o->todos.at[n].span;
+        o->todos.at[i].item = o->todos.at[n].item;
+    }
 }
 
 static struct plan *build(const struct plan_request *request, const struct drawn *d,
@@ -75,6 +103,8 @@ static struct plan *build(const struct plan_request *request, const struct drawn
     struct err err = {0};
 
     policy_auto.order(request, prof, &d->c, &order);
+    if (d->decide_on_devices)
+        decide_on_devices(&order);
     if (plan_build(request, policy_auto.name, &order, &d->c.knobs, prof, &p, ret_need, &err) < 0)
         fail_msg("%s", err.msg);
     order_finish(&order);

@@ -165,7 +165,8 @@ static void test_engine_transformers_same_bits(void **state)
     assert_true(tied > 0 || getenv("TUTTI_CASES") != NULL);
 }
 
-/* Tries a case with every policy, at the least capacity and with plenty, with random delays. */
+/* Tries a case with every policy, at the least capacity and with plenty, with random delays, and with a
+ * random plan. */
 static void check_policies(const struct engine_case *c, uint32_t seed, struct rng *r)
 {
     struct engine_result want;
@@ -183,6 +184,7 @@ static void check_policies(const struct engine_case *c, uint32_t seed, struct rn
         m.capacity_bytes = least + (uint64_t)rng_below(r, 10) * least / 20 / 256 * 256;
         check(c, &m, seed, &want);
     }
+    check_random_plan(c, r, &want);
 }
 
 /* A cycle of 2 to 7 training steps gives the bits of the reference, which has one. */
@@ -232,19 +234,61 @@ static void test_engine_linked_graphs_same_bits(void **state)
                     sum.means > 2 && sum.groups > 10 && sum.buffers > 5);
 }
 
+/* Checks that the graph has everything that the test below is about. */
+static void check_hand_built(const struct engine_case *c)
+{
+    struct graph *g;
+    uint32_t losses = 0, readers = 0, returns = 0, uses = 0, buffers = 0, decides = 0;
+    assert_int_equal(random_graph(&c->chain, true, &g), 0);
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        const struct graph_layer *gl = &g->layers[l];
+        losses += gl->is_loss;
+        readers += graph_has_fwd(g, l) && gl->input != PLAN_NONE && g->layers[gl->input].original == 2;
+        returns += gl->returns && g->layers[gl->input].original == 2;
+        uses = gl->n_uses > uses ? gl->n_uses : uses;
+        buffers += gl->folds;
+    }
+    for (uint32_t i = 0; i < g->n_tasks; i++)
+        decides += g->tasks[i].kind == INSTR_DECIDE;
+    assert_int_equal(losses, 2);
+    assert_int_equal(readers, 2);
+    assert_int_equal(returns, 2);
+    assert_int_equal(uses, 3);
+    assert_int_equal(buffers, 1);
+    assert_int_equal(decides, 2 * g->steps);
+    graph_destroy(g);
+}
+
+/* The graph by hand, with one optimizer per decision group. Seed 700 clips the gradients of both groups, with
+ * AdamW and SGD. Seed 701 clips those of one group, and the other group only counts its updates. */
+static void hand_built_case(struct engine_case *c, uint32_t seed)
+{
+    struct rng r = {.seed = seed};
+    *c = (struct engine_case){.seed = seed};
+    linked_by_hand(&c->chain, &r, 24, 7);
+    c->chain.rows = 5;
+    c->chain.n_replicas = 1 + seed % 2;
+    c->chain.n_micro = 4;
+    c->chain.steps = 1 + seed % 2;
+    c->chain.optimizers[0].kind = OPTIMIZER_ADAMW;
+    c->chain.optimizers[0].clip = seed % 2 ? 0 : 0.1;
+    c->chain.optimizers[1].kind = OPTIMIZER_SGD;
+    c->chain.optimizers[1].clip = 0.1;
+}
+
 static void test_engine_hand_built_graph_same_bits(void **state)
 {
     (void)state;
     for (uint32_t seed = 700; seed < 702; seed++) {
-        struct engine_case c = {.seed = seed};
-        struct rng r = {.seed = seed};
+        struct engine_case c;
+        struct rng r = {.seed = seed, .at = 7000};
         struct engine_result want;
-        linked_by_hand(&c.chain, &r, 24, 7);
-        c.chain.rows = 5;
-        c.chain.n_replicas = 1 + seed % 2;
-        c.chain.n_micro = 4;
+        hand_built_case(&c, seed);
+        check_hand_built(&c);
         engine_reference(&c, &want);
         assert_true(want.finite && want.loss[0] > 0);
+        for (uint32_t k = 0; k < n_cases(16, 4); k++)
+            check_random_plan(&c, &r, &want);
         for (int policy = 0; policy < POLICY_COUNT; policy++)
             for (uint32_t i = 0; i < n_device_counts; i++) {
                 struct engine_machine m = {.n_devices = device_counts[i],

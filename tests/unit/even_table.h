@@ -12,6 +12,15 @@
 #define MIB (1ull << 20)
 #define KIB (1ull << 10)
 
+/* Adds the list of the parts of K, if K consists of several parts of the size of W. */
+static inline void even_parts(struct strbuf *b, uint64_t w, uint64_t k)
+{
+    const uint64_t n = w > 0 && k % w == 0 ? k / w : 0;
+    for (uint64_t i = 0; n > 1 && i < n; i++)
+        strbuf_addf(b, "%s%llu%s", i > 0 ? "," : "\"optimizer_part_bytes\":[", (unsigned long long)w,
+                    i + 1 < n ? "" : "],");
+}
+
 /* Makes a table of equal layers before a loss without weights. `x` and `s` are the bytes of X and S for
  * one sample. A forward pass takes 1 ms per sample, and a backward pass including its recomputation takes
  * 3 ms. */
@@ -28,6 +37,7 @@ static inline struct table *even_table(uint32_t layers, uint64_t w, uint64_t k, 
         strbuf_addf(&b, "%s{\"weight_bytes\":%llu,\"optimizer_bytes\":%llu,\"input_bytes\":[%llu,%llu],",
                     l ? "," : "", (unsigned long long)mine, (unsigned long long)(mine ? k : 0),
                     (unsigned long long)x, (unsigned long long)(2 * x));
+        even_parts(&b, mine, mine ? k : 0);
         strbuf_addf(&b,
                     "\"fwd_s\":[1e-3,2e-3],\"bwd_s\":[3e-3,6e-3],\"fwd_bytes\":[%llu,%llu],\"bwd_bytes\":[%"
                     "llu,%llu],",

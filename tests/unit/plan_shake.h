@@ -31,7 +31,7 @@ struct shake {
     struct rng rng;
     uint64_t *mem[DEVICE_MAX + 1]; /* tags; the host's last */
     uint64_t garbage;              /* counts down: no hash of anything */
-    uint64_t steps;                /* before the batch */
+    uint64_t cycles;               /* before the batch */
     bool *output;                  /* external tensors that tasks write */
     char why[256];
 };
@@ -49,13 +49,13 @@ static inline uint64_t shake_tag(tensor_id t, uint64_t version, uint64_t unit)
     return ((uint64_t)b.v[0] << 32 | b.v[1]) >> 1; /* garbage has the highest bit */
 }
 
-static inline uint64_t *shake_at(struct shake *s, const struct plan_operand *o, uint64_t step)
+static inline uint64_t *shake_at(struct shake *s, const struct plan_operand *o, uint64_t cycle)
 {
     const struct plan_tensor *t = &s->plan->tensors[o->tensor];
     uint64_t addr = o->addr;
     if (o->loc != PLAN_HOST)
         return s->mem[o->loc] + addr / SHAKE_UNIT;
-    return s->mem[DEVICE_MAX] + (addr + step % t->host_slots * round_up(t->bytes, PLAN_ALIGN)) / SHAKE_UNIT;
+    return s->mem[DEVICE_MAX] + (addr + cycle % t->host_slots * round_up(t->bytes, PLAN_ALIGN)) / SHAKE_UNIT;
 }
 
 static inline uint64_t shake_units(const struct plan_operand *o)
@@ -94,9 +94,9 @@ static inline const struct graph_task *shake_task(const struct shake *s, const s
 }
 
 static inline bool shake_operand(struct shake *s, const struct plan_operand *o,
-                                 const struct graph_operand *go, uint64_t step, bool end)
+                                 const struct graph_operand *go, uint64_t cycle, bool end)
 {
-    uint64_t base = step * s->graph->tensors[o->tensor].writes_per_cycle, *at = shake_at(s, o, step),
+    uint64_t base = cycle * s->graph->tensors[o->tensor].writes_per_cycle, *at = shake_at(s, o, cycle),
              first = o->begin / SHAKE_UNIT;
     if ((o->access == ACCESS_READ || (o->access == ACCESS_RW && !end)) &&
         !shake_same(at, o->tensor, base + go->read_version, first, shake_units(o)))
@@ -111,24 +111,24 @@ static inline bool shake_operand(struct shake *s, const struct plan_operand *o,
 /* Performs the start (end = false) or the end of a task. Returns false when the task sees a wrong tag. An
  * update in shares has several operands for K. */
 static inline bool shake_do_task(struct shake *s, const struct plan_program *p, const struct plan_instr *in,
-                                 uint64_t step, bool end)
+                                 uint64_t cycle, bool end)
 {
     const struct graph_task *task = shake_task(s, in);
     uint32_t n = 0;
     for (uint32_t j = 0; j < task->n_operands && n < in->n_operands; j++) {
         const struct graph_operand *go = &s->graph->operands[task->operand + j];
         for (; n < in->n_operands && p->operands[in->operand + n].tensor == go->tensor; n++)
-            if (!shake_operand(s, &p->operands[in->operand + n], go, step, end))
+            if (!shake_operand(s, &p->operands[in->operand + n], go, cycle, end))
                 return false;
     }
     return true;
 }
 
 static inline bool shake_do_move(struct shake *s, const struct plan_program *p, const struct plan_instr *in,
-                                 uint64_t step, bool end, struct shake_lane *lane)
+                                 uint64_t cycle, bool end, struct shake_lane *lane)
 {
     const struct plan_operand *from = &p->operands[in->operand], *to = from + 1;
-    uint64_t units = shake_units(from), *src = shake_at(s, from, step), *dst = shake_at(s, to, step);
+    uint64_t units = shake_units(from), *src = shake_at(s, from, cycle), *dst = shake_at(s, to, cycle);
     if (!end) {
         lane->source = memcpy(xmalloc(units * sizeof *src), src, units * sizeof *src);
         shake_spoil(s, dst, units);
@@ -142,16 +142,16 @@ static inline bool shake_do_move(struct shake *s, const struct plan_program *p, 
 }
 
 static inline bool shake_do(struct shake *s, const struct plan_program *p, const struct plan_instr *in,
-                            uint64_t step, bool end, struct shake_lane *lane)
+                            uint64_t cycle, bool end, struct shake_lane *lane)
 {
     if (in->kind == INSTR_DROP) {
         const struct plan_operand *o = &p->operands[in->operand];
-        shake_spoil(s, shake_at(s, o, step), shake_units(o));
+        shake_spoil(s, shake_at(s, o, cycle), shake_units(o));
         return true;
     }
     if (instr_is_move(in->kind))
-        return shake_do_move(s, p, in, step, end, lane);
-    return shake_do_task(s, p, in, step, end);
+        return shake_do_move(s, p, in, cycle, end, lane);
+    return shake_do_task(s, p, in, cycle, end);
 }
 
 /* ---- a batch: runs of one program that may overlap ---- */
@@ -195,11 +195,11 @@ static inline void shake_load(struct shake *s, uint32_t run)
         if (!g->external)
             continue;
         struct plan_operand o = {t, PLAN_HOST, 0, g->bytes, s->plan->tensors[t].host_offset, ACCESS_WRITE};
-        uint64_t step = s->steps + run;
+        uint64_t cycle = s->cycles + run;
         if (s->output[t])
-            shake_spoil(s, shake_at(s, &o, step), shake_units(&o));
+            shake_spoil(s, shake_at(s, &o, cycle), shake_units(&o));
         else
-            shake_put(shake_at(s, &o, step), t, step * g->writes_per_cycle + 1, 0, shake_units(&o));
+            shake_put(shake_at(s, &o, cycle), t, cycle * g->writes_per_cycle + 1, 0, shake_units(&o));
     }
 }
 
@@ -208,10 +208,10 @@ static inline bool shake_results(struct shake *s, uint32_t run)
     for (tensor_id t = 0; t < s->graph->n_tensors; t++) {
         const struct graph_tensor *g = &s->graph->tensors[t];
         struct plan_operand o = {t, PLAN_HOST, 0, g->bytes, s->plan->tensors[t].host_offset, ACCESS_READ};
-        uint64_t step = s->steps + run;
+        uint64_t cycle = s->cycles + run;
         if (s->output[t] &&
-            !shake_same(shake_at(s, &o, step), t, (step + 1) * g->writes_per_cycle, 0, shake_units(&o))) {
-            snprintf(s->why, sizeof s->why, "result %u of step %llu", t, (unsigned long long)step);
+            !shake_same(shake_at(s, &o, cycle), t, (cycle + 1) * g->writes_per_cycle, 0, shake_units(&o))) {
+            snprintf(s->why, sizeof s->why, "result %u of cycle %llu", t, (unsigned long long)cycle);
             return false;
         }
     }
@@ -238,7 +238,7 @@ static inline bool shake_step(struct shake *s, struct shake_batch *b)
         pick -= l->weight;
     }
     struct shake_lane *l = &b->lanes[at];
-    if (!shake_do(s, b->prog, &b->prog->instrs[l->at], s->steps + l->run, l->busy, l)) {
+    if (!shake_do(s, b->prog, &b->prog->instrs[l->at], s->cycles + l->run, l->busy, l)) {
         snprintf(s->why, sizeof s->why, "run %u of %s#%u", l->run, program_kind_names[b->k], l->at);
         return false;
     }
@@ -280,7 +280,7 @@ static inline bool shake_batch(struct shake *s, enum program_kind k, uint32_t n_
         ok = ok && (!steps || shake_results(s, closed));
         closed++;
     }
-    s->steps += k == PROGRAM_CYCLE ? n_runs : 0;
+    s->cycles += k == PROGRAM_CYCLE ? n_runs : 0;
     for (uint32_t i = 0; i < n; i++)
         free(b.lanes[i].source);
     free(b.done);
@@ -297,7 +297,7 @@ static inline bool shake_home(struct shake *s, const char *after)
         const struct graph_tensor *g = &s->graph->tensors[t];
         struct plan_operand o = {t, PLAN_HOST, 0, g->bytes, s->plan->tensors[t].host_offset, ACCESS_READ};
         if (g->persistent &&
-            !shake_same(shake_at(s, &o, 0), t, s->steps * g->writes_per_cycle, 0, shake_units(&o))) {
+            !shake_same(shake_at(s, &o, 0), t, s->cycles * g->writes_per_cycle, 0, shake_units(&o))) {
             snprintf(s->why, sizeof s->why, "host copy of tensor %u after %s", t, after);
             return false;
         }
@@ -326,7 +326,7 @@ static inline void shake_init(struct shake *s)
                       (g->tensors[t].bytes + SHAKE_UNIT - 1) / SHAKE_UNIT);
 }
 
-/* Executes a plan that is at least well-formed (invariants 3, 6, 8, 10), with one step per cycle. */
+/* Executes a plan that is at least well-formed (invariants 3, 6, 8, 10). */
 static inline bool plan_shake(const struct plan *p, const struct graph *train, const struct graph *eval,
                               uint64_t seed, char why[256])
 {

@@ -49,13 +49,16 @@ static inline void random_table_json(struct strbuf *b, struct rng *r)
         n[i] = random_axis(b, r, keys[i]);
     strbuf_add(b, ",\"layers\":[");
     for (uint32_t l = 0; l < layers; l++) {
+        uint32_t moments = rng_below(r, 3);
         uint32_t w = l == trained || rng_below(r, 4) != 0 ? 4 * (1 + rng_below(r, 20000)) : 0;
         bool is_tied = tied > 0 && l == tied && l + 1 < layers;
         w = is_tied ? owner_w : w;
         owner_w = l == trained ? w : owner_w;
         uint32_t state = w + (rng_below(r, 3) == 0 ? 256 : 0);
         strbuf_addf(b, "%s{\"weight_bytes\":%u,\"buffer_bytes\":%u,\"optimizer_bytes\":%u", l > 0 ? "," : "",
-                    w, state - w, is_tied ? 0 : w * rng_below(r, 3));
+                    w, state - w, is_tied ? 0 : w * moments);
+        if (!is_tied && moments == 2)
+            strbuf_addf(b, ",\"optimizer_part_bytes\":[%u,%u]", w, w);
         if (is_tied)
             strbuf_addf(b, ",\"tied_to\":%u", trained);
         random_numbers(b, r, "input_bytes", n[4], 64, 5000, "");

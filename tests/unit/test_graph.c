@@ -1,6 +1,6 @@
 /* Tests the graph on random models, with replicas and with micro-batch sizes that differ between layers. An
  * oracle knows what a step is and follows versions and rows through the tasks in their order. Other tests
- * check which requests are refused, and with which reason. */
+ * check a hand-built graph that is no chain, and which requests are refused, with which reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +19,7 @@
 #include "scheduler/table.h"
 #include "tests/unit/even_table.h"
 #include "tests/unit/random_chain.h"
+#include "tests/unit/random_linked.h"
 #include "tests/unit/random_table.h"
 
 #define CASES      600
@@ -480,6 +481,214 @@ static void test_graph_compares_shapes_by_elements(void **state)
     assert_string_equal(err.msg, "layer 0 (65536x65536x4 to 65536x65536x4) is too large to address");
 }
 
+/* ---- graphs that are no chains ---- */
+
+/* Makes the graph of linked_by_hand with clipping in both decision groups. */
+static void hand_built(struct random_chain *c, uint32_t steps)
+{
+    struct rng r = {.seed = 1};
+    linked_by_hand(c, &r, 6, 3);
+    c->rows = 2;
+    c->n_micro = 2;
+    c->n_replicas = 1;
+    c->steps = steps;
+    for (uint32_t i = 0; i < c->n_groups; i++)
+        c->optimizers[i] = (struct optimizer){.kind = OPTIMIZER_ADAMW, .clip = 1.0};
+}
+
+/* Writes the operands of a task as text, such as "w=W1/0 x=Y0.1 y=Y1.1". A read operand of a persistent
+ * tensor has the version that it reads. */
+static const char *tell_operands(const struct graph *g, uint32_t task, struct strbuf *b)
+{
+    const struct graph_task *t = &g->tasks[task];
+    b->n = 0;
+    for (uint32_t i = t->operand; i < t->operand + t->n_operands; i++) {
+        const struct graph_operand *o = &g->operands[i];
+        const struct graph_tensor *gt = &g->tensors[o->tensor];
+        const uint32_t of = gt->layer != PLAN_NONE ? gt->layer : gt->group;
+        strbuf_addf(b, "%s%s=%s%u", i > t->operand ? " " : "", role_names[o->role],
+                    tensor_kind_names[gt->kind], of);
+        if (gt->micro != PLAN_NONE)
+            strbuf_addf(b, ".%u", gt->micro);
+        if (gt->persistent)
+            strbuf_addf(b, "/%u", o->read_version);
+    }
+    return b->at;
+}
+
+/* The tasks of the hand-built graph name exactly these operands: the fork, the twin, the three uses of W1,
+ * the two losses and the buffers. */
+static void test_graph_built_by_hand_has_these_operands(void **state)
+{
+    static const struct {
+        enum instr_kind kind;
+        uint32_t of, which;
+        const char *operands;
+    } cases[] = {
+        {INSTR_FWD, 2, 1, "w=W1/1 x=Y1.1 y=Y2.1 s=S2.1"},
+        {INSTR_FWD, 3, 1, "w=W3/1 b=B3/1 x=Y2.1 y=Y3.1 stat=stat3.1"},
+        {INSTR_FWD, 7, 1, "w=W7/1 x=Y2.1 y=Y7.1 s=S7.1"},
+        {INSTR_BWD, 8, 1, "x=Y7.1 target=T8.1 dx=dX8.1"},
+        {INSTR_BWD, 7, 1, "w=W7/1 x=Y2.1 s=S7.1 dy=dX8.1 dw=dW7 dx=dX7.1 scratch=scratch7.1"},
+        {INSTR_BWD, 6, 1, "w=W1/1 x=Y1.1 s=S2.1 dy=dX7.1 dw=dW6 scratch=scratch6.1"},
+        {INSTR_BWD, 3, 1, "w=W3/1 b=B3/1 x=Y2.1 dy=dX4.1 dw=dW3 dx=dX3.1"},
+        {INSTR_BWD, 2, 1, "w=W1/1 x=Y1.1 s=S2.1 dy=dX3.1 dw=dW2 dx=dX2.1 scratch=scratch2.1"},
+        {INSTR_NORM, 1, PLAN_NONE, "dw=dW1 dw=dW2 dw=dW6 sumsq=N1"},
+        {INSTR_DECIDE, 0, PLAN_NONE, "sumsq=N0 sumsq=N1 sumsq=N3 sumsq=N4 decision=decision0 group=group0/1"},
+        {INSTR_DECIDE, 1, PLAN_NONE, "sumsq=N7 decision=decision1 group=group1/1"},
+        {INSTR_UPD, 1, PLAN_NONE, "dw=dW1 dw=dW2 dw=dW6 group=group0/2 w=W1/1 k=K1/1"},
+        {INSTR_UPD, 3, PLAN_NONE, "dw=dW3 group=group0/2 w=W3/1 k=K3/1 stat=stat3.0 stat=stat3.1 b=B3/1"},
+        {INSTR_UPD, 7, PLAN_NONE, "dw=dW7 group=group1/2 w=W7/1 k=K7/1"},
+    };
+    struct random_chain c;
+    struct strbuf b = {0};
+    struct graph *g;
+    (void)state;
+    hand_built(&c, 2);
+    for (uint32_t l = 0; l < c.model.n_layers; l++)
+        if (c.layers[l].type == &layer_dense)
+            c.layers[l].dense = (struct dense_settings){.bias = true, .act = ACT_TANH};
+    assert_int_equal(random_graph(&c, true, &g), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t task = graph_task_find(g, cases[i].kind, cases[i].of, cases[i].which, 1);
+        assert_int_not_equal(task, PLAN_NONE);
+        assert_string_equal(tell_operands(g, task, &b), cases[i].operands);
+    }
+    assert_int_equal(graph_task_find(g, INSTR_FWD, 6, 0, 0), PLAN_NONE); /* a twin only runs backward */
+    assert_int_equal(graph_task_find(g, INSTR_UPD, 2, PLAN_NONE, 0), PLAN_NONE);
+    strbuf_finish(&b);
+    graph_destroy(g);
+}
+
+/* Each decision group updates by itself: NORM of its layers, then DECIDE, then UPD of its layers. */
+static void test_graph_groups_update_one_after_another(void **state)
+{
+    static const enum instr_kind phases[] = {INSTR_NORM, INSTR_DECIDE, INSTR_UPD};
+    struct random_chain c;
+    struct graph *g;
+    uint32_t at = 0;
+    (void)state;
+    hand_built(&c, 3);
+    assert_int_equal(random_graph(&c, true, &g), 0);
+    for (uint32_t i = 0; i < g->n_tasks; i++) {
+        const struct graph_task *t = &g->tasks[i];
+        if (t->kind == INSTR_FWD || t->kind == INSTR_BWD)
+            continue;
+        while (at < 3 * 6 && (t->kind != phases[at % 3] || t->group != at / 3 % 2 || t->step != at / 6))
+            at++;
+        assert_true(at < 3 * 6); /* or the task comes too early */
+        assert_true(t->layer == PLAN_NONE || g->layers[t->layer].group == t->group);
+    }
+    assert_int_equal(at, 3 * 6 - 1);
+    graph_destroy(g);
+}
+
+static void test_graph_of_evaluation_has_the_same_tensors(void **state)
+{
+    struct random_chain c;
+    struct graph *train, *eval;
+    (void)state;
+    hand_built(&c, 2);
+    assert_int_equal(random_graph(&c, true, &train), 0);
+    assert_int_equal(random_graph(&c, false, &eval), 0);
+    assert_int_equal(eval->n_tensors, train->n_tensors);
+    for (tensor_id t = 0; t < train->n_tensors; t++) {
+        assert_int_equal(eval->tensors[t].kind, train->tensors[t].kind);
+        assert_int_equal(eval->tensors[t].layer, train->tensors[t].layer);
+        assert_int_equal(eval->tensors[t].bytes, train->tensors[t].bytes);
+    }
+    for (uint32_t i = 0; i < eval->n_tasks; i++)
+        assert_true(eval->tasks[i].kind == INSTR_FWD && eval->tasks[i].step == 0);
+    graph_destroy(train);
+    graph_destroy(eval);
+}
+
+/* Changes the link of layer `l` of the hand-built graph. graph_build must refuse it with this message. */
+static void expect_refusal(uint32_t l, void (*change)(struct graph_link *), const char *says)
+{
+    struct random_chain c;
+    struct graph *g = NULL;
+    struct err err = {0};
+    hand_built(&c, 1);
+    change(&c.links[l]);
+    const struct graph_config config = {.model = &c.model,
+                                        .links = c.links,
+                                        .optimizer = c.optimizers,
+                                        .n_groups = c.n_groups,
+                                        .rows = c.rows,
+                                        .n_micro = c.n_micro,
+                                        .training = true};
+    assert_int_equal(graph_build(&config, &g, &err), -EINVAL);
+    assert_null(g);
+    if (strstr(err.msg, says) == NULL)
+        fail_msg("'%s' does not contain '%s'", err.msg, says);
+}
+
+#define CHANGE(name, code)                                                                                   \
+    static void name(struct graph_link *link)                                                                \
+    {                                                                                                        \
+        code;                                                                                                \
+    }
+CHANGE(reads_itself, link->input = 4)
+CHANGE(reads_a_loss, link->input = 5)
+CHANGE(reads_other_rows, link->input = 4)
+CHANGE(is_twin_of_a_later_layer, link->twin_of = 7)
+CHANGE(is_twin_of_a_twin, link->twin_of = 6)
+CHANGE(has_another_input, link->input = 0)
+CHANGE(uses_a_later_layer, link->owner = 7)
+CHANGE(uses_a_user, link->owner = 2)
+CHANGE(is_in_another_group, link->group = 1)
+CHANGE(is_in_no_group, link->group = 2)
+CHANGE(returns_a_second_gradient, link->input = 2)
+CHANGE(uses_other_weights, link->owner = 3)
+#undef CHANGE
+
+static void test_graph_refuses_links(void **state)
+{
+    (void)state;
+    expect_refusal(4, reads_itself, "layer 4: it reads a layer that does not come before it (layer 4)");
+    expect_refusal(7, reads_a_loss, "layer 7: a loss has no output to read (layer 5)");
+    expect_refusal(7, reads_other_rows, "layer 7 takes rows of 6 but layer 4 gives rows of 3");
+    expect_refusal(6, is_twin_of_a_later_layer, "layer 6: it can only be the twin of an earlier layer");
+    expect_refusal(7, is_twin_of_a_twin, "layer 7: it can only be the twin of an earlier layer that is no");
+    expect_refusal(6, has_another_input, "layer 6: a twin must have the input of its original (layer 2)");
+    expect_refusal(2, uses_a_later_layer, "layer 2: it can only use the weights of an earlier layer");
+    expect_refusal(4, uses_a_user, "layer 4: it can only use the weights of an earlier layer that owns them");
+    expect_refusal(6, is_in_another_group, "layer 6: it must be in the decision group of the layer whose");
+    expect_refusal(8, is_in_no_group, "layer 8: its decision group does not exist");
+    expect_refusal(7, returns_a_second_gradient, "layer 7: two layers return a gradient to one layer");
+    expect_refusal(4, uses_other_weights, "layer 4: its weights have another size than those it should use");
+}
+
+/* OP_USES layers may use one W, and not one more. */
+static void test_graph_limits_the_uses_of_one_weight(void **state)
+{
+    (void)state;
+    for (uint32_t uses = OP_USES; uses <= OP_USES + 1; uses++) {
+        struct layer layers[OP_USES + 2] = {0};
+        struct graph_link links[OP_USES + 2];
+        struct optimizer sgd = {.kind = OPTIMIZER_SGD};
+        struct rng r = {.seed = 1};
+        struct err err = {0};
+        struct graph *g = NULL;
+        for (uint32_t l = 0; l < uses; l++) {
+            layers[l] = linked_dense(4, 4, &r);
+            links[l] = linked_to(l > 0 ? l - 1 : PLAN_NONE, 0);
+            links[l].owner = l > 0 ? 0 : PLAN_NONE;
+        }
+        layers[uses] = (struct layer){.type = &layer_softmax_xent, .in = shape_vector(4)};
+        links[uses] = linked_to(uses - 1, 0);
+        struct model m = {layers, uses + 1};
+        struct graph_config config = {
+            .model = &m, .links = links, .optimizer = &sgd, .rows = 1, .n_micro = 1, .training = true};
+        int e = graph_build(&config, &g, &err);
+        assert_int_equal(e, uses > OP_USES ? -EINVAL : 0);
+        if (uses > OP_USES)
+            assert_string_equal(err.msg, "9 layers use the weights of layer 0, and at most 8 can use one W");
+        graph_destroy(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -489,6 +698,11 @@ int main(void)
         cmocka_unit_test(test_graph_refuses_sizes),
         cmocka_unit_test(test_graph_refuses_replicas_of_a_chain),
         cmocka_unit_test(test_graph_compares_shapes_by_elements),
+        cmocka_unit_test(test_graph_built_by_hand_has_these_operands),
+        cmocka_unit_test(test_graph_groups_update_one_after_another),
+        cmocka_unit_test(test_graph_of_evaluation_has_the_same_tensors),
+        cmocka_unit_test(test_graph_refuses_links),
+        cmocka_unit_test(test_graph_limits_the_uses_of_one_weight),
     };
     return cmocka_run_group_tests_name("graph", tests, NULL, NULL);
 }

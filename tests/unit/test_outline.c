@@ -36,8 +36,10 @@ static struct table *random_layers(struct rng *rng)
         uint32_t w = loss ? 0 : unit + rng_below(rng, unit / 2),
                  s = loss ? 0 : unit / 4 + rng_below(rng, unit);
         uint32_t ns = 1000000 + rng_below(rng, 500000), out = loss ? 0 : x[l + 1];
-        strbuf_addf(&b, "%s{\"weight_bytes\":%u,\"optimizer_bytes\":%u,\"input_bytes\":[%u,%u]", l ? "," : "",
-                    w, 2 * w, x[l], 8 * x[l]);
+        strbuf_addf(&b,
+                    "%s{\"weight_bytes\":%u,\"optimizer_bytes\":%u,\"optimizer_part_bytes\":[%u,%u],"
+                    "\"input_bytes\":[%u,%u]",
+                    l ? "," : "", w, 2 * w, w, w, x[l], 8 * x[l]);
         strbuf_addf(&b, ",\"fwd_s\":[%ue-9,%ue-9],\"bwd_s\":[%ue-9,%ue-9]", ns, 5 * ns, 3 * ns, 15 * ns);
         strbuf_addf(&b, ",\"fwd_bytes\":[%u,%u],\"bwd_bytes\":[%u,%u],\"update_cpu_s\":1e-5}", w + x[l] + out,
                     w + 8 * (x[l] + out), 2 * w + 2 * x[l] + s, 2 * w + 8 * (2 * x[l] + s));

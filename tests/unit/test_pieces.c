@@ -59,11 +59,19 @@ static void check_state(const struct graph *g, uint32_t n, tensor_id t)
     }
 }
 
-/* Number of parts of K in a graph from a profile table: one for each multiple of W, up to a limit. */
-#define MAX_PARTS 64u
+/* Number of parts that the tables of this test give to K: one for each multiple of W, up to a limit. */
 static uint64_t parts_of(uint64_t w, uint64_t k)
 {
-    return k % w == 0 && k / w <= MAX_PARTS ? k / w : 1;
+    return k % w == 0 && k / w <= TABLE_MAX_PARTS ? k / w : 1;
+}
+
+/* Lists the parts of K in the table. */
+static void divide_k(struct table *t, struct table_layer *l)
+{
+    l->n_k_parts = (uint32_t)parts_of(l->w, l->k);
+    l->k_parts = arena_alloc_array(t->arena, l->n_k_parts, sizeof *l->k_parts);
+    for (uint32_t p = 0; p < l->n_k_parts; p++)
+        l->k_parts[p] = l->k / l->n_k_parts;
 }
 
 static void check_moments(const struct graph *g, uint32_t n, tensor_id t)
@@ -175,6 +183,7 @@ static void test_pieces_cover_every_tensor(void **state)
             t->layers[l].k =
                 rng_below(&rng, 2) ? w * (1 + rng_below(&rng, 4)) : 1 + rng_below(&rng, 1u << 20);
             t->layers[l].b = rng_below(&rng, 5000);
+            divide_k(t, &t->layers[l]);
         }
         const struct graph_sizes s = {12 * n, n, sizes[rng_below(&rng, 4)]};
         assert_int_equal(graph_build_sizes(t, &s, true, &g, NULL), 0);

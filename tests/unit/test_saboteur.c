@@ -663,6 +663,26 @@ static void test_another_role_is_found(void **state)
     }
 }
 
+/* Another decision group would give an update the optimizer and the learning rate of other layers. Another
+ * step would give it the learning rate of another moment. Moves and drops have neither number. */
+static void test_another_group_or_step_is_found(void **state)
+{
+    (void)state;
+    FOR_EACH_SPECIMEN(sp)
+    FOR_EACH_INSTR(sp->plan, k, i)
+    for (int step = 0; step < 2; step++) {
+        struct edit e = edit_begin(sp->plan);
+        struct plan_instr *in = &e.programs[k].at.at[i].in;
+        const uint32_t n = step ? sp->plan->steps : sp->plan->n_groups;
+        uint32_t *number = step ? &in->step : &in->group;
+        *number = n > 1 ? (*number + 1) % n : 1;
+        struct plan *p = edit_pack(&e);
+        expect_found(sp, p, NUMBER(6) | NUMBER(10), step ? "another step of" : "another group of", k, i);
+        plan_destroy(p);
+        edit_finish(&e);
+    }
+}
+
 /* A tensor of another type would be cut into other elements, and a kernel would read other numbers. */
 static void test_another_dtype_is_found(void **state)
 {
@@ -950,10 +970,13 @@ static void corrupt(struct plan *p, struct rng *r)
                        &p->n_micro,
                        &p->n_replicas,
                        &p->rows,
+                       &p->n_groups,
                        &p->steps,
                        &t->layer,
                        &t->micro,
                        &t->replica,
+                       &t->step,
+                       &t->group,
                        &t->host_slots,
                        o ? &o->tensor : NULL,
                        o ? &o->loc : NULL,
@@ -966,6 +989,7 @@ static void corrupt(struct plan *p, struct rng *r)
                        in ? &in->micro : NULL,
                        in ? &in->replica : NULL,
                        in ? &in->step : NULL,
+                       in ? &in->group : NULL,
                        in ? &in->operand : NULL,
                        in ? &in->n_operands : NULL,
                        in ? &in->wait : NULL,
@@ -1134,6 +1158,7 @@ int main(void)
         cmocka_unit_test(test_partial_task_operand_is_found),
         cmocka_unit_test(test_swapped_operands_are_found),
         cmocka_unit_test(test_another_role_is_found),
+        cmocka_unit_test(test_another_group_or_step_is_found),
         cmocka_unit_test(test_another_dtype_is_found),
         cmocka_unit_test(test_sums_in_another_order_are_found),
         cmocka_unit_test(test_fetch_over_an_update_is_found),

@@ -193,6 +193,53 @@ static void test_what_is_written_is_as_it_always_was(void **state)
     strbuf_finish(&b);
 }
 
+/* The parts of the optimizer state come from the file, and are never guessed from sizes. */
+static void test_parts_of_the_optimizer_state_are_as_listed(void **state)
+{
+    static const char *const lists[] = {"", ",\"optimizer_part_bytes\":[2000]",
+                                        ",\"optimizer_part_bytes\":[1200,0,800]"};
+    static const uint64_t ends[][3] = {{2000}, {2000}, {1200, 1200, 2000}};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct strbuf with = {0}, out = {0};
+        struct graph *g;
+        strbuf_addf(&with, "\"optimizer_bytes\":2000%s,", lists[i]);
+        char *text = changed("\"optimizer_bytes\":2000,", with.at);
+        struct table *t = parse(text);
+        table_to_json(t, &out);
+        assert_true((strstr(out.at, "optimizer_part_bytes") != NULL) == (i == 2));
+        assert_true(i < 2 || strstr(out.at, with.at) != NULL);
+        assert_int_equal(graph_build_table(t, 3, 2, true, &g, NULL), 0);
+        assert_int_equal(g->layers[0].n_parts, i < 2 ? 1 : 3);
+        for (uint32_t p = 0; p < g->layers[0].n_parts; p++)
+            assert_int_equal(g->layers[0].parts[p].end, ends[i][p]);
+        assert_int_equal(g->layers[1].n_parts, 0);
+        graph_destroy(g);
+        table_destroy(t);
+        free(text);
+        strbuf_finish(&with);
+        strbuf_finish(&out);
+    }
+}
+
+static void check_bad_parts(const char *list, const char *path, const char *why)
+{
+    struct strbuf b = {0};
+    strbuf_addf(&b, "\"optimizer_bytes\":2000,\"optimizer_part_bytes\":%s,", list);
+    check_bad("\"optimizer_bytes\":2000,", b.at, path, why);
+    strbuf_finish(&b);
+}
+
+static void test_mistakes_in_parts_are_named(void **state)
+{
+    (void)state;
+    check_bad_parts("2000", "layers[0].optimizer_part_bytes", "must be an array of 1 to 64 sizes");
+    check_bad_parts("[]", "layers[0].optimizer_part_bytes", "must be an array of 1 to 64 sizes");
+    check_bad_parts("[1200,-800]", "layers[0].optimizer_part_bytes[1]", "");
+    check_bad_parts("[1200,900]", "layers[0].optimizer_part_bytes",
+                    "adds up to 2100, but optimizer_bytes is 2000");
+}
+
 static void test_unknown_rates_are_left_out(void **state)
 {
     (void)state;
@@ -733,6 +780,8 @@ int main(void)
         cmocka_unit_test(test_writing_and_reading_give_the_same),
         cmocka_unit_test(test_what_is_written_is_as_it_always_was),
         cmocka_unit_test(test_unknown_rates_are_left_out),
+        cmocka_unit_test(test_parts_of_the_optimizer_state_are_as_listed),
+        cmocka_unit_test(test_mistakes_in_parts_are_named),
         cmocka_unit_test(test_mistakes_at_the_top_are_named),
         cmocka_unit_test(test_mistakes_in_an_axis_are_named),
         cmocka_unit_test(test_an_axis_has_a_most),

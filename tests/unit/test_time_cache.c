@@ -165,6 +165,8 @@ static void test_a_table_has_the_sizes_that_all_layers_have(void **state)
     assert_string_equal(t->device, place.device);
     assert_int_equal(t->layers[1].w, 4 * (8 * 4 + 4));
     assert_int_equal(t->layers[1].k, 8 * (8 * 4 + 4));
+    assert_int_equal(t->layers[1].n_k_parts, 2);
+    assert_int_equal(t->layers[1].k_parts[1], 4 * (8 * 4 + 4));
     assert_true(t->layers[1].update_cpu_s == 0.5 && t->layers[1].update_gpu_s == 0.25);
     assert_true(t->layers[2].update_cpu_s == 0); /* of that size none was measured */
     table_at(t, 0, 2, &p);                       /* before the first layer with weights nothing goes back */

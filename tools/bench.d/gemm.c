@@ -1,8 +1,8 @@
 /* bench_gemm: measures GFLOP/s of our matrix products beside those of oneDNN, for the shapes of MLPs and
  * GPTs.
  *
- * Prints one line per shape and op, on N threads: our product with the variant that it chose, both variants
- * by themselves, dnnl_sgemm with its own threads, and the ratio of ours to dnnl_sgemm. Each number is the
+ * Prints one line per shape and op, on N threads: our product, the same product with the other choice of
+ * copied operands, dnnl_sgemm with its own threads, and the ratio of ours to dnnl_sgemm. Each number is the
  * best of several repetitions, made alternately, so compare columns of one run and not numbers of two runs.
  * Usage: bench_gemm [threads], default 2.
  */
@@ -15,7 +15,6 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/tune.h"
 
 #define REPEAT   5
 #define LEAST_NS 10000000.0 /* of one repetition */
@@ -33,11 +32,6 @@ static void run_dnnl(const struct gemm *g, struct pool *pool)
     dnnl_sgemm(g->a_trans ? 'T' : 'N', g->b_trans ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a,
                g->a_trans ? g->m : g->k, g->b, g->b_trans ? g->k : g->n, g->accumulate ? 1.0f : 0.0f, g->c,
                g->n);
-}
-
-static void run_default(const struct gemm *g, struct pool *pool)
-{
-    gemm_run_variant(g, 0, pool);
 }
 
 static void run_other(const struct gemm *g, struct pool *pool)
@@ -80,15 +74,14 @@ static float *random_floats(size_t n)
 
 static void bench(const char *what, struct gemm g, struct pool *pool, int threads)
 {
-    struct way ways[] = {{gemm_run, 1, 0}, {run_default, 1, 0}, {run_other, 1, 0}, {run_dnnl, threads, 0}};
+    struct way ways[] = {{gemm_run, 1, 0}, {run_other, 1, 0}, {run_dnnl, threads, 0}};
 
-    for (int i = 0; i < 2 * TUNE_PAIRS; i++) /* then it has chosen */
-        gemm_run(&g, pool);
+    gemm_run(&g, pool);
     for (int i = 0; i < REPEAT; i++)
         for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++)
             measure(&g, &ways[w], pool);
-    printf("%-11s %5u %5u %5u  %8.1f %8.1f %8.1f %8.1f  %6.2f\n", what, g.m, g.n, g.k, ways[0].gflops,
-           ways[1].gflops, ways[2].gflops, ways[3].gflops, ways[0].gflops / ways[3].gflops);
+    printf("%-11s %5u %5u %5u  %8.1f %8.1f %8.1f  %6.2f\n", what, g.m, g.n, g.k, ways[0].gflops,
+           ways[1].gflops, ways[2].gflops, ways[0].gflops / ways[2].gflops);
     fflush(stdout);
 }
 
@@ -128,8 +121,7 @@ int main(int argc, char **argv)
         return 1;
     }
     printf("# %s; GFLOP/s on %d threads\n", cpu_numerics(), threads);
-    printf("%-11s %5s %5s %5s  %8s %8s %8s %8s  %6s\n", "op", "m", "n", "k", "ours", "default", "other",
-           "dnnl", "ratio");
+    printf("%-11s %5s %5s %5s  %8s %8s %8s  %6s\n", "op", "m", "n", "k", "ours", "other", "dnnl", "ratio");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         bench_layer(shapes[i][0], shapes[i][1], shapes[i][2], pool, threads);
     pool_destroy(pool);

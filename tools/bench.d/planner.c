@@ -27,11 +27,12 @@ static struct table *even_table(uint32_t layers)
     strbuf_add(&b, "{\"micro_batch_fwd\":[1],\"micro_batch_bwd\":[1],\"micro_batch_fwd_bytes\":[1],"
                    "\"micro_batch_bwd_bytes\":[1],\"micro_batch_input\":[1],\"layers\":[");
     for (uint32_t l = 0; l < layers; l++)
-        strbuf_addf(
-            &b,
-            "%s{\"weight_bytes\":%llu,\"optimizer_bytes\":%llu,\"input_bytes\":[1048576],\"fwd_s\":[1e-3],"
-            "\"bwd_s\":[3e-3],\"fwd_bytes\":[%llu],\"bwd_bytes\":[%llu],\"update_cpu_s\":1e-3}",
-            l ? "," : "", l + 1 < layers ? 16 * MIB : 0, l + 1 < layers ? 32 * MIB : 0, 20 * MIB, 50 * MIB);
+        strbuf_addf(&b,
+                    "%s{\"weight_bytes\":%llu,\"optimizer_bytes\":%llu,"
+                    "\"optimizer_part_bytes\":[%llu,%llu],\"input_bytes\":[1048576],\"fwd_s\":[1e-3],"
+                    "\"bwd_s\":[3e-3],\"fwd_bytes\":[%llu],\"bwd_bytes\":[%llu],\"update_cpu_s\":1e-3}",
+                    l ? "," : "", l + 1 < layers ? 16 * MIB : 0, l + 1 < layers ? 32 * MIB : 0,
+                    l + 1 < layers ? 16 * MIB : 0, l + 1 < layers ? 16 * MIB : 0, 20 * MIB, 50 * MIB);
     strbuf_add(&b, "]}");
     if (table_parse(b.at, b.n, "even", &t, NULL) < 0)
         abort();

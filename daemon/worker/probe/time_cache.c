@@ -374,6 +374,21 @@ static void keep_oldest(uint64_t *at, const struct time_entry *e)
         *at = e->at_s;
 }
 
+/* Sets the size of a layer's optimizer state and lists its parts. */
+static void fill_state(struct table *t, struct table_layer *to, const struct optimizer *o,
+                       const struct layer_sizes *size)
+{
+    struct state_part parts[OPTIMIZER_PARTS];
+    const uint32_t n = optimizer_parts(o, layer_w_elements(size), parts);
+    to->k = n > 0 ? parts[n - 1].end : 0;
+    if (n < 2 || to->k == 0)
+        return;
+    to->n_k_parts = n;
+    to->k_parts = arena_alloc_array(t->arena, n, sizeof *to->k_parts);
+    for (uint32_t p = 0; p < n; p++)
+        to->k_parts[p] = parts[p].end - parts[p].begin;
+}
+
 static void fill_layer(const struct time_cache *c, const struct model *m, const struct optimizer *o,
                        uint32_t trained, uint32_t l, struct table *t, uint64_t *at)
 {
@@ -394,7 +409,8 @@ static void fill_layer(const struct time_cache *c, const struct model *m, const 
         keep_oldest(at, e);
     }
     to->w = size.w;
-    to->k = m->layers[l].tied ? 0 : optimizer_k_bytes(o, layer_w_elements(&size));
+    if (!m->layers[l].tied)
+        fill_state(t, to, o, &size);
     time_shape_update(o, size.w, shape);
     const struct time_entry *update = size.w > 0 ? time_cache_find(c, shape, 0) : NULL;
     if (update != NULL) {
