@@ -77,7 +77,8 @@ struct order {
      * 1. */
     uint32_t *owners;
     /* Whether each device fetches the whole weights W from the host itself. If so, only the gradients dW and
-     * the optimizer state K are divided into shares. */
+     * the optimizer state K are divided into shares. With n_shares = 1, as in the data-parallel form of
+     * `lru`, one device adds up and updates each layer as a whole. */
     bool alone;
     /* Per layer: whether the layer's state never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;
