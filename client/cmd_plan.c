@@ -14,6 +14,7 @@ static const struct opt opts[] = {
     {"objective", 0, "WHAT", "what the plan minimizes: time, bytes"},
     {"out", 0, "FILE", "write the plan as JSON"},
     {"profile", 0, "FILE", "take times from a profile (none: use computed times)"},
+    {"replicas", 0, "N", "without a job: parts of a step that sum their own gradients"},
     {"svg", 0, "FILE", "draw the simulated timeline of one iteration"},
     {"trace", 0, "FILE", "write a Chrome trace of the simulated plan"},
     {"update", 0, "WHERE", "the same as --optimizer-on"},
@@ -69,6 +70,7 @@ static int run_plan(struct client *c, const struct args *a)
     spawn_add_option(&more, "--no-what-if", opts_get(a, "no-what-if"));
     spawn_add_option(&more, "--objective", opts_get(a, "objective"));
     spawn_add_option(&more, "--out", opts_get(a, "out"));
+    spawn_add_option(&more, "--replicas", opts_get(a, "replicas"));
     spawn_add_option(&more, "--svg", opts_get(a, "svg"));
     spawn_add_option(&more, "--trace", opts_get(a, "trace"));
     spawn_add_option(&more, "--update", opts_get(a, "update"));

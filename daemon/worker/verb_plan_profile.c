@@ -5,7 +5,8 @@
  * Policy `auto` searches over micro-batch sizes and forms (scheduler/policy/profile_search.h). The other
  * policies try every divisor of the batch within the measured sizes and take the plan that is best by the
  * objective. `auto` does the same when its own search finds no plan, or a plan that waits more than it
- * should. --micro-batch fixes one size for all layers.
+ * should. --micro-batch fixes one size for all layers. --replicas fixes the number of replicas, and then
+ * `auto` also tries one size for all layers only.
  *
  * When no plan fits, the message names the layer that needs most and the least capacity that would be
  * enough.
@@ -204,12 +205,15 @@ static void keep_failure(struct failure *f, int code, uint64_t least, const stru
 }
 
 /* Stores the micro-batch sizes to try and returns their number. These are the value of --micro-batch, or else
- * all divisors of the batch within the range of measured sizes. */
+ * all divisors of a replica's part of the batch within the range of measured sizes. With --replicas 0, the
+ * whole batch counts as the part. */
 static uint32_t find_measured_divisors(const struct setting *s, uint32_t ret[MAX_DIVISORS])
 {
     const struct table *t = s->table;
     uint32_t least = t->fwd.sizes[0] > t->bwd.sizes[0] ? t->fwd.sizes[0] : t->bwd.sizes[0], n = 0;
     uint32_t most = table_largest(t), batch = s->o->profile_plan.batch;
+    if (s->o->profile_plan.replicas > 0)
+        batch /= s->o->profile_plan.replicas;
     if (s->o->profile_plan.micro_batch > 0) {
         ret[0] = s->o->profile_plan.micro_batch;
         return 1;
@@ -223,8 +227,12 @@ static uint32_t find_measured_divisors(const struct setting *s, uint32_t ret[MAX
 static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
 {
     uint32_t batch = s->o->profile_plan.batch, u = s->o->profile_plan.micro_batch;
+    uint32_t replicas = s->o->profile_plan.replicas;
     if (u > 0 && batch % u != 0)
         return err_set_at(err, -EINVAL, "--micro-batch", "%u does not divide --batch %u", u, batch);
+    if (replicas > 0 && (batch % replicas != 0 || (u > 0 && batch / replicas % u != 0)))
+        return err_set_at(err, -EINVAL, "--replicas",
+                          "%u does not divide --batch %u into parts of whole micro-batches", replicas, batch);
     if (n == 0)
         return err_set_at(err, -EINVAL, "--batch",
                           "%u has no divisor among the sizes that were measured, which end at %u; say one "
@@ -233,11 +241,13 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
     return 0;
 }
 
-/* Returns the number of replicas to try. harmony-dp has one replica per device if the batch allows it. `auto`
- * has fewer replicas, with several devices each, because its own search has already tried one replica per
- * device. Other policies have 1 replica. */
+/* Returns the number of replicas to try, which is that of --replicas if given. Otherwise harmony-dp gets one
+ * per device if the batch allows it. `auto` gets fewer, with several devices each, because its own search has
+ * already tried one per device. Other policies get 1. */
 static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micro_batch)
 {
+    if (s->o->profile_plan.replicas > 0)
+        return s->o->profile_plan.replicas;
     uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;
     if (policy != POLICY_auto && policy != POLICY_harmony_dp)
         return 1;
@@ -292,11 +302,11 @@ static int search(const struct setting *s, struct attempt *ret, bool *ret_done, 
 static int find_best(const struct setting *s, int policy, struct attempt *ret, struct failure *ret_failed)
 {
     uint32_t sizes[MAX_DIVISORS], n = find_measured_divisors(s, sizes);
-    bool done = false;
+    bool done = false, any = s->o->profile_plan.replicas == 0; /* any number of replicas */
     *ret = (struct attempt){0};
     *ret_failed = (struct failure){0};
     ret_failed->code = check_sizes(s, n, &ret_failed->err);
-    if (ret_failed->code == 0 && policy == POLICY_auto)
+    if (ret_failed->code == 0 && policy == POLICY_auto && any)
         ret_failed->code = search(s, ret, &done, &ret_failed->err);
     if (ret_failed->code < 0 || done)
         return ret_failed->code;
@@ -306,7 +316,7 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, s
         if (ret->plan != NULL && s->o->job.objective == OBJECTIVE_TIME && compute_ns(s, sizes[i]) >= ret->ns)
             continue;
         try_replicas(s, policy, most, sizes[i], ret, ret_failed);
-        if (policy == POLICY_auto && most > 1)
+        if (policy == POLICY_auto && any && most > 1)
             try_replicas(s, policy, 1, sizes[i], ret, ret_failed);
     }
     return ret->plan != NULL ? 0 : ret_failed->code;
@@ -461,6 +471,8 @@ static const struct worker_option rows[] = {
     {"micro-batch", "N|auto",
      "samples per micro-batch; auto: the best of the measured sizes that divide the batch", OPTION_PARSED,
      .parse = parse_micro_batch},
+    {"replicas", "N", "parts of a step that sum their own gradients (default: the policy chooses)",
+     OPTION_U32, OPTION_AT(profile_plan.replicas), 1, SPEC_MAX_DIM},
     {0},
 };
 

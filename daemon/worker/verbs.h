@@ -69,6 +69,8 @@ struct profile_plan_options {
     /* The option --micro-batch: the number of samples in a micro-batch. With 0, the verb chooses the best
      * number. */
     uint32_t micro_batch;
+    /* The option --replicas: the number of replicas. With 0, the policy chooses the number. */
+    uint32_t replicas;
 };
 
 /* The options of --export. The user gives either file_path or hf_dir, but not both. */

@@ -78,9 +78,9 @@ struct order {
     /* The device that owns each share of a layer's state. The index is layer * n_shares + share. NULL if
      * n_shares is 1. */
     uint32_t *owners;
-    /* Whether each device fetches all of W from the host, instead of fetching its share and getting the rest
-     * from the other devices. Only the gradients dW and the optimizer state K are then divided into
-     * shares. */
+    /* Whether each device fetches the whole weights W from the host itself. If so, only the gradients dW and
+     * the optimizer state K are divided into shares. With n_shares = 1, as in the data-parallel form of
+     * `lru`, one device adds up and updates each layer as a whole. */
     bool alone;
     /* For each layer: whether its state never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;

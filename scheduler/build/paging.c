@@ -13,6 +13,11 @@
  * A dirty tensor has exactly one copy, on one device. A clean tensor may have copies on several devices. A
  * write makes all other copies stale, and they are dropped.
  *
+ * In a data-parallel order (order.alone), several devices read the same weights. If the newest value of a
+ * tensor that lives across steps is dirty on one device, and another device only reads it, the value is
+ * spilled and fetched instead of sent. Both copies are then clean and stay. Sending would take the copy from
+ * its device, and the devices would take it from each other in turn.
+ *
  * Blocks differ in size, unlike pages. So even with all other blocks evicted, the operands that are already
  * there may leave no hole that is large enough for the missing ones. Then all operands of the task are
  * evicted and admitted again, side by side. This is why a cache of the size of the largest task's operands
@@ -67,6 +72,7 @@ struct cache_use {
 struct paging {
     struct draft *d;
     const struct graph *g;
+    bool alone;   /* order.alone */
     uint32_t pos; /* position of the current task */
     /* Per tensor: number of times that the rest of the training step uses the tensor. */
     uint32_t *uses_left;
@@ -317,10 +323,15 @@ static void clear_way(struct paging *p)
 }
 
 /* Brings the value of an operand to the device of the current task. If another device has a newer value than
- * the host, that device sends the value. Otherwise the value is fetched from the host. */
+ * the host, that device sends it. Otherwise the value is fetched from the host. In a data-parallel order, the
+ * host gets the newer value first if all devices may read it. */
 static void bring_value(struct paging *p, const struct cache_use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
+    if (owner != NONE && p->alone && u->access == ACCESS_READ && p->g->tensors[u->tensor].persistent) {
+        write_back(p, owner);
+        owner = NONE;
+    }
     if (owner == NONE) {
         draft_put_fetch(p->d, u->segment, whole_tensor(p, u->tensor));
         return;
@@ -454,7 +465,7 @@ void draft_paging(struct draft *d, const struct order *o, const struct machine *
 {
     *d = (struct draft){.graph = o->graph, .n_devices = o->n_devices, .n_shares = 1, .cyclic = cyclic};
     struct arena *a = arena_create();
-    struct paging p = {.d = d, .g = o->graph};
+    struct paging p = {.d = d, .g = o->graph, .alone = o->alone};
     uint64_t needs[DEVICE_MAX] = {0};
     p.uses_left = arena_alloc_array(a, p.g->n_tensors, sizeof *p.uses_left);
     p.copies = arena_alloc_array(a, p.g->n_tensors, sizeof *p.copies);

@@ -194,6 +194,16 @@ def test_objective_of_a_job_is_heeded(t):
     t.equal(t.worker(*where).json()["iteration_s"], by_time["iteration_s"], "the default")
 
 
+@case(each=POLICIES)
+def test_replicas_can_be_given(t, policy):
+    """Every policy takes --replicas. With two of them, lru and harmony-dp run all layers on both devices."""
+    where = ["--devices", 2, "--device-memory", "4GB", "--batch", BATCH, "--policy", policy, "--no-what-if"]
+    one, two = (plan(t, *where, "--replicas", n) for n in (1, 2))
+    t.equal((one["verified"], two["verified"]), (True, True), "verified")
+    if policy in ("lru", "harmony-dp"):
+        t.equal((one["form"], two["form"]), ("pp" if policy == "lru" else "single", "dp"), "forms")
+
+
 # ---- mistakes ----
 
 @case
@@ -201,6 +211,8 @@ def test_mistakes_on_the_command_line_are_named(t):
     refused(t, EXAMPLE, "--batch", 4, says=["--device-memory", "is needed"])
     refused(t, EXAMPLE, "--device-memory", "1GB", says=["--batch", "is needed"])
     refused(t, EXAMPLE, *WHERE, "--micro-batch", 5, says=["--micro-batch", "does not divide --batch 16"])
+    refused(t, EXAMPLE, *WHERE, "--replicas", 3, says=["--replicas", "3 does not divide --batch 16"])
+    refused(t, EXAMPLE, *WHERE, "--replicas", 4, "--micro-batch", 8, says=["--replicas", "whole micro-batches"])
     refused(t, t.path("nowhere"), *WHERE, says=[t.path("nowhere"), "cannot be read"])
     for option in (["--backend", "cpu"], ["--machine", "x"], ["--profile", "none"]):
         refused(t, EXAMPLE, *WHERE, *option, says=[f"{option[0]}: does not go with --plan-profile; it goes with"])

@@ -10,7 +10,8 @@ OPTIONS = ["--check", "--plan", "--run", "--probe", "--backend", "--machine", "-
            "--device-memory", "--host-memory", "--policy", "--optimizer-on", "--threads", "--link",
            "--peer", "--delay-seed", "--plan-profile", "--time", "--profile", "--objective", "--batch", "--micro-batch",
            "--micro-batches", "--update", "--output", "--json", "--quiet", "--dump", "--out", "--svg", "--trace", "--trace-steps", "--help", "--version",
-           "--rules", "--form", "--micro-batch-fwd", "--micro-batch-bwd", "--packs-fwd", "--packs-bwd", "--task-overhead"]
+           "--rules", "--form", "--micro-batch-fwd", "--micro-batch-bwd", "--packs-fwd", "--packs-bwd", "--task-overhead",
+           "--replicas"]
 
 
 VERBS = ["--check", "--export", "--plan", "--plan-profile", "--probe", "--rules", "--run", "--sample", "--serve", "--time"]

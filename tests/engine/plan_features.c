@@ -204,6 +204,7 @@ uint32_t plan_features(const struct plan *p)
     const bool shares = count(v, INSTR_RED, PLAN_NONE, false, true) > 0;
     const bool updates = count(v, INSTR_UPD, PLAN_NONE, false, true) > 0;
     const bool ours = strcmp(p->policy, "auto") == 0; /* `lru` has no plan to keep what it happens to keep */
+    const bool paged = strcmp(p->policy, "lru") == 0;
     const bool kept = ours && count_moves(v, INSTR_SPILL, TENSOR_S, false) > 0;
     const bool has[FEATURE_COUNT] = {
         [FEATURE_REPLICAS_TOGETHER] = count(v, INSTR_RED, PLAN_NONE, false, false) > 0,
@@ -213,6 +214,7 @@ uint32_t plan_features(const struct plan *p)
         [FEATURE_SHARED_FETCH] = shares && count_moves(v, INSTR_FETCH, TENSOR_W, true) > 0 &&
                                  count_moves(v, INSTR_SEND, TENSOR_W, true) > 0,
         [FEATURE_ALONE] = shares && has_alone(v),
+        [FEATURE_PAGED_REPLICAS] = paged && p->n_replicas > 1 && has_alone(v),
         [FEATURE_EMPTY_SHARE] = shares && has_empty_share(v),
         [FEATURE_SHARED_UPDATE] = updates,
         [FEATURE_K_PARTS] = updates && has_parts(v),

@@ -13,6 +13,7 @@
     X(SHARES, 2, "gradients added up in shares, by several devices")                                         \
     X(SHARED_FETCH, 2, "each device fetches a share of W and sends it to others")                            \
     X(ALONE, 2, "shares, but each device fetches all of W")                                                  \
+    X(PAGED_REPLICAS, 2, "demand paging on devices that all fetch the same W")                               \
     X(EMPTY_SHARE, 2, "a layer that is too small for a share for every device")                              \
     X(SHARED_UPDATE, 2, "updates on devices, in shares")                                                     \
     X(K_PARTS, 2, "the same, with several parts of K")                                                       \

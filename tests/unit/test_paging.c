@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -158,18 +159,28 @@ static void check_eviction(struct oracle *o, uint32_t i, const struct live *vict
     o->gathered += own;
 }
 
+/* Returns whether a drop follows a task on the host or on another device that wrote the tensor, and so made
+ * this copy stale. Other drops may stand between the two. */
+static bool is_stale(const struct oracle *o, uint32_t drop, const struct plan_operand *op)
+{
+    uint32_t i = drop;
+    while (i > 0 && o->prog->instrs[i].kind == INSTR_DROP)
+        i--;
+    const struct plan_operand *written = operand_of(o, i, op->tensor);
+    return is_task(&o->prog->instrs[i]) && written != NULL && (written->access & ACCESS_WRITE) &&
+           written->loc != op->loc;
+}
+
 /* A drop frees what is dead, clears what is stale or has moved, or evicts. */
 static void check_drop(struct oracle *o, uint32_t i, const struct plan_operand *op)
 {
     const struct graph_tensor *t = &o->g->tensors[op->tensor];
     const struct plan_instr *before = &o->prog->instrs[i - 1];
     size_t index = live_index(o, op->tensor, op->loc);
-    bool stale = false, dead = !t->persistent && t->kind != TENSOR_RESULT && t->kind != TENSOR_DECISION &&
-                               !used_later(o, i, op->tensor);
+    bool stale = is_stale(o, i, op), dead = !t->persistent && t->kind != TENSOR_RESULT &&
+                                            t->kind != TENSOR_DECISION && !used_later(o, i, op->tensor);
     if (before->kind == INSTR_SEND && o->prog->operands[before->operand].tensor == op->tensor)
         stale = true;
-    if (before->kind == INSTR_UPD && before->stream == plan_host_stream(o->p))
-        stale = operand_of(o, i - 1, op->tensor) != NULL;
     if (!dead && !stale) {
         check_eviction(o, i, &o->live.at[index]);
         assert_int_equal(o->at_host[op->tensor], o->value[op->tensor]);
@@ -223,15 +234,39 @@ static void check_instr(struct oracle *o, uint32_t i)
 /* On each device the tasks of a micro-batch are done before the next begins, and updates come last. */
 static void check_order(const struct oracle *o)
 {
-    uint32_t micro[DEVICE_MAX] = {0};
+    uint64_t done[DEVICE_MAX] = {0};
     for (uint32_t i = 0; i < o->prog->n_instrs; i++) {
         const struct plan_instr *in = &o->prog->instrs[i];
         uint32_t device = in->stream / LANE_COUNT;
         if (!is_task(in) || in->stream == plan_host_stream(o->p))
             continue;
-        uint32_t now = in->kind == INSTR_FWD || in->kind == INSTR_BWD ? in->micro : PLAN_NONE;
-        assert_true(now >= micro[device]);
-        micro[device] = now;
+        uint32_t micro = in->kind == INSTR_FWD || in->kind == INSTR_BWD ? in->micro : PLAN_NONE;
+        uint64_t now = (uint64_t)in->step << 32 | micro;
+        assert_true(now >= done[device]);
+        done[device] = now;
+    }
+}
+
+/* With several replicas and devices, each device runs the whole chain on its own replicas. Only one device
+ * adds up and updates a layer. */
+static void check_devices(const struct oracle *o)
+{
+    uint32_t replicas = o->p->n_replicas, n = o->p->n_devices < replicas ? o->p->n_devices : replicas;
+    uint32_t owner[RANDOM_MAX_LAYERS];
+    memset(owner, 0xff, sizeof owner);
+    while (replicas % n != 0)
+        n--;
+    for (uint32_t i = 0; n > 1 && i < o->prog->n_instrs; i++) {
+        const struct plan_instr *in = &o->prog->instrs[i];
+        uint32_t device = in->stream / LANE_COUNT;
+        if (!is_task(in) || in->stream == plan_host_stream(o->p))
+            continue;
+        if (in->kind == INSTR_FWD || in->kind == INSTR_BWD) {
+            assert_int_equal(device, in->replica / (replicas / n));
+            continue;
+        }
+        assert_true(owner[in->layer] == PLAN_NONE || owner[in->layer] == device);
+        owner[in->layer] = device;
     }
 }
 
@@ -246,6 +281,7 @@ static void check_plan(const struct plan_request *r, uint32_t seed, uint32_t *ev
     for (uint32_t i = 0; i < o.prog->n_instrs; i++)
         check_instr(&o, i);
     check_order(&o);
+    check_devices(&o);
     assert_int_equal(o.live.n, 0);
     *evictions += o.evictions;
     *gathered += o.gathered;
@@ -255,9 +291,10 @@ static void check_plan(const struct plan_request *r, uint32_t seed, uint32_t *ev
     plan_destroy(p);
 }
 
-static void test_paging_every_move_has_a_reason(void **state)
+/* Checks plans of random chains. With `parallel`, the chains have 2 to 4 replicas, and a cycle may have two
+ * steps. */
+static void check_random_plans(bool parallel)
 {
-    (void)state;
     uint32_t evictions = 0, gathered = 0;
     for (uint32_t seed = 1; seed <= CASES; seed++) {
         struct rng rng = {.seed = seed};
@@ -266,6 +303,11 @@ static void test_paging_every_move_has_a_reason(void **state)
         struct graph *g;
         uint64_t least;
         random_chain(&c, &rng, 200);
+        if (parallel) {
+            c.n_replicas = 2 + rng_below(&rng, 3);
+            c.n_micro = c.n_replicas * (1 + rng_below(&rng, 2));
+            c.steps = 1 + rng_below(&rng, 2);
+        }
         machine_init_cpu(&m, 1 + rng_below(&rng, 4), 0, 1ull << 40);
         assert_int_equal(random_graph(&c, true, &g), 0);
         struct plan_request r = {g, NULL, &m, POLICY_lru, UPDATE_HOST + rng_below(&rng, 2)};
@@ -278,6 +320,18 @@ static void test_paging_every_move_has_a_reason(void **state)
     print_message("# %u evictions, %u of operands\n", evictions, gathered);
     assert_true(evictions > 10 * CASES);
     assert_true(gathered > 0);
+}
+
+static void test_paging_every_move_has_a_reason(void **state)
+{
+    (void)state;
+    check_random_plans(false);
+}
+
+static void test_paging_of_replicas_every_move_has_a_reason(void **state)
+{
+    (void)state;
+    check_random_plans(true);
 }
 
 /* Policy `lru` exists only for comparison. `auto` must never choose it, even when it would need the least
@@ -312,8 +366,10 @@ static void test_paging_is_never_what_auto_takes(void **state)
 #define MICRO 3
 #define ONE   ((uint64_t)(64 * 64 + 64) * sizeof(float)) /* W of a layer */
 
-/* Equal layers on `n` devices of `times` the least memory (0: plenty). */
-static struct plan_bytes even_bytes(enum update_place update, uint32_t n, uint32_t times)
+/* Equal layers on `n` devices of `times` the least memory (0: plenty). Each replica has MICRO micro-batches
+ * in each step of the cycle. */
+static struct plan_bytes even_bytes(enum update_place update, uint32_t n, uint32_t times, uint32_t replicas,
+                                    uint32_t steps)
 {
     struct layer layers[DEPTH + 1];
     for (uint32_t l = 0; l < DEPTH; l++)
@@ -326,8 +382,13 @@ static struct plan_bytes even_bytes(enum update_place update, uint32_t n, uint32
     layers[DEPTH] = (struct layer){.type = &layer_softmax_xent, .id = DEPTH, .in = {1, {64}}};
     struct model model = {layers, DEPTH + 1};
     struct optimizer adam = {.kind = OPTIMIZER_ADAMW};
-    struct graph_config c = {
-        .model = &model, .optimizer = &adam, .rows = 8, .n_micro = MICRO, .training = true};
+    struct graph_config c = {.model = &model,
+                             .optimizer = &adam,
+                             .rows = 8,
+                             .n_micro = MICRO * replicas,
+                             .n_replicas = replicas,
+                             .steps = steps,
+                             .training = true};
     struct graph *g;
     struct machine m;
     struct plan *p;
@@ -352,12 +413,12 @@ static void test_paging_with_plenty_moves_state_once(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= 3; n++) {
-        struct plan_bytes b = even_bytes(UPDATE_DEVICE, n, 0);
+        struct plan_bytes b = even_bytes(UPDATE_DEVICE, n, 0, 1, 1);
         assert_int_equal(b.state_in, 3 * DEPTH * ONE); /* W and K */
         assert_int_equal(b.state_out, 3 * DEPTH * ONE);
         assert_int_equal(b.stash_in + b.stash_out, 0);
         assert_int_equal(b.peer, (n - 1) * MICRO * 2 * 8 * 64 * sizeof(float)); /* X and dX of each cut */
-        b = even_bytes(UPDATE_HOST, n, 0);
+        b = even_bytes(UPDATE_HOST, n, 0, 1, 1);
         assert_int_equal(b.state_in, DEPTH * ONE);
         assert_int_equal(b.state_out, DEPTH * ONE);
     }
@@ -368,20 +429,58 @@ static void test_paging_with_plenty_moves_state_once(void **state)
 static void test_paging_with_the_least_moves_state_per_micro_batch(void **state)
 {
     (void)state;
-    struct plan_bytes b = even_bytes(UPDATE_HOST, 1, 1);
+    struct plan_bytes b = even_bytes(UPDATE_HOST, 1, 1, 1, 1);
     uint64_t turns = 2 * MICRO - 1;
     assert_int_equal(b.state_in, (2 * MICRO * DEPTH - turns) * ONE + (MICRO - 1) * DEPTH * ONE);
     assert_int_equal(b.state_out, MICRO * DEPTH * ONE);
     assert_true(b.stash_in > 0 && b.stash_in == b.stash_out);
 }
 
+/* One replica per device and plenty of memory: every device fetches all W. The owner of a layer gets the
+ * other replicas' gradients from their devices, fetches K, and writes W and K back. In the second step of a
+ * cycle, the owner writes W back for the other devices, which fetch it. */
+static void test_paging_of_replicas_with_plenty_fetches_weights_once_each(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 4; n++)
+        for (uint32_t steps = 1; steps <= 2; steps++) {
+            struct plan_bytes b = even_bytes(UPDATE_DEVICE, n, 0, n, steps);
+            assert_int_equal(b.state_in, (n + (steps - 1) * (n - 1) + 2) * DEPTH * ONE);
+            assert_int_equal(b.state_out, (steps + 2) * DEPTH * ONE);
+            assert_int_equal(b.peer, steps * (n - 1) * DEPTH * ONE); /* dW */
+            assert_int_equal(b.stash_in + b.stash_out, 0);
+            b = even_bytes(UPDATE_HOST, n, 0, n, steps);
+            assert_int_equal(b.state_in, steps * n * DEPTH * ONE);
+            assert_int_equal(b.state_out, steps * n * DEPTH * ONE); /* dW */
+            assert_int_equal(b.peer, 0);
+        }
+}
+
+/* One replica per device and room for one layer: each device moves what one device alone moves. */
+static void test_paging_of_replicas_with_the_least_moves_state_per_replica(void **state)
+{
+    (void)state;
+    struct plan_bytes one = even_bytes(UPDATE_HOST, 1, 1, 1, 1);
+    for (uint32_t n = 2; n <= 4; n++) {
+        struct plan_bytes b = even_bytes(UPDATE_HOST, n, 1, n, 1);
+        assert_int_equal(b.state_in, n * one.state_in);
+        assert_int_equal(b.state_out, n * one.state_out);
+        assert_int_equal(b.stash_in, n * one.stash_in);
+        assert_int_equal(b.stash_out, n * one.stash_out);
+        assert_int_equal(b.peer, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_paging_every_move_has_a_reason),
+        cmocka_unit_test(test_paging_of_replicas_every_move_has_a_reason),
         cmocka_unit_test(test_paging_is_never_what_auto_takes),
         cmocka_unit_test(test_paging_with_plenty_moves_state_once),
         cmocka_unit_test(test_paging_with_the_least_moves_state_per_micro_batch),
+        cmocka_unit_test(test_paging_of_replicas_with_plenty_fetches_weights_once_each),
+        cmocka_unit_test(test_paging_of_replicas_with_the_least_moves_state_per_replica),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,4 +110,5 @@ def main():
         long_chains(tutti, profiles)
 
 
-main()
+if __name__ == "__main__":
+    main()
