@@ -113,12 +113,22 @@ static struct step_result sum_results(const struct trainer *t, struct place at)
     return sum;
 }
 
+/* Reports that the devices failed in step `step` of the phase, counted from 0, or in that batch of a
+ * forward-only phase. */
+static int fail_devices(const struct trainer *t, uint64_t step, int code, struct err *err)
+{
+    if (!t->phase->training)
+        return err_set(err, code, "the devices failed in batch %" PRIu64 " of phase %" PRIu32 " (%s): %s",
+                       step + 1, t->phase->number, t->phase->name, strerror(-code));
+    return err_set(err, code, "the devices failed in step %" PRIu64 ": %s", t->before + step + 1,
+                   strerror(-code));
+}
+
 static int enqueue_cycle(struct trainer *t, const struct step_args *args, struct err *err)
 {
     int r = exec_cycle(t->exec, args);
     if (r < 0)
-        return err_set(err, r, "the devices failed in step %" PRIu64 ": %s", train_steps_done(t) + 1,
-                       strerror(-r));
+        return fail_devices(t, t->step, r, err);
     train_promise(t, PROGRAM_CYCLE);
     t->step += t->plan->steps;
     return 0;
@@ -127,10 +137,7 @@ static int enqueue_cycle(struct trainer *t, const struct step_args *args, struct
 static int wait_step(struct trainer *t, uint64_t step, struct err *err)
 {
     int r = exec_wait(t->exec, step);
-    if (r < 0)
-        return err_set(err, r, "the devices failed in step %" PRIu64 ": %s", t->before + step + 1,
-                       strerror(-r));
-    return 0;
+    return r < 0 ? fail_devices(t, step, r, err) : 0;
 }
 
 /* ---- training steps ---- */

@@ -4,6 +4,7 @@ trained on them. Killed between and inside the phases it goes on to the same bit
 import json
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -249,6 +250,34 @@ def test_stopped_inside_the_forward_phase_resumes_to_the_same_bits(t):
     t.equal(read_json(os.path.join(out, "result.json"))["steps"], FIRST, "steps in result.json")
     run(t, path, out)
     same_outcome(t, out, Slow.reference(t), "after a stop in phase 1")
+
+
+@case(each=[signal.SIGTERM, signal.SIGKILL])
+def test_interrupted_while_outputs_are_computed_again_resumes_to_the_same_bits(t, number):
+    """A run that goes on in phase 2 first repeats phase 1. The steps that the job has done are those of its checkpoint."""
+    path, start, newest = write_job(t, Slow.SPEC), t.path("start"), FIRST + 3
+    run(t, path, start)
+    for step in checkpoint_steps(start):
+        if step > newest:
+            shutil.rmtree(os.path.join(start, "checkpoints", f"step-{step}"))
+    for i in range(50):  # on a busy machine the phase may be over before the signal comes
+        out = t.path(f"out-{i}")
+        shutil.copytree(start, out)
+        live = t.start("--run", path, "--output", out, *Slow.OPTIONS)
+        live.until(lambda at=live: said(at, "phase 1 ("), "phase 1")
+        live.signal(number)
+        ended = live.wait()
+        if "phase 2 (" not in ended.err:
+            break
+    t.check("phase 2 (" not in ended.err, "phase 1 was always over before the signal came")
+    t.equal(checkpoint_steps(out)[-1], newest, "the newest checkpoint")
+    if number == signal.SIGTERM:
+        t.equal(ended.code, 128 + signal.SIGTERM, "exit code")
+        t.contains(ended.err, f"stopped after a checkpoint at step {newest}", what="standard error")
+        result = read_json(os.path.join(out, "result.json"))
+        t.equal((result["steps"], result["resumed_from"], result["stopped"]), (newest, newest, True), "the result")
+    run(t, path, out)
+    same_outcome(t, out, Slow.reference(t), "after an interruption of the repeated phase 1")
 
 
 @case
