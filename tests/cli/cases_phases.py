@@ -21,6 +21,7 @@ LONG = job(SMALL, {"train.steps": 12, "model.dropout": 0.1, "train.grad_clip": 1
                    "data.samples": 100, "checkpoint.keep": 100})
 FIRST, SECOND = 14, 12  # training steps of phases 0 and 2 of LONG
 TIGHT = ["--devices", 2, "--device-memory", "24KiB"]
+MACHINES = [["--devices", 1], TIGHT, ["--devices", 2, "--policy", "harmony-pp"], ["--device-memory", "40KiB"]]
 
 
 def run(t, path, out, *options, **more):
@@ -168,14 +169,37 @@ def kill_after(t, path, out, step, *options):
     return code == -9
 
 
+def cycle_job(t, k):
+    """LONG with k steps in a cycle, and with checkpoints that are far enough apart for whole cycles in phases 0 and 2."""
+    return write_job(t, job(LONG, {"memory.cycle_steps": k, "checkpoint.every": {"steps": 9}}), f"job-{k}.json")
+
+
+@case(each=[2, 4, 7, 64])
+def test_steps_of_a_cycle_do_not_change_bits(t, k):
+    for options in [[], [*TIGHT, "--delay-seed", 7]]:
+        out = t.fresh("out")
+        run(t, cycle_job(t, k), out, *options)
+        same_outcome(t, out, long_reference(t), f"{k} steps in a cycle, {options}")
+        t.equal(checkpoint_steps(out), [9, FIRST, FIRST + 9, FIRST + SECOND], "checkpoints")
+
+
+@case(each=[1, 2, 3])
+def test_killed_with_several_steps_in_a_cycle_resumes_to_the_same_bits(t, seed):
+    rng, out, kills = random.Random(seed), t.path("out"), 0
+    while steps_in_metrics(out) < FIRST + SECOND - 3:
+        goal, options = steps_in_metrics(out) + rng.randrange(1, 9), rng.choice(MACHINES)
+        kills += kill_after(t, cycle_job(t, rng.choice([1, 2, 4, 7])), out, goal, *options, "--delay-seed", rng.randrange(1, 99))
+    run(t, cycle_job(t, 4), out)
+    same_outcome(t, out, long_reference(t), f"after {kills} kills")
+
+
 @case(each=[1, 2, 3])
 def test_killed_while_training_resumes_to_the_same_bits(t, seed):
     """Killed many times at random steps of phases 0 and 2, each time with other memory and other devices."""
     rng, path, out, kills = random.Random(seed), write_job(t, LONG), t.path("out"), 0
-    machines = [["--devices", 1], TIGHT, ["--devices", 2, "--policy", "harmony-pp"], ["--device-memory", "40KiB"]]
     while steps_in_metrics(out) < FIRST + SECOND - 3:
         goal = steps_in_metrics(out) + rng.randrange(1, 6)
-        kills += kill_after(t, path, out, goal, *rng.choice(machines), "--delay-seed", rng.randrange(1, 1000))
+        kills += kill_after(t, path, out, goal, *rng.choice(MACHINES), "--delay-seed", rng.randrange(1, 1000))
     run(t, path, out)
     same_outcome(t, out, long_reference(t), f"after {kills} kills")
 
