@@ -261,9 +261,10 @@ static int check_finite(struct trainer *t, double loss, const struct step_decisi
                "\"skip\"");
 }
 
-/* Records the figures of a training step whose result was just read. */
+/* Records the figures of a training step whose result was just read. `left` is the number of steps of the
+ * same run that follow. */
 static int record_step(struct trainer *t, const struct metrics_step *m, const struct device_counters *c,
-                       struct err *err)
+                       uint32_t left, struct err *err)
 {
     t->report->loss = m->loss;
     t->report->skipped_steps += m->skipped;
@@ -277,6 +278,8 @@ static int record_step(struct trainer *t, const struct metrics_step *m, const st
                                            .loss = m->loss,
                                            .lr = m->lr,
                                            .samples_per_s = m->samples_per_s,
+                                           .run_steps = t->plan->steps,
+                                           .run_left = left,
                                            .stall_share = train_stall_share(c),
                                            .skipped = m->skipped});
     return r;
@@ -319,7 +322,7 @@ static int read_step(struct trainer *t, struct place at, const struct run_figure
         .skipped = decision != NULL && decision->apply == 0,
     };
     t->known++;
-    return record_step(t, &m, &f->counters, err);
+    return record_step(t, &m, &f->counters, t->plan->steps - 1 - at.step, err);
 }
 
 /* Waits for the oldest run whose results were not read yet, and records the results of its steps. */
