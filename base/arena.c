@@ -58,14 +58,15 @@ struct arena {
 
 static _Noreturn void out_of_memory(size_t bytes)
 {
-    /* If a scope of bounded work (bounded.h) is open, this call ends the scope and does not return here. */
+    /* If a scope of bounded work (bounded.h) is open, bounded_no_memory ends that scope and does not
+     * return. */
     bounded_no_memory();
     log_error("out of memory: cannot get %zu bytes", bytes);
     abort();
 }
 
-/* get, get_zeroed and get_more call malloc, calloc and realloc. Inside a scope of bounded work they use
- * mem.h instead, where a test can make an allocation fail. */
+/* get, get_zeroed and get_more call malloc, calloc and realloc. Inside a scope of bounded work they call the
+ * functions of mem.h instead, so that a test can make an allocation fail. */
 static void *get(size_t bytes)
 {
     return bounded_is_open() ? mem_alloc(bytes) : malloc(bytes ? bytes : 1);
@@ -116,8 +117,8 @@ void *xrealloc(void *p, size_t bytes)
     void *q = get_more(p, bytes);
 
     if (!q && known)
-        /* Because realloc failed, the old block is still allocated. Record it in the scope again, so that
-         * the scope frees it when it ends. */
+        /* realloc failed, so the old block is still allocated. Record the old block in the scope again, so
+         * that the block is freed when the scope ends early. */
         bounded_remember(p, before);
     if (!q)
         out_of_memory(bytes);

@@ -19,11 +19,11 @@ struct arena *arena_create(void);
 /* Frees the arena and all memory that was allocated from it. `a` may be NULL. */
 void arena_destroy(struct arena *a);
 
-/* Returns `bytes` bytes of zeroed memory, aligned to 16 bytes. The memory is valid until arena_destroy. Even
- * a request for 0 bytes returns a pointer that differs from all others. */
+/* Returns `bytes` bytes of zeroed memory, aligned to 16 bytes. The memory is valid until arena_destroy. Every
+ * call returns a different pointer, even if `bytes` is 0. */
 void *arena_alloc(struct arena *a, size_t bytes);
-/* Returns a zeroed array of `count` elements of `size` bytes each. If count * size overflows, the program
- * aborts, as it does when memory runs out. */
+/* Returns a zeroed array of `count` elements of `size` bytes each. If count * size overflows, the call fails
+ * in the same way as when memory runs out. */
 void *arena_alloc_array(struct arena *a, size_t count, size_t size);
 /* Copies the `bytes` bytes at `p` into the arena and returns a pointer to the copy. */
 void *arena_memdup(struct arena *a, const void *p, size_t bytes);

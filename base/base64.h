@@ -8,8 +8,9 @@
 
 /* Encodes the `bytes` bytes at `data` as base64 and appends the text to the buffer `b`. */
 void base64_add(struct strbuf *b, const void *data, size_t bytes);
-/* Decodes `chars` characters of base64 into `ret`. Returns the number of decoded bytes, or -EINVAL if `text`
- * is not base64. `ret` needs 3 bytes for every 4 characters. It may be the same buffer as `text`. */
+/* Decodes the `chars` characters at `text` and writes the bytes to `ret`. Returns the number of bytes, or
+ * -EINVAL if `text` is not base64. `ret` needs 3 bytes for every 4 characters. `ret` and `text` may be the
+ * same buffer. */
 long base64_decode(const char *text, size_t chars, void *ret);
 
 #endif

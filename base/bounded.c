@@ -17,10 +17,11 @@
 
 #define FIRST_SLOTS    256
 #define BLOCK_OVERHEAD 16 /* bytes that malloc itself needs per block */
-/* If a scope has used more bytes than this, its freed memory is given back to the system. */
+/* If a scope has used more bytes than TRIM_ABOVE, its freed memory is given back to the system. */
 #define TRIM_ABOVE (1 << 20)
 
-/* One slot of a scope's hash table. It describes one block of memory that was allocated in the scope. */
+/* One slot of a scope's hash table. A used slot describes one block of memory that was allocated in the
+ * scope. */
 struct bounded_block {
     void *at;     /* NULL: the slot is unused */
     size_t bytes; /* bytes charged for the block, with BLOCK_OVERHEAD */
@@ -87,8 +88,8 @@ static int grow_table(struct scope *s)
     return 0;
 }
 
-/* Empties slot `i`. Moves blocks from the following slots up if necessary, because a gap would stop
- * find_slot before it reaches them. */
+/* Empties slot `i`. An empty slot ends the search in find_slot, so blocks from the following slots are moved
+ * up to fill the gap where necessary. */
 static void clear_slot(struct scope *s, size_t i)
 {
     size_t mask = s->n_slots - 1;
@@ -176,16 +177,17 @@ static void free_all(struct scope *s)
         free(s->slots[i].at);
 }
 
-/* Returns freed memory to the system if the scope used much. Otherwise malloc would keep it in the process,
- * which may never need so much again. */
+/* Returns freed memory to the system if the scope used much memory. Otherwise malloc would keep this memory
+ * in the process, which may never need so much again. */
 static void return_memory(const struct bounded *b)
 {
     if (b->peak_bytes > TRIM_ABOVE)
         malloc_trim(0);
 }
 
-/* Calls work(arg). If the scope ends early, longjmp returns here, and the scope's memory is freed. This is a
- * separate function, because longjmp can spoil local variables of the function that calls setjmp. */
+/* Calls work(arg). If the scope ends early, longjmp jumps back to this function, which then frees the scope's
+ * memory. The call of setjmp has its own function, because longjmp can spoil the local variables of the
+ * function that calls setjmp. */
 static int run_in(struct scope *s, int (*work)(void *arg), void *arg)
 {
     if (setjmp(s->end) == 0)

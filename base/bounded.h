@@ -38,20 +38,20 @@ struct bounded {
     /* The largest number of bytes that the function may have allocated at the same time. 0 means no
      * limit. */
     uint64_t limit_bytes;
-    /* A function that returns true to end the scope, for example because the user cancelled. It runs on the
-     * thread of the scope. May be NULL. */
+    /* A function that bounded_poll calls now and then, on the thread of the scope. If the function returns
+     * true, the scope ends early, for example because the user cancelled the work. May be NULL. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
-    /* How many calls of bounded_poll lead to one call of `stop`. 0 means BOUNDED_POLL_EVERY. */
+    /* The number of bounded_poll calls that lead to one call of `stop`. 0 means BOUNDED_POLL_EVERY. */
     uint32_t poll_every;
 
     uint64_t peak_bytes; /* most bytes in use at one time */
-    /* The number of bytes that the function had still allocated when it returned. From then on, this memory
+    /* The number of bytes that were still allocated when the function returned. From then on, this memory
      * belongs to the caller. */
     uint64_t held_bytes;
     uint64_t asked; /* calls of `stop` */
-    /* True if the scope ended early, because of the limit, missing memory or `stop`. Then all memory of the
-     * scope has been freed. */
+    /* True if the scope ended early, because the limit was reached, memory ran out, or `stop` returned true.
+     * All memory of the scope is then already freed. */
     bool ended_early;
 };
 
@@ -69,16 +69,16 @@ extern _Thread_local uint32_t bounded_polls_left; /* calls of bounded_poll until
  * true. */
 void bounded_ask(void);
 
-/* Call this function in every long loop, at least once every few microseconds, so that the scope can stop
- * there. A call usually costs only one decrement. */
+/* Call this function in every long loop, at least once every few microseconds, so that a scope can end there.
+ * Most calls only decrement a counter. */
 static inline void bounded_poll(void)
 {
     if (--bounded_polls_left == 0)
         bounded_ask();
 }
 
-/* Does the same as `n` calls of bounded_poll. Use it in loops whose iterations are very short, once for
- * every `n` iterations. */
+/* Does the same as `n` calls of bounded_poll. In a loop whose iterations are very short, call this function
+ * once for every `n` iterations. */
 static inline void bounded_poll_steps(size_t n)
 {
     if (n >= bounded_polls_left)

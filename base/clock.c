@@ -1,7 +1,6 @@
-/* Implements clock.h. Each function calls a hook. The hooks read the system's clock, until a test replaces
- * them with clock_set_hooks, which must happen before other threads start. Any thread may call the other
- * functions.
- */
+/* Implements clock.h. Each function calls a hook. By default, the hooks read the system's clock. A test can
+ * replace the hooks with clock_set_hooks, before other threads start. Any thread may call the other
+ * functions. */
 #include "base/clock.h"
 
 #include <errno.h>
@@ -30,8 +29,8 @@ static uint64_t system_wall_ns(void *ctx)
     return read_clock(CLOCK_REALTIME);
 }
 
-/* Sleeps until an absolute time. If a signal interrupts the sleep, it can simply sleep again until the same
- * time, so the total time is right. */
+/* Sleeps until an absolute time. If a signal interrupts the sleep, the loop sleeps again until the same
+ * absolute time, so the total time stays right. */
 static void system_sleep_ns(void *ctx, uint64_t ns)
 {
     struct timespec until;

@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* Functions that replace the system's clocks in tests. Where a hook is NULL, the system's clock stays in
- * use. Each hook gets `ctx` as its first argument. */
+/* Functions that replace the system's clocks in tests. If a hook is NULL, the system's own clock is used.
+ * Each hook gets `ctx` as its first argument. */
 struct clock_hooks {
     uint64_t (*monotonic_ns)(void *ctx);
     uint64_t (*wall_ns)(void *ctx);

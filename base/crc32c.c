@@ -32,7 +32,7 @@ static void build_table(void)
             table[k][b] = table[k - 1][b] >> 8 ^ table[0][table[k - 1][b] & 0xFF];
 }
 
-/* Loads 8 bytes as a little-endian number. memcpy makes this correct for any alignment of `p`. */
+/* Loads 8 bytes as a little-endian number. memcpy works for any alignment of `p`. */
 static uint64_t load_le64(const unsigned char *p)
 {
     uint64_t v;

@@ -1,5 +1,5 @@
-/* Implements the loss curve of curve.h. Values are added to `sum`. After `stride` values, their mean becomes
- * a point of the curve. A curve belongs to one thread at a time. */
+/* Implements the loss curve of curve.h. New values are added to `sum`. When `sum` contains `stride` values,
+ * their mean becomes a point of the curve. Only one thread at a time may use a curve. */
 #include "base/curve.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ static void drop_from(struct curve *c, uint64_t step)
     c->sum = 0;
 }
 
-/* Merges each pair of neighbouring points into one point, their mean, and doubles the stride. */
+/* Replaces each pair of neighbouring points by one point, which is their mean, and doubles the stride. */
 static void halve(struct curve *c)
 {
     for (size_t i = 0; i < CURVE_POINTS / 2; i++)

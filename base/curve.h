@@ -24,22 +24,21 @@ struct curve {
     struct curve_point points[CURVE_POINTS];
     uint32_t n;      /* points in use */
     uint32_t stride; /* values per point; 0 means 1 */
-    /* The number of values that have been added to `sum` but are not a point yet. It is always less than
-     * `stride`. */
+    /* The number of values that were added to `sum` since the last point. It is always less than `stride`. */
     uint32_t pending;
     uint64_t step; /* the step of the last value added */
     double sum;    /* the sum of the pending values */
 };
 
 /* Adds the value of training step `step` to the curve. A value that is not finite or exceeds CURVE_MOST is
- * ignored. Steps normally ascend. If a step is repeated after a resume, all points from that step on are
+ * ignored. Steps normally ascend. If a job resumes and repeats a step, all points from that step on are
  * dropped first. */
 void curve_add(struct curve *c, uint64_t step, double value);
-/* Appends the points as JSON to `b`: [[step,value],...]. The mean of values that are not yet a point becomes
- * the last point. */
+/* Appends the points to `b` as JSON: [[step,value],...]. The last element is the mean of the values that do
+ * not form a complete point yet, if there are any. */
 void curve_json(const struct curve *c, struct strbuf *b);
-/* Sets the curve to the points of a JSON array that curve_json wrote. Elements of another form are skipped.
- * If `points` is NULL, the curve becomes empty. */
+/* Reads a JSON array that curve_json wrote, and sets the curve to its points. Elements that are not
+ * [step,value] pairs are skipped. If `points` is NULL, the curve becomes empty. */
 void curve_from_json(struct curve *c, const struct json *points);
 
 #endif

@@ -1,5 +1,5 @@
-/* Implements dirs_make. It creates the missing directories one after another and syncs the parent of each to
- * disk. Any thread may call this function. */
+/* Implements dirs_make, which creates missing directories one after another. After each new directory, the
+ * directory that contains it is synced to disk. Any thread may call dirs_make. */
 #include "base/dirs.h"
 
 #include <errno.h>

@@ -18,8 +18,8 @@
 
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap)
 {
-    /* The buffer `msg` is 8 bytes longer than err->msg. So a text that is too long for err->msg is still too
-     * long in `msg`, and utf8_scrub notices and marks the cut. */
+    /* The buffer `msg` has 8 bytes more than err->msg. If vsnprintf cuts a text at the end of `msg`, the text
+     * is still too long for err->msg, so utf8_scrub cuts it again and appends "...". */
     char msg[sizeof err->msg + 8], where[sizeof err->path];
 
     assert(code < 0);

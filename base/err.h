@@ -12,15 +12,15 @@
 
 struct err {
     int code; /* a negative errno; 0 when nothing failed */
-    /* Where the failure is: a JSON path such as "train.micro_batch", or a file name. Empty if neither
-     * applies. The path may contain control characters, so use err_text to show it. */
+    /* The place of the failure: a JSON path such as "train.micro_batch", or a file name. Empty if there is no
+     * such place. The path may contain control characters, so use err_text to show it. */
     char path[1024];
     /* A sentence that says what happened and what to do about it. The text is on one line and contains no
      * character that could control a terminal. */
     char msg[768];
 };
 
-/* err_set, err_set_at and err_setv record a failure in `err` and return `code`, so a caller can write
+/* err_set, err_set_at and err_setv record a failure in `err`. They return `code`, so a caller can write
  * `return err_set(err, -EINVAL, ...)`. err_set leaves the path empty. */
 int err_set(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int err_set_at(struct err *err, int code, const char *path, const char *fmt, ...)

@@ -19,8 +19,8 @@ struct outdir {
     const char *name;
 };
 
-/* The number of bytes to read or write in one call when there is much data. A block of this size fits into
- * the processor's cache. */
+/* The number of bytes that one read or write moves when a file is large. A block of this size fits into the
+ * processor's cache. */
 #define FS_BLOCK_BYTES (1u << 20)
 
 /* Opens the directory `name`, relative to the directory `dirfd`, and returns its descriptor. */
@@ -35,8 +35,8 @@ int fs_open_read(int dirfd, const char *name, uint64_t *ret_bytes);
  * exists. */
 int fs_create(int dirfd, const char *name);
 
-/* Writes all `bytes` bytes at the current position of `fd`. If the system writes only a part, continues with
- * the rest. */
+/* Writes all `bytes` bytes at the current position of `fd`. If a call of write() writes only a part, the
+ * function writes the rest with further calls. */
 int fs_write_all(int fd, const void *p, uint64_t bytes);
 /* Reads `bytes` bytes into `p`, starting at position `offset` of the file. Returns -ENODATA if the file ends
  * too early. */
@@ -47,8 +47,9 @@ int fs_checksum(int fd, uint64_t *ret_bytes, uint32_t *ret_crc);
  * the file has more than `max` bytes. */
 int fs_read_text(int dirfd, const char *name, uint64_t max, char **ret, size_t *ret_bytes);
 
-/* Replaces the contents of `file` in the directory `out`. The data is first written to "file.tmp" and then
- * renamed, so after a crash either the old or the new file is there. `file` has at most 59 characters. */
+/* Replaces the contents of `file` in the directory `out`. The data is first written to "file.tmp", which is
+ * then renamed. After a crash, the file therefore has either the old or the new contents. `file` has at most
+ * 59 characters. */
 int fs_replace(const struct outdir *out, const char *file, const void *p, uint64_t bytes, struct err *err);
 
 int fs_sync(int fd);
@@ -56,7 +57,7 @@ int fs_sync(int fd);
  * dropped the data, and a second sync would then report success. */
 int fs_sync_close(int fd);
 
-/* Removes the file `name`, or the directory `name` with everything in it. Returns 0 if `name` does not
+/* Removes the file `name`, or the directory `name` and everything inside it. Returns 0 if `name` does not
  * exist. Returns -ELOOP if directories are nested more than 8 levels deep. */
 int fs_remove_tree(int dirfd, const char *name);
 

@@ -1,5 +1,5 @@
 /* Tolerant lookups in JSON that another program wrote. A member that is missing or has the wrong type counts
- * as absent. `object` may be NULL or any other node. Code that must refuse bad input uses the json_take
+ * as absent. `object` may be NULL or a node of any type. Code that must refuse bad input uses the json_take
  * functions of json.h instead. */
 #ifndef BASE_GET_H
 #define BASE_GET_H
@@ -15,14 +15,16 @@ const struct json *get_node(const struct json *object, const char *key);
 const struct json *get_object(const struct json *object, const char *key);
 /* Returns the member `key` if its value is an array, and NULL otherwise. */
 const struct json *get_array(const struct json *object, const char *key);
-/* Returns the member `key` if its value is a string, and "" otherwise. The text belongs to the document. It
- * is not scrubbed: it may contain characters that control a terminal. */
+/* Returns the member `key` if its value is a string, and "" otherwise. The text belongs to the JSON document.
+ * It may contain characters that control a terminal. */
 const char *get_text(const struct json *object, const char *key);
-/* get_number and get_count store the number `key` in *ret and return true. If there is no such number, they
- * return false and do not change *ret. get_count accepts only whole numbers from 0 to JSON_MAX_INTEGER. */
+/* get_number and get_count store the value of the member `key` in *ret and return true. If the value is
+ * absent or not a number, they return false and do not change *ret. get_count accepts only whole numbers from
+ * 0 to JSON_MAX_INTEGER. */
 bool get_number(const struct json *object, const char *key, double *ret);
 bool get_count(const struct json *object, const char *key, uint64_t *ret);
-/* get_count_or and get_number_or return the number `key`, or `otherwise` if there is no such number. */
+/* get_count_or and get_number_or return the value of the member `key`. They return `otherwise` where
+ * get_count and get_number would return false. */
 uint64_t get_count_or(const struct json *object, const char *key, uint64_t otherwise);
 double get_number_or(const struct json *object, const char *key, double otherwise);
 /* Returns true if the member `key` has the JSON value true. Returns false in all other cases. */

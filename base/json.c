@@ -45,7 +45,7 @@ static const struct json *out(const cJSON *item)
 /* --------------------------------------------------------------- checks after the scan: keys, numbers */
 
 /* The path from the root of the document to the node that check_tree visits, as a linked list on the stack.
- * format_tree_path turns it into text such as "model.layers[2]". */
+ * format_tree_path turns the list into text such as "model.layers[2]". */
 struct tree_path {
     const struct tree_path *up; /* the parent's path; NULL at the root */
     const char *key;            /* NULL when the parent is an array */
@@ -70,8 +70,8 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorts the keys and returns a key that occurs twice, or NULL if there is none. Because the keys are sorted,
- * this is fast even for an object with 100,000 keys. */
+/* Sorts the keys and returns a key that occurs twice, or NULL if there is none. Sorting makes the search fast
+ * even for an object with 100,000 keys. */
 static const char *sort_and_find_twin(const char **keys, size_t n)
 {
     qsort(keys, n, sizeof *keys, compare_keys);
@@ -81,7 +81,7 @@ static const char *sort_and_find_twin(const char **keys, size_t n)
     return NULL;
 }
 
-/* Returns -EINVAL if a key occurs twice in the object, and says so in `err`. */
+/* If a key occurs twice in the object, reports this in `err` and returns -EINVAL. */
 static int check_keys(const cJSON *object, const struct tree_path *at, const char *name, struct err *err)
 {
     size_t n = (size_t)cJSON_GetArraySize(object), i = 0;
@@ -134,7 +134,8 @@ static void set_hooks(void)
     cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = mem_alloc, .free_fn = free});
 }
 
-/* Builds the tree of `text` with cJSON and checks it. json_scan must have accepted the text before. */
+/* Builds the tree of `text` with cJSON and checks the tree. The caller has already checked the text with
+ * json_scan. */
 static int build_tree(const char *text, size_t bytes, const char *name, struct json **ret, struct err *err)
 {
     static pthread_once_t hooks = PTHREAD_ONCE_INIT;

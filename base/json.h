@@ -29,7 +29,8 @@
 
 #define JSON_MAX_DEPTH 32
 #define JSON_MAX_BYTES (64u << 20)
-/* The largest integer that json_u64 accepts. Above it, two different integers can become the same double. */
+/* The largest integer that json_u64 accepts. JSON numbers are read as doubles, and two different integers
+ * above this limit can become the same double. */
 #define JSON_MAX_INTEGER ((UINT64_C(1) << 53) - 1)
 
 struct json; /* a document, or one value in it */
@@ -46,16 +47,16 @@ struct json_span {
     size_t begin, end;
 };
 
-/* The options of json_parse_with. A zeroed struct means: no comments, no limit of nodes, no key to look
- * for. */
+/* The options of json_parse_with. In a zeroed struct, comments are not allowed, the number of values has no
+ * limit, and no key is searched for. */
 struct json_options {
     bool comments; /* accept // comments */
     /* The largest number of values in the document; 0 means no limit. Every object, array, string, number,
-     * true, false and null counts. The scanner counts before the tree is built, because a value of two
-     * bytes, such as "0,", becomes a node of 64 bytes. */
+     * true, false and null counts. The limit protects memory: a value of two bytes, such as "0,", becomes a
+     * node of 64 bytes. The scanner checks the limit before the tree is built. */
     size_t max_nodes;
-    /* A key of the outermost object to look for, or NULL. *found becomes the span of its value in the text.
-     * It is set even if parsing fails later, so that the error reply can name the request. */
+    /* A key of the outermost object to search for, or NULL. The position of this key's value in the text is
+     * stored in *found, even if parsing fails later. The error reply can then name the request. */
     const char *find;
     struct json_span *found;
 };
@@ -68,9 +69,9 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSO
 enum json_type json_type(const struct json *node);
 const char *json_type_name(enum json_type t); /* for messages: "a number", "an object" */
 
-/* Each function stores the value of `node` in *ret. If the node has another type, it returns -EINVAL, and
- * the message names the node by `path`. json_u64 also refuses integers above JSON_MAX_INTEGER, which a
- * double cannot hold exactly. */
+/* Each of these functions stores the value of `node` in *ret. If the node has another type, the function
+ * returns -EINVAL, and the message names the node by `path`. json_u64 also refuses integers above
+ * JSON_MAX_INTEGER, which a double cannot hold exactly. */
 int json_string(const struct json *node, const char *path, const char **ret, struct err *err);
 int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err);
 int json_double(const struct json *node, const char *path, double *ret, struct err *err);
@@ -101,8 +102,8 @@ enum json_need { JSON_OPTIONAL, JSON_REQUIRED };
 
 #define JSON_MAX_KEYS 48 /* most keys of an object */
 
-/* The state of reading one object, from json_obj_begin to json_obj_end. The struct lives on the stack of the
- * function that reads the object. */
+/* The state of reading one JSON object, from json_obj_begin to json_obj_end. The struct lives on the stack of
+ * the function that reads the object. */
 struct json_obj {
     const struct json *node;
     struct err *err;
@@ -113,15 +114,15 @@ struct json_obj {
      * the object is unknown. */
     const char *taken[JSON_MAX_KEYS];
     int n_taken;
-    /* If the first failure was that a required key is absent, this is the key. Otherwise it is NULL. */
+    /* The required key that was missing, if its absence was the first failure. NULL otherwise. */
     const char *missing;
 };
 
-/* Begins to read the object `node`. Messages name the object by `path`. If `node` is not an object, a
- * failure is recorded in `o`, and json_obj_end returns it. */
+/* Begins to read the object `node`. Messages name the object by `path`. If `node` is not an object, the
+ * failure is recorded in `o`, and json_obj_end returns its code. */
 void json_obj_begin(struct json_obj *o, const struct json *node, const char *path, struct err *err);
-/* Ends the reading of an object. Returns the first failure, or 0. If the object has a key that no json_take
- * call has named, that is a failure too, with -EINVAL. */
+/* Ends the reading of an object. Returns 0, or the code of the first failure. A key that no json_take call
+ * has asked for is a failure too, with the code -EINVAL. */
 int json_obj_end(struct json_obj *o);
 
 /* Stores the member `key` in *ret and returns true. If the key is absent, the value is wrong or an earlier
@@ -129,8 +130,8 @@ int json_obj_end(struct json_obj *o);
  * JSON_REQUIRED. */
 bool json_take(struct json_obj *o, const char *key, enum json_need need, const struct json **ret);
 bool json_take_string(struct json_obj *o, const char *key, enum json_need need, const char **ret);
-/* Takes a string that people will see as a name. If it contains an unsafe character, which could control a
- * terminal, that is a failure, and the message names the character. */
+/* Takes a string that people will see as a name. A string with an unsafe character, which could control a
+ * terminal, is refused. The message names the character. */
 bool json_take_name(struct json_obj *o, const char *key, enum json_need need, const char **ret);
 bool json_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t *ret);
 bool json_take_double(struct json_obj *o, const char *key, enum json_need need, double *ret);
@@ -146,13 +147,14 @@ bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, co
 int json_fail(struct json_obj *o, const char *key, int code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Write the path of an object's member, such as "train.micro_batch", or of an array's element, such as
- * "layers[3]", to `buf`. The text is cut to fit. `base` may be the same buffer as `buf`. */
+/* json_path_key writes the path of an object's member to `buf`, for example "train.micro_batch".
+ * json_path_index writes the path of an array's element, for example "layers[3]". A text that is too long is
+ * cut. `base` may be the same buffer as `buf`. */
 void json_path_key(char *buf, size_t size, const char *base, const char *key);
 void json_path_index(char *buf, size_t size, const char *base, size_t i);
 
-/* Returns the name in `names` that is most similar to `word`, or NULL if no name is similar enough. For
- * messages such as: did you mean "dense"? */
+/* Returns the name in `names` that is most similar to `word`, or NULL if no name is similar enough. Messages
+ * use this name, for example: did you mean "dense"? */
 const char *json_did_you_mean(const char *word, const char *const *names, int n);
 
 /* Writes the number `v` with the fewest digits that read back as exactly the same double. Whole numbers up

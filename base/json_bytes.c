@@ -14,7 +14,8 @@
 #define EXAMPLES  "write bytes as 1000000, or a size such as \"9GB\", \"512MiB\" or \"1.5GiB\""
 #define MAX_BYTES JSON_MAX_INTEGER
 
-/* A number of 19 digits fits into 64 bits. Multiplied by the largest unit, 2^40, it fits into 128 bits. */
+/* A number of 19 digits fits into 64 bits. The product of this number and the largest unit, 2^40, fits into
+ * 128 bits. */
 enum { MAX_DIGITS = 19, MAX_EXPONENT = 9999 };
 
 static const struct {
@@ -34,8 +35,8 @@ static const struct {
     {"kB", 1000},
 };
 
-/* The decimal number mantissa * 10^exponent. The parser fills it in digit by digit. For example, "1.5" is 15
- * * 10^-1. */
+/* The decimal number mantissa * 10^exponent. For example, "1.5" is 15 * 10^-1. The parser adds one digit
+ * after another to the mantissa. */
 struct decimal {
     uint64_t mantissa;
     int digits; /* significant digits so far */

@@ -25,8 +25,8 @@
 
 /* ---------------------------------------------------------------------------------------------- values */
 
-/* Writes a description of the node to `buf` for a message. The description is, for example: a string "abc",
- * or: the number 3.5. */
+/* Describes the node for a message and writes the description to `buf`. Two examples are: a string "abc",
+ * and: the number 3.5. */
 static void describe(const struct json *node, char *buf, size_t size)
 {
     char text[64];
@@ -52,8 +52,8 @@ static void describe(const struct json *node, char *buf, size_t size)
     }
 }
 
-/* Returns true if `text` looks like a number or a boolean that was put in quotes by mistake, such as "12" or
- * "true". */
+/* Returns true if `text` looks like a value of type `wanted`, a number or a boolean, that was put in quotes
+ * by mistake. Examples are "12" and "true". */
 static bool quoted_by_mistake(const char *text, enum json_type wanted)
 {
     if (wanted == JSON_BOOL)
@@ -93,8 +93,8 @@ int json_double(const struct json *node, const char *path, double *ret, struct e
     return 0;
 }
 
-/* Returns true if `v` is a whole number of which we know that it was read exactly. 2^53 is refused, because
- * 2^53 + 1 would be read as the same double. */
+/* Returns true if `v` is a whole number that was certainly not rounded when it was read. 2^53 is refused,
+ * because 2^53 + 1 would be read as the same double. */
 static bool is_exact(double v)
 {
     return v >= 0 && v <= (double)JSON_MAX_INTEGER && v == floor(v);
@@ -104,8 +104,7 @@ static int fail_inexact(double v, const char *path, const char *advice, struct e
 {
     char text[40];
 
-    /* A number this large may have been rounded when it was read, so the message shows only four digits of
-     * it. */
+    /* The parser may have rounded a number as large as this. The message therefore shows only four digits. */
     if (v > (double)JSON_MAX_INTEGER)
         snprintf(text, sizeof text, "about %.4g", v);
     else
@@ -173,8 +172,8 @@ static bool same_letter(char a, char b)
  * letter, or swaps two neighbouring letters. Upper and lower case count as equal. */
 static int edit_distance(const char *a, int na, const char *b, int nb)
 {
-    /* Row i of the table of distances is stored in rows[i % 3]. Three rows are enough, because a swap of
-     * letters looks back two rows. */
+    /* Row i of the table of distances is stored in rows[i % 3]. Three rows are enough, because a swap of two
+     * letters uses the row before the last row. */
     int rows[3][MAX_WORD + 1];
 
     for (int j = 0; j <= nb; j++)
@@ -193,8 +192,8 @@ static int edit_distance(const char *a, int na, const char *b, int nb)
     return rows[na % 3][nb];
 }
 
-/* Returns true if at most a third of the letters of the longer word are wrong. In a short word, one letter
- * may be wrong. */
+/* Returns true if at most a third of the longer word's letters are wrong. One wrong letter is always allowed,
+ * even in a short word. */
 static bool is_near(int distance, int longer)
 {
     int limit = longer / 3 > 1 ? longer / 3 : 1;
@@ -311,8 +310,8 @@ static bool take_at(struct json_obj *o, const char *key, enum json_need need, co
     return json_take(o, key, need, ret);
 }
 
-/* Records `r`, the result of reading a value, as the status of the object. Returns true if `r` is 0, which
- * means success. */
+/* Sets the object's status to `r`, the result of reading a value. Returns true if `r` is 0, which means
+ * success. */
 static bool settle(struct json_obj *o, int r)
 {
     o->status = r;
@@ -406,8 +405,8 @@ bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, co
     return false;
 }
 
-/* Returns the first key of the object that the reader did not name, or NULL. If `names` is not NULL, returns
- * only a key that looks like a misspelling of one of these names. */
+/* Returns the first key of the object that the reader has not asked for, or NULL. If `names` is not NULL,
+ * returns only a key that looks like a misspelling of one of these names. */
 static const char *find_unknown(const struct json_obj *o, const char *const *names, int n)
 {
     for (const struct json *c = json_array_first(o->node); c; c = json_array_next(c))
@@ -437,8 +436,8 @@ int json_obj_end(struct json_obj *o)
         key = o->missing ? find_unknown(o, &o->missing, 1) : NULL;
         if (!key)
             return o->status;
-        /* A required key is missing, and a similar key is present. "Unknown key, did you mean" helps more
-         * than "missing", so forget the first failure and report the misspelling. */
+        /* A required key is missing, and a similar key is present. The message "unknown key, did you mean"
+         * helps more than "missing", so this message replaces the first failure. */
         o->status = 0;
         return fail_unknown(o, key, o->missing);
     }

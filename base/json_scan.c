@@ -118,8 +118,8 @@ static int fail_comment(const struct scan *s)
     return fail_at(s, s->at, "comments are not allowed here; remove the comment");
 }
 
-/* Reports that the grammar of JSON does not allow the current character here. `wanted` completes the
- * sentence "expected ...". */
+/* Reports that JSON does not allow the current character at this place. `wanted` completes the message
+ * "expected ...". */
 static int fail_unexpected(const struct scan *s, const char *wanted)
 {
     int c = peek(s);
@@ -334,8 +334,8 @@ static int scan_word(struct scan *s)
 
 /* ------------------------------------------------------------------------------------------ structure */
 
-/* Counts the value that begins at the current position, and refuses it if there are too many. If its key is
- * options->find, records where the value begins. */
+/* Counts the value that begins at the current position, and fails if the document has too many values. If
+ * options->find is the key of the value, records where the value begins. */
 static int begin_value(struct scan *s)
 {
     char path[sizeof s->err->path];
@@ -500,8 +500,8 @@ int json_scan(const char *text, size_t bytes, const char *name, const struct jso
     return r;
 }
 
-/* Replaces comments by spaces, except inside strings. A string without a closing quote ends at the end of
- * its line, so that it does not hide the comments of later lines. */
+/* Replaces comments by spaces, except inside strings. A string without a closing quote is taken to end at the
+ * end of its line. Comments on later lines are then still found. */
 void json_blank_comments(char *text, size_t bytes)
 {
     bool in_string = false;

@@ -1,6 +1,6 @@
-/* The log, which has one line for each event and goes to standard error. Under systemd, each line begins
- * with its priority, as in "<6>started". Libraries log only at debug level. A program logs a failure once,
- * at the top of the call chain. Any thread may log. */
+/* The log goes to standard error, with one line for each event. Under systemd, each line begins with its
+ * priority, as in "<6>started". Libraries log only at debug level. A program logs a failure once, at the top
+ * of the call chain. Any thread may log. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A test sets this to the number of allocations until one fails on purpose: 1 means the next one. 0 means
- * that none will fail. */
+/* The number of allocations until one of them fails on purpose. 1 means that the next allocation fails, and 0
+ * means that no allocation fails. Only tests set this counter. */
 static _Atomic uint64_t until_failure;
 static atomic_bool has_failed;
 

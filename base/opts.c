@@ -1,6 +1,6 @@
-/* Implements the option tables of opts.h. Tutti does not use getopt, because its tables have no help texts,
- * because an environment variable changes how it orders words, and because it accepts abbreviations, which
- * stop working when an option is added. */
+/* Implements the option tables of opts.h. Tutti does not use getopt for three reasons. The tables of getopt
+ * have no help texts. An environment variable changes the order in which getopt returns words. getopt accepts
+ * abbreviations, which stop working when an option is added. */
 #include "base/opts.h"
 
 #include <assert.h>
@@ -43,8 +43,9 @@ static int refuse(const struct args *a, const char *word, size_t name_bytes, str
                    near != NULL ? near : "", near != NULL ? "?" : "");
 }
 
-/* Finds an option by its name, or by its letter if `letter` is not 0, and counts it in `times`. *ret_slot
- * becomes the place where the option's value is stored. Returns NULL if there is no such option. */
+/* Finds an option by its name, or by its letter if `letter` is not 0, and increments the option's counter in
+ * `times`. *ret_slot becomes the address where the option's value is stored. Returns NULL if there is no such
+ * option. */
 static const struct opt *find_row(struct args *a, const char *name, size_t bytes, char letter,
                                   const char ***ret_slot)
 {

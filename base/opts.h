@@ -1,5 +1,5 @@
-/* The options of a command, as a table. The parser, the help text and the "did you mean" messages all use
- * the rows of this table. */
+/* Each command describes its options in a table. The parser, the help text and the "did you mean" messages
+ * all use the rows of this table. */
 #ifndef BASE_OPTS_H
 #define BASE_OPTS_H
 
@@ -27,7 +27,7 @@ struct args {
     const struct opt *opts;   /* the command's table; may be NULL */
     const struct opt *common; /* options that all commands accept */
     /* The values of the options, one for each row of the tables `opts` and `common`. NULL means that the
-     * option was not given. An option that takes no value has "" if it was given. */
+     * option was not given. If an option takes no value and was given, its value is "". */
     const char *given[OPTS_MAX], *given_common[OPTS_MAX];
     /* How many times each option of the table `opts` was given. The count stops at 255. */
     unsigned char times[OPTS_MAX];
@@ -35,8 +35,8 @@ struct args {
     int n_rest;
 };
 
-/* Parses argv into *ret. Options may come anywhere before "--". All other words move to the front of argv.
- * If `first_only` is true, parsing stops at the first word that is not an option. Returns -EINVAL for an
+/* Parses argv into *ret. Options may come anywhere before "--". All words that are not options move to the
+ * front of argv. If `first_only` is true, parsing stops at the first such word. Returns -EINVAL for an
  * unknown option or a missing value. */
 int opts_parse(const struct opt *opts, const struct opt *common, int argc, char **argv, bool first_only,
                struct args *ret, struct err *err);

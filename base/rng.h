@@ -28,8 +28,8 @@
 #define RNG_INLINE static inline
 #endif
 
-/* What random numbers are used for. Two purposes never use the same numbers. The values of this enum must
- * not change, because they decide the bits of every result. */
+/* What random numbers are used for. Two purposes never use the same numbers. Do not change the values of this
+ * enum: other values would give every job other random numbers. */
 enum rng_purpose {
     RNG_INIT,    /* initial weights */
     RNG_DROPOUT, /* dropout of activations */
@@ -64,23 +64,23 @@ RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, 
     return (struct rng_block){{c0, c1, c2, c3}};
 }
 
-/* Returns counter word 2, which combines a purpose and a layer. `layer` must be less than 2^24. */
+/* Returns word 2 of the Philox counter, which combines a purpose and a layer. `layer` must be less than
+ * 2^24. */
 RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
 {
     return (uint32_t)purpose << 24 | layer;
 }
 
-/* Returns the seed for the random numbers of a phase of a job. Every phase counts its steps from 0, so
- * without a seed of its own it would repeat the dropout of the phase before. Phase 0 has the seed of the
- * job. */
+/* Returns the seed for the random numbers of a phase of a job. Every phase counts its steps from 0. If two
+ * phases had the same seed, they would therefore use the same dropout. Phase 0 has the seed of the job. */
 RNG_INLINE uint64_t rng_phase_seed(uint64_t seed, uint32_t phase)
 {
     struct rng_block b = rng_philox(seed, phase, 0, rng_word2(RNG_PHASE, 0), 0);
     return phase == 0 ? seed : (uint64_t)b.v[0] << 32 | b.v[1];
 }
 
-/* Returns the Philox key for a quad, which is four consecutive elements of a row. The key is the seed
- * itself, unless the row has more than 2^34 elements. */
+/* Returns the Philox key for a quad, which is four consecutive elements of a row. In rows of up to 2^34
+ * elements, the key is the seed itself. */
 RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
 {
     return seed + (quad >> 32 << 32);
@@ -101,18 +101,18 @@ RNG_INLINE float rng_unit(uint32_t bits)
 }
 
 /* Returns the sample at position `i` of a shuffled epoch. Each of the `n` samples has exactly one position.
- * The function needs no table and constant time on average. Requires n >= 1 and i < n. */
+ * The function needs no table, and its average time does not depend on `n`. Requires n >= 1 and i < n. */
 uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n);
 
-/* A small generator that returns one random number after another, for tests and random delays. A struct rng
- * belongs to one thread. */
+/* A small generator for tests and random delays. Each call of rng_next returns the next random number. A
+ * struct rng belongs to one thread. */
 struct rng {
     uint64_t seed;
     uint64_t at; /* numbers drawn so far */
 };
 uint32_t rng_next(struct rng *r);
-/* Returns a random number from 0 to n - 1. `n` must be at least 1. It should be far below 2^32, because
- * otherwise some numbers come slightly more often. */
+/* Returns a random number from 0 to n - 1. `n` must be at least 1 and should be far below 2^32. If `n` is
+ * very large, some numbers come slightly more often than others. */
 uint32_t rng_below(struct rng *r, uint32_t n);
 
 #endif

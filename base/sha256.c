@@ -55,8 +55,8 @@ static void add_block(uint32_t hash[8], const uint8_t block[BLOCK_BYTES])
         hash[i] += s[i];
 }
 
-/* Adds the end of the data to the hash, as one or two blocks. They hold the rest of the data, a one bit,
- * zeros, and the length of all data in bits. */
+/* Adds the end of the data to the hash, as one or two blocks. These blocks contain the rest of the data, a
+ * one bit, zeros, and the length of all data in bits. */
 static void add_end(uint32_t hash[8], const uint8_t *rest, size_t bytes, uint64_t total_bytes)
 {
     uint8_t last[2 * BLOCK_BYTES] = {0};

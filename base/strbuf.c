@@ -1,7 +1,6 @@
-/* Implements the growing string of strbuf.h. The capacity doubles when it is used up, so that appending a
- * byte takes constant time on average. Every addition calls `reserve`, which is the only function that can
- * fail. A strbuf belongs to one thread at a time.
- */
+/* Implements the growing string of strbuf.h. When the memory of a string is used up, it doubles, so that
+ * appending a byte takes constant time on average. Every addition calls `reserve`, which is the only function
+ * that can fail. Only one thread at a time may use a strbuf. */
 #include "base/strbuf.h"
 
 #include <errno.h>
@@ -90,8 +89,8 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     size_t space;
     int n;
 
-    /* Most texts are shorter than 32 bytes. If there is already space for them, they need to be formatted
-     * only once. */
+    /* Most texts are shorter than 32 bytes. Making space for 32 bytes first means that these texts are
+     * formatted only once. */
     if (b->mode != STRBUF_FIXED && !reserve(b, 32))
         return;
     if (!reserve(b, 0))
@@ -102,8 +101,8 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     if (n < 0)
         abort(); /* the format is invalid: a programmer's error */
     if ((size_t)n >= space) {
-        /* The text did not fit. Remove the part of it that was written, because a text is added completely
-         * or not at all. */
+        /* The text did not fit. Remove the part that was written, because a text is added completely or not
+         * at all. */
         b->at[b->n] = '\0';
         if (!reserve(b, (size_t)n)) {
             va_end(again);
@@ -124,8 +123,8 @@ void strbuf_addf(struct strbuf *b, const char *fmt, ...)
     va_end(ap);
 }
 
-/* Returns the number of plain bytes at the start of `s`, which callers copy in one piece. Plain bytes are
- * printable ASCII characters, except the two characters in `but`. */
+/* Returns the number of plain bytes at the start of `s`, which a caller can copy with one call. Plain bytes
+ * are printable ASCII characters, except the two characters in `but`. */
 static size_t plain_bytes(const char *s, size_t n, const char but[2])
 {
     size_t i = 0;
@@ -154,8 +153,8 @@ static void add_escaped(struct strbuf *b, uint32_t c)
         strbuf_addf(b, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (c >> 10)), (unsigned)(0xDC00 + (c & 0x3FF)));
 }
 
-/* Appends the first character of `s`, escaped if necessary. Returns the number of bytes that this character
- * has in `s`. */
+/* Appends the first character of `s`, as an escape if necessary. Returns the number of bytes that the
+ * character has in `s`. */
 static size_t add_json_char(struct strbuf *b, const char *s, size_t n)
 {
     size_t bytes = *s ? utf8_char_bytes(s, n) : 0;
@@ -210,8 +209,8 @@ static size_t ink_bytes(const char *s, size_t n)
 /* Returns how many bytes at the start of `s` can be appended without an escape, according to `style`. */
 static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    /* Here every printable character is plain. plain_bytes must be given two exceptions, so give it
-     * newlines, which are not printable anyway. */
+    /* Every printable character may be appended here, but plain_bytes requires two exceptions. Newlines make
+     * no difference as exceptions, because they are not printable. */
     size_t plain = plain_bytes(s, n, "\n\n");
 
     if (plain > 0 || style == STRBUF_ONE_LINE)

@@ -13,13 +13,13 @@ enum {
     UTF8_SHOWN_BYTES = 12, /* for a character or "\U000e0001" */
 };
 
-/* Returns the length in bytes of the character at `s`, from 1 to 4. Returns 0 if the bytes are not
- * well-formed UTF-8. `n` is the number of bytes that are left at `s`. */
+/* Returns the length in bytes of the character at `s`, from 1 to 4. `n` is the number of bytes that may be
+ * read at `s`. Returns 0 if the bytes are not well-formed UTF-8. */
 size_t utf8_char_bytes(const void *s, size_t n);
 /* Returns the code point of the well-formed character at `s`. `bytes` is the length that utf8_char_bytes
  * returned for it. */
 uint32_t utf8_decode(const void *s, size_t bytes);
-/* Returns how many of the `n` bytes belong to complete characters. If a character is cut off at the end, a
+/* Returns how many of the `n` bytes belong to complete characters. The last character may be cut off. A
  * caller that reads in pieces puts its bytes in front of the next piece. */
 size_t utf8_whole_bytes(const char *s, size_t n);
 
@@ -31,8 +31,8 @@ void utf8_copy(char *dst, size_t size, const char *src);
  * text, breaks a line, or is invisible. U+200C and U+200D count as safe, because some scripts and emoji need
  * them. */
 bool utf8_is_unsafe(uint32_t c);
-/* Returns true if `s` has an unsafe character or is not UTF-8. Then `ret` names the first bad character or
- * byte, such as "U+202E" or "byte 0x9B". */
+/* Returns true if `s` contains an unsafe character or is not UTF-8. In that case `ret` names the first bad
+ * character or byte, such as "U+202E" or "byte 0x9B". */
 bool utf8_find_unsafe(const char *s, char ret[UTF8_NAME_BYTES]);
 
 /* Writes to `ret` how the first character of the `n` bytes at `s` (n > 0) is shown to a person, and returns

@@ -23,12 +23,13 @@
 
 #define WIRE_PROTOCOL 1
 
-/* The largest length in bytes, including the newline, of a line on tutti.sock. WIRE_WORKER_LINE_MAX is the
- * limit on worker.sock. */
+/* The largest number of bytes, including the newline, that a line on tutti.sock may have.
+ * WIRE_WORKER_LINE_MAX is the limit on worker.sock. */
 #define WIRE_LINE_MAX        (1u << 20)
 #define WIRE_WORKER_LINE_MAX (2u << 20)
 
-/* The input of one connection: the bytes that have arrived, but have not been returned as lines yet. */
+/* The input of one connection: bytes that have arrived and that wire_in_line has not returned as lines
+ * yet. */
 struct wire_in {
     char *at;
     size_t begin, end; /* bytes [begin, end) were not returned yet */
@@ -44,8 +45,8 @@ void wire_in_finish(struct wire_in *in);
 void wire_in_space(struct wire_in *in, char **ret, size_t *ret_n);
 /* Records that a read has put `n` bytes at the address that wire_in_space returned. */
 void wire_in_added(struct wire_in *in, size_t n);
-/* Stores the next complete line in *ret, with a NUL in place of the newline, and returns 1. The line is
- * valid until the next wire_in call. Returns 0 if no line is complete, and -EMSGSIZE if a line is too
+/* Stores the next complete line in *ret, with a NUL in place of the newline, and returns 1. The line is valid
+ * until the next wire_in call. Returns 0 if no complete line has arrived, and -EMSGSIZE if a line is too
  * long. */
 int wire_in_line(struct wire_in *in, char **ret, size_t *ret_bytes);
 /* Gives the memory of the last line to the caller, who must free *ret. Call this function right after
@@ -61,9 +62,9 @@ enum wire_kind { WIRE_REQUEST, WIRE_NOTIFICATION, WIRE_RESULT, WIRE_ERROR };
 /* The largest size in bytes of a message's id. If the id is a string, its quotes count. */
 #define WIRE_ID_MAX 1024
 
-/* One parsed message. wire_parse fills it in, and wire_msg_finish frees it. All nodes belong to `doc`. The
- * id is kept as the text that the sender wrote, and the answer repeats that text, so that an integer of any
- * size comes back unchanged. */
+/* One parsed message. wire_parse fills it in, and wire_msg_finish frees it. All nodes belong to `doc`. The id
+ * is stored as the sender's own text, so that the answer can repeat even a very large integer without a
+ * change. */
 struct wire_msg {
     struct json *doc;
     enum wire_kind kind;
@@ -85,17 +86,17 @@ enum wire_code {
 };
 
 /* Parses one line into *ret. `max_nodes` limits the number of JSON values; 0 means no limit. On failure,
- * *ret_code is the JSON-RPC error code, and ret->id is set if the line is JSON with a valid id. Call
- * wire_msg_finish even after a failure. */
+ * *ret_code is the JSON-RPC error code. If the line is JSON with a valid id, ret->id is set even on failure.
+ * Always call wire_msg_finish afterwards. */
 int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret,
                enum wire_code *ret_code, struct err *err);
-/* Frees what the message holds, and sets *m to zero. *m may already be a zeroed struct. */
+/* Frees everything that belongs to the message, and sets *m to zero. *m may already be zero. */
 void wire_msg_finish(struct wire_msg *m);
 /* Stores the id of the message in *ret and returns true. Returns false if the id is not a whole number from
  * 0 to JSON_MAX_INTEGER. */
 bool wire_msg_id(const struct wire_msg *m, uint64_t *ret);
-/* Copies the message text, the path and the errno of a WIRE_ERROR to *ret. Returns the errno, or -EIO if
- * this system does not know the name of the errno. */
+/* Copies the text, the path and the errno of the error message `m` (kind WIRE_ERROR) to *ret. Returns the
+ * errno, or -EIO if this system does not know the name of the errno. */
 int wire_msg_error(const struct wire_msg *m, struct err *ret);
 
 /* Building a message takes three calls: begin the message, append its params or its result as one JSON value,
@@ -105,8 +106,8 @@ void wire_begin_request(struct strbuf *b, uint64_t id, const char *method);
 void wire_begin_notification(struct strbuf *b, const char *method);
 void wire_begin_result(struct strbuf *b, const char *id); /* `id` as in struct wire_msg */
 void wire_end(struct strbuf *b);
-/* The largest number of bytes that wire_add_error appends if there is no hint. The number allows for a path
- * and a message in which every byte is escaped. */
+/* The largest number of bytes that wire_add_error appends if there is no hint. This allows for a path and a
+ * text in which every byte is escaped. */
 #define WIRE_ERROR_MAX (WIRE_ID_MAX + 6 * sizeof(struct err) + 512)
 /* Appends a complete line with the error `err`, as the answer to request `id`. If `id` is NULL or "", the
  * answer has the id null. `hint` may be NULL. */

@@ -1,7 +1,7 @@
-/* Shared parts of all commands: options, output, failures, and calls to the daemon.
+/* The parts that all commands share: options, output, reports of failures, and calls to the daemon.
  *
  * Most functions here return an exit code. If the code is not CLIENT_DONE, the function has already reported
- * the failure, and the command only returns the code.
+ * the failure, and the command only has to return the code.
  */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
@@ -25,7 +25,7 @@ enum client_exit {
     CLIENT_MISSING = 6,     /* there is no such job */
 };
 
-/* The global options that this call of `tutti` was given. */
+/* The values of the global options of this call of `tutti`. */
 struct client {
     const char *socket; /* --socket, or NULL */
     bool json, quiet;
@@ -38,10 +38,10 @@ struct client_command {
     const char *summary; /* what it does, in one line */
     const char *details; /* more help; NULL: none */
     const struct opt *opts;
-    /* Least and largest number of words that the command takes besides its options. A negative `most` means
-     * any number. */
+    /* The smallest and the largest number of arguments that the command takes besides its options. If `most`
+     * is negative, any number is allowed. */
     int least, most;
-    /* Runs the command and returns its exit code. `a` has the arguments, which have already been checked. */
+    /* Runs the command and returns its exit code. `a` has the parsed and checked arguments. */
     int (*run)(struct client *c, const struct args *a);
 };
 
@@ -52,7 +52,7 @@ extern const struct client_command cmd_backup, cmd_cancel, cmd_check, cmd_device
     cmd_logs, cmd_ls, cmd_plan, cmd_profile, cmd_run, cmd_sample, cmd_show, cmd_submit, cmd_version, cmd_wait,
     cmd_watch;
 
-/* help_command prints the help of one command, and help_overview the list of all commands. Both return an
+/* help_command prints the help of one command. help_overview prints the list of all commands. Both return an
  * exit code. */
 int help_command(const struct client_command *command);
 int help_overview(void);
@@ -66,36 +66,37 @@ extern const struct opt common_opts[];
 /* Reports a failure to the user and returns the exit code for it. With --json, prints one JSON object on
  * standard output. Otherwise prints one line on standard error. */
 int client_fail(const struct client *c, const struct err *err);
-/* Reports a failure like client_fail, but returns the exit code `exit`. */
+/* Reports a failure in the same way as client_fail, but returns the exit code `exit`. */
 int client_fail_as(const struct client *c, int exit, const struct err *err);
 /* Returns the exit code for a negative errno. */
 int client_exit_of(int code);
 
-/* Prints the text of `b` and frees `b`. Returns a negative errno if this or an earlier write failed. Callers
- * need not report the failure, because main does so at the end. */
+/* Prints the text of `b` and frees `b`. Returns a negative errno if this write or an earlier write failed.
+ * Callers need not report such a failure, because main reports it at the end. */
 int client_print(struct strbuf *b);
-/* Prints the last output of a command and frees `b`. Returns CLIENT_DONE, or CLIENT_FAILED if a write has
+/* Prints the last output of a command and frees `b`. Returns CLIENT_DONE, or CLIENT_FAILED if any write has
  * failed. */
 int client_print_end(struct strbuf *b);
-/* Returns true if a write to standard output has failed. */
+/* Returns true if any write to standard output has failed. */
 bool client_print_failed(void);
-/* Returns the exit code with which the program should end. If output was lost, reports the loss and turns
- * CLIENT_DONE into CLIENT_FAILED. */
+/* Returns the exit code with which the program should end. `exit` is the code of the command. If output was
+ * lost, reports the loss and returns CLIENT_FAILED instead of CLIENT_DONE. */
 int client_end(int exit);
 
-/* Connects to the daemon at the socket that --socket names, or at the default socket. Returns an exit
- * code. */
+/* Connects to the daemon at the socket that the option --socket names, or at the default socket. Returns an
+ * exit code. */
 int client_connect(const struct client *c, struct tutti **ret);
 /* Opens a connection to the daemon, makes one call, and closes the connection. Returns an exit code. The
  * caller frees *ret with wire_msg_finish. */
 int client_ask(const struct client *c, const char *method, const char *params, struct wire_msg *ret);
-/* Parses the argument `text` as a job id. Returns -EINVAL and sets `err` if `text` is not a job id. */
+/* Parses the argument `text` as a job id. If `text` is not a job id, returns -EINVAL with a message in
+ * `err`. */
 int client_job_id(const char *text, uint64_t *ret, struct err *err);
-/* Returns the parameters {"id":N} for a call about one job. The text is valid until this function is called
- * again. */
+/* Returns the text {"id":N}, the parameters for a call about the job with this id. The text is valid until
+ * this function is called again. */
 const char *client_id_params(uint64_t id);
-/* Finds the output directory of a job. `id_or_dir` is a job id, for which the daemon is asked, or the path
- * itself. The caller frees *ret. Returns an exit code. */
+/* Finds the output directory of a job. If `id_or_dir` is a job id, asks the daemon for the path. Otherwise
+ * `id_or_dir` is the path itself. The caller frees *ret. Returns an exit code. */
 int client_find_output(const struct client *c, const char *id_or_dir, char **ret);
 
 #endif

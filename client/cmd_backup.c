@@ -1,7 +1,8 @@
-/* tutti backup: copies the daemon's state to a file while the daemon runs.
+/* tutti backup: copies the daemon's database to a file while the daemon is running.
  *
- * The daemon sends the copy in pieces, and this program writes the file as its own user. The file is
- * either complete or absent, because it gets its name only at the end. */
+ * The daemon sends the copy in pieces, and this program writes the file with the rights of its user. The file
+ * gets its name only at the end, so a file with that name is always complete.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

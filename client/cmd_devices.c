@@ -110,8 +110,8 @@ static void add_marks(struct strbuf *b, const struct style *s, const struct json
             add_mark(b, s, d);
 }
 
-/* Appends why the daemon cannot start workers, since when, and how often it has tried. Appends nothing if
- * `pause` is NULL. */
+/* Appends the reason why the daemon cannot start workers, since when this is so, and how often the daemon has
+ * tried. If `pause` is NULL, appends nothing. */
 static void add_pause(struct strbuf *b, const struct style *s, const struct json *pause)
 {
     uint64_t since;

@@ -26,7 +26,8 @@ struct log_reader {
     bool end;        /* the log is complete and was read */
 };
 
-/* Reads the next chunk of the log and prints it. *ret_bytes gets the number of log bytes in the chunk. */
+/* Reads the next chunk of the log and prints it. Stores the number of log bytes in the chunk in
+ * *ret_bytes. */
 static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes, struct err *err)
 {
     struct strbuf params = {0}, b = {0};
@@ -54,8 +55,7 @@ static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes
     return 0;
 }
 
-/* Prints the log chunk by chunk. Without --follow, stops at the first empty chunk, which marks the end of the
- * log. */
+/* Prints the log, chunk by chunk. An empty chunk marks the end of the log. Without --follow, stops there. */
 static int read_all(struct log_reader *r, struct tutti **t, struct err *err)
 {
     while (!r->end && !client_print_failed()) {

@@ -33,7 +33,7 @@ static const struct column columns[] = {
     {.title = "LEFT / WHY", .least = 10, .drop = 5},
 };
 
-/* The list of jobs, which `tutti ls` builds page by page from the daemon's answers. */
+/* The list of jobs that `tutti ls` prints. It is built page by page from the daemon's answers. */
 struct job_listing {
     const struct client *c;
     bool all;          /* --all */
@@ -82,7 +82,8 @@ static void add_elapsed(struct job_listing *l, const struct json *job)
     strbuf_finish(&b);
 }
 
-/* Adds the last cell of a job's row: why the job failed, why it waits, or how much time is left. */
+/* Adds the last cell of a job's row. The cell says why the job failed, why it is waiting, or how much time is
+ * left. */
 static void add_note(struct job_listing *l, const struct json *job)
 {
     struct strbuf b = {0};
@@ -116,8 +117,8 @@ static void add_job(struct job_listing *l, const struct json *job)
 {
     uint64_t ended;
     if (!l->all && get_count(job, "ended_ms", &ended) && ended + DAY_MS < l->now_ms)
-        /* The job ended more than a day ago. An older daemon lists such jobs too, so leave the job out
-         * here. */
+        /* The job ended more than a day ago, so leave it out. A newer daemon already leaves such jobs out,
+         * but an older daemon lists them. */
         return;
     if (l->c->json) {
         char *text = json_print(job);
@@ -131,8 +132,8 @@ static void add_job(struct job_listing *l, const struct json *job)
     l->n++;
 }
 
-/* Fetches the jobs whose id is greater than *after and adds them to the list. Sets *after to the last id that
- * was fetched, and sets *more if there are more jobs. */
+/* Fetches the next page of jobs, whose ids are greater than *after, and adds them to the list. Sets *after to
+ * the last id on the page, and sets *more to true if there are more jobs. */
 static int fetch_page(struct job_listing *l, struct tutti *t, uint64_t *after, bool *more, struct err *err)
 {
     struct strbuf params = {0};

@@ -1,4 +1,4 @@
-/* tutti plan: prints the plan for a job, or a plan that is made from a profile alone. The command needs no
+/* tutti plan: prints the plan for a job, or a plan made from a profile without a job. The command needs no
  * daemon. */
 #include <errno.h>
 #include <stdio.h>
@@ -30,8 +30,8 @@ static const struct opt opts[] = {
 /* Runs `tutti plan --rules`, which simulates a schedule that the user describes by options. */
 static int run_rules(struct client *c, const struct args *a)
 {
-    /* The options svg and trace are passed on only so that the worker refuses them: a schedule has no
-     * instructions to show. */
+    /* A schedule has no instructions to show, so the options svg and trace make no sense here. They are
+     * passed on only so that the worker refuses them with an error message. */
     static const char *const passed[] = {"batch",         "form",      "micro-batch-bwd", "micro-batch-fwd",
                                          "packs-bwd",     "packs-fwd", "profile",         "svg",
                                          "task-overhead", "trace"};

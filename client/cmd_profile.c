@@ -1,4 +1,4 @@
-/* tutti profile: measures how long the layers of a job take on this machine. Later plans use the measured
+/* tutti profile: measures on this machine how long the layers of a job take. Later plans use the measured
  * times. The command needs no daemon. */
 #include "client/worker_opts.h"
 

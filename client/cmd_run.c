@@ -1,5 +1,5 @@
-/* tutti run: trains one job in the foreground. The command starts a private daemon, which ends with the
- * command. */
+/* tutti run: trains one job in the foreground. The command starts a private daemon for the job. The private
+ * daemon ends together with the command. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Connects to the private daemon as soon as the daemon listens on its socket. */
+/* Connects to the private daemon as soon as the daemon listens on its socket. Waits until then. */
 static int connect_private(const struct client *c, struct private_daemon *d, struct tutti **ret,
                            struct err *err)
 {

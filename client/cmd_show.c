@@ -1,5 +1,5 @@
-/* tutti show: prints everything that is known about a job, or only its spec. It can also copy the job's trace
- * to a file. */
+/* tutti show: prints everything that is known about a job, or only the job's spec. The command can also copy
+ * the job's trace to a file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -22,13 +22,14 @@ static const struct opt opts[] = {
 
 /* ---- the trace ---- */
 
-/* Copies all bytes from the descriptor `from` to `to`. A terminal gets scrubbed text instead of the exact
- * bytes. Error messages call the target `name`. */
+/* Copies all bytes from the descriptor `from` to the descriptor `to`. If `to` is a terminal, unsafe
+ * characters are replaced, and otherwise the bytes are copied exactly. Error messages call the target
+ * `name`. */
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    /* Number of bytes at the start of `chunk` that were left over, because the last read ended inside a UTF-8
-     * character. */
+    /* The number of bytes at the start of `chunk` that are left from the last read, because that read ended
+     * in the middle of a UTF-8 character. */
     size_t have = 0;
     for (;;) {
         ssize_t n = read(from, chunk + have, sizeof chunk - have);

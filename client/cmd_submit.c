@@ -1,4 +1,4 @@
-/* tutti submit: checks a job with the rights of this user and adds the job to the daemon's queue. */
+/* tutti submit: checks a job with the rights of the user, and then adds the job to the daemon's queue. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Fails if the user asks for another backend than the daemon has. Otherwise the job would run on the wrong
- * devices. */
+/* Fails if the user asks for a backend that the daemon does not have. Otherwise the job would run on the
+ * wrong devices. */
 static int check_backend(const struct json *machine, const struct args *a, struct err *err)
 {
     const char *want = opts_get(a, "backend"), *has = get_text(machine, "backend");
@@ -87,7 +87,8 @@ static int submit(const struct client *c, struct tutti **t, const char *spec, co
         return client_fail(c, &err);
     o.id = get_count_or(job.result, "id", 0);
     bool watch = opts_has(a, "watch");
-    /* With --watch and --json, the events that are printed later describe the job, so print nothing here. */
+    /* With --watch and --json, the events that follow describe the job, so print nothing about the job
+     * here. */
     if (!(watch && c->json))
         exit = print_job(c, job.result);
     wire_msg_finish(&job);

@@ -18,14 +18,13 @@ struct job_waiter {
     const struct client *c;
     struct tutti *t;
     uint64_t *ids;
-    /* For each job that has ended, the daemon's answer to `show`. The entries of the other jobs are
-     * zeroed. */
+    /* For each job that has ended, the daemon's answer to `show`. For all other jobs, the entry is zeroed. */
     struct wire_msg *jobs;
     int n;    /* jobs */
     int left; /* jobs that have not ended */
 };
 
-/* Asks the daemon whether job `i` has ended. Does nothing if the end of the job is already known. */
+/* Asks the daemon whether job `i` has ended. Does nothing if this job is already known to have ended. */
 static int look(struct job_waiter *w, int i, struct err *err)
 {
     struct wire_msg m = {0};
@@ -43,8 +42,8 @@ static int look(struct job_waiter *w, int i, struct err *err)
     return 0;
 }
 
-/* Subscribes to events first and then looks at every job, so that no job can end unnoticed in between. For
- * several jobs, subscribes to the events of all jobs. */
+/* First subscribes to events and then asks about every job, so that no job can end unnoticed in between. If
+ * there are several jobs, subscribes to the events of all jobs. */
 static int watch_jobs(struct job_waiter *w, struct err *err)
 {
     struct wire_msg m = {0};
@@ -55,8 +54,8 @@ static int watch_jobs(struct job_waiter *w, struct err *err)
     return r;
 }
 
-/* Handles an event. After "ended", asks about the job that ended. After "gap", asks about all jobs, because
- * the event of a job's end may have been missed. */
+/* Handles an event. After the event "ended", asks about the job that ended. After "gap", asks about all jobs,
+ * because the gap may have hidden the end of a job. */
 static int on_job_event(struct job_waiter *w, const struct json *e, struct err *err)
 {
     const char *name = get_text(e, "event");

@@ -24,8 +24,8 @@
 
 #define GREETING_MS 10000
 #define CALL_MS     60000
-/* Largest number of events that are queued while a call waits for its answer. The daemon keeps only 4096
- * events in memory, so a longer queue is treated as an error. */
+/* The largest number of events that are queued while a call waits for its answer. The daemon itself keeps
+ * only 4096 events in memory, so a longer queue is treated as an error. */
 #define EVENTS_MAX 16384
 #define NS_PER_MS  1000000ull
 
@@ -37,14 +37,14 @@ struct tutti {
     bool lost;
     uint64_t last_id; /* id of the last request */
     struct wire_in in;
-    /* The queued events. tutti_next has already returned those before the index `first`. */
+    /* The queue of events. The events before the index `first` have already been returned by tutti_next. */
     VEC(struct wire_msg) events;
     size_t first;
 };
 
 /* ---- bytes ---- */
 
-/* Marks the connection as lost and stores the reason in `err`. Returns `code`. */
+/* Marks the connection as lost and writes the reason `why` to `err`. Returns `code`. */
 static int lose(struct tutti *t, struct err *err, int code, const char *why)
 {
     t->lost = true;
@@ -64,8 +64,8 @@ static uint64_t deadline_after(int timeout_ms)
     return timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
 }
 
-/* Waits until the socket is ready to read or write, as `events` asks. Returns the events that poll reports, 0
- * at the deadline, or -EINTR after a signal. */
+/* Waits until the socket is ready for reading or writing, depending on `events`. Returns the events that poll
+ * reports, 0 if the deadline has passed, or -EINTR if a signal arrived. */
 static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
 {
     struct pollfd p = {.fd = t->fd, .events = events};
@@ -73,8 +73,8 @@ static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
     return n < 0 ? -errno : n == 0 ? 0 : p.revents;
 }
 
-/* Reads arrived bytes into the line buffer. Returns 0 even if no bytes have arrived or the buffer is full.
- * Returns a negative errno if the connection is lost. */
+/* Reads the bytes that have arrived into the line buffer. Returns 0, even if there are none or if the buffer
+ * is full. Returns a negative errno if the connection is lost. */
 static int read_some(struct tutti *t, struct err *err)
 {
     char *at;
@@ -141,8 +141,8 @@ static int take_line(struct tutti *t, struct wire_msg *ret, struct err *err)
     return err_set(err, -EPROTO, "the daemon sent a line that does not follow the protocol: %s", why.msg);
 }
 
-/* Waits for the next message. Returns 1 for a message, 0 at the deadline, and -EINTR after a signal. Any
- * other negative errno means that the connection is lost. */
+/* Waits for the next message. Returns 1 if there is a message, 0 if the deadline has passed, or -EINTR if a
+ * signal arrived. Any other negative errno means that the connection is lost. */
 static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, struct err *err)
 {
     for (;;) {
@@ -160,8 +160,8 @@ static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, 
     }
 }
 
-/* Handles an error that answers no request, such as "too many connections". The error concerns the connection
- * itself, and the daemon hangs up after sending it. */
+/* Handles an error message that answers no request, such as "too many connections". Such an error concerns
+ * the whole connection. After sending it, the daemon closes the connection. */
 static int connection_error(struct tutti *t, struct wire_msg *m, struct err *err)
 {
     int r = wire_msg_error(m, err);
@@ -175,11 +175,11 @@ static bool is_event(const struct wire_msg *m)
     return m->kind == WIRE_NOTIFICATION && strcmp(m->method, "event") == 0 && m->params != NULL;
 }
 
-/* Queues an event for tutti_next. A notification that is not an event is dropped. */
+/* Queues an event for tutti_next. Drops a notification that is not an event. */
 static int queue_event(struct tutti *t, struct wire_msg *m, struct err *err)
 {
-    /* Drop notifications that this client does not know. A newer daemon may send them, and the protocol tells
-     * clients to ignore them. */
+    /* Drop notifications that this client does not know. A newer daemon may send such notifications, and the
+     * protocol tells clients to ignore them. */
     if (!is_event(m)) {
         wire_msg_finish(m);
         return 0;
@@ -237,8 +237,8 @@ int tutti_open(int fd, struct tutti **ret, struct err *err)
     return 0;
 }
 
-/* Connects to the socket at `path`. Returns a descriptor or a negative errno. A path that is too long for a
- * socket address is opened through the descriptor of its directory. */
+/* Connects to the socket at `path`. Returns a file descriptor or a negative errno. If `path` is too long for
+ * a socket address, reaches the socket through a descriptor of its directory. */
 static int dial(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -281,7 +281,8 @@ static int connect_to(const char *path, struct tutti **ret, struct err *err)
                       strerror(-fd));
 }
 
-/* Appends the default path of the daemon's socket. See "Where the socket is" in docs/protocol.md. */
+/* Appends the default path of the daemon's socket. docs/protocol.md explains it in the section "Where the
+ * socket is". */
 static void usual_path(struct strbuf *b)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR"), *state = getenv("XDG_STATE_HOME"),
@@ -343,8 +344,8 @@ static int send_request(struct tutti *t, const char *method, const char *params,
     return r;
 }
 
-/* Handles a message that arrives during a call. Returns 1 for the answer to the call, with its status in
- * *ret_status. Returns 0 for any other message, which is queued or dropped. */
+/* Handles a message that arrives while a call waits for its answer. If the message is the answer, stores its
+ * status in *ret_status and returns 1. Any other message is queued or dropped, and the function returns 0. */
 static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, struct err *err)
 {
     uint64_t id;
@@ -352,7 +353,8 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
         return queue_event(t, m, err); /* drops a request */
     if (m->kind == WIRE_ERROR && m->id[0] == '\0')
         return connection_error(t, m, err);
-    /* An answer with another id belongs to an earlier call that no longer waits, so it is dropped. */
+    /* An answer with another id belongs to an earlier call, which is no longer waiting. So drop the
+     * answer. */
     if (!wire_msg_id(m, &id) || id != t->last_id) {
         wire_msg_finish(m);
         return 0;
@@ -365,8 +367,8 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
     return 1;
 }
 
-/* Looks for an error message that the daemon sent before it hung up, and returns its code. Returns `code` if
- * there is no such message. */
+/* Looks for an error message that the daemon sent before it closed the connection, and returns the code of
+ * this error. If there is no such message, returns `code`. */
 static int last_words(struct tutti *t, int code, struct err *err)
 {
     struct wire_msg m = {0};

@@ -22,8 +22,8 @@
 
 #define FRAME_NS 120000000ull  /* least time between two frames */
 #define LINE_NS  2000000000ull /* least time between two lines about progress */
-/* Time between two requests for the whole curve. The curve must be requested, because events carry only some
- * of the training steps. */
+/* The time between two requests for the whole curve, in nanoseconds. Events alone are not enough to draw the
+ * curve, because they report only some of the training steps. */
 #define FRESH_NS     2000000000ull
 #define IDLE_MS      250            /* longest wait for an event */
 #define RETRY_NS     60000000000ull /* how long to try to reconnect */
@@ -31,7 +31,7 @@
 
 enum display { DISPLAY_NONE, DISPLAY_JSON, DISPLAY_LINES, DISPLAY_LIVE };
 
-/* Everything that follow() keeps while it follows one job. */
+/* The state of follow() while it follows one job. */
 struct follower {
     const struct client *c;
     const struct follow_options *o;
@@ -77,8 +77,8 @@ static void choose_display(struct follower *f)
         term_begin(f->fd);
 }
 
-/* Shows a line above the live display, or prints the line if there is no live display. If `own` is true, the
- * line is a message of this program and goes to standard error. */
+/* Shows a line above the live display, or just prints the line if there is no live display. If `own` is true,
+ * the line is a message of this program and goes to standard error. */
 static void say(struct follower *f, const char *line, bool own)
 {
     struct strbuf b = {0};
@@ -93,7 +93,7 @@ static void say(struct follower *f, const char *line, bool own)
     }
 }
 
-/* Draws the live display. If `last` is true, removes the display and leaves only the lines above it. */
+/* Draws the live display again. If `last` is true, removes the display and leaves only the lines above it. */
 static int draw_frame(struct follower *f, bool last)
 {
     struct style s = term_style(f->fd);
@@ -118,8 +118,8 @@ static int update_display(struct follower *f)
     return draw_frame(f, false);
 }
 
-/* Prints a line about the progress, unless such a line was printed a moment ago. The last training step
- * always gets a line. */
+/* Prints a line about the progress of the job, unless such a line was printed a moment ago. The last training
+ * step always gets a line. */
 static void show_progress_line(struct follower *f)
 {
     uint64_t now = clock_now_ns();
@@ -136,7 +136,7 @@ static void show_progress_line(struct follower *f)
 
 /* ---- the job ---- */
 
-/* Asks the daemon for the current state of the job, and updates the view. */
+/* Asks the daemon for the current state of the job and updates the view with the answer. */
 static int refresh(struct follower *f, struct err *err)
 {
     struct wire_msg m = {0};
@@ -151,8 +151,8 @@ static int refresh(struct follower *f, struct err *err)
     return 0;
 }
 
-/* Subscribes to the job's events and asks for the job's state. If `since` is true, the daemon also sends the
- * past events after number f->seq. */
+/* Subscribes to the events of the job and asks for the job's state. If `since` is true, the daemon also sends
+ * the past events whose numbers are greater than f->seq. */
 static int watch_job(struct follower *f, bool since, struct err *err)
 {
     struct wire_msg m = {0};
@@ -171,8 +171,8 @@ static int watch_job(struct follower *f, bool since, struct err *err)
     return refresh(f, err);
 }
 
-/* Returns true if the event concerns this job. Events of job 0 concern every queued job, because they say
- * whether the daemon can start workers. */
+/* Returns true if the event `e` concerns this job. An event of job 0 says whether the daemon can start
+ * workers, so it concerns every queued job. */
 static bool concerns(const struct follower *f, const struct json *e)
 {
     uint64_t job = get_count_or(e, "job", f->o->id);
@@ -188,7 +188,7 @@ static int on_event(struct follower *f, const struct json *e, struct err *err)
     if (!concerns(f, e))
         return 0;
     if (get_count(e, "seq", &seq)) {
-        /* Skip an event that an earlier subscription has already delivered. */
+        /* Skip an event that has already arrived through an earlier subscription. */
         if (seq <= f->seq && strcmp(name, "gap") != 0)
             return 0;
         f->seq = seq > f->seq ? seq : f->seq;
@@ -235,7 +235,7 @@ int follow_reconnect(const struct client *c, struct private_daemon *daemon, stru
     return r;
 }
 
-/* Connects to the daemon and subscribes to events again after the connection was lost. */
+/* After the connection was lost, connects to the daemon again and subscribes to events again. */
 static int reattach(struct follower *f, struct err *err)
 {
     uint64_t until = clock_now_ns() + RETRY_NS;
@@ -256,8 +256,9 @@ static int reattach(struct follower *f, struct err *err)
     return r;
 }
 
-/* Reacts to Ctrl-C. In `tutti run`, the first signal stops the job after a checkpoint, and the second signal
- * stops it at once. In other commands the job continues, and the function returns 1 to end the loop. */
+/* Reacts to Ctrl-C. In `tutti run`, the first signal makes the job write a checkpoint and stop, and the
+ * second signal stops the job at once. In other commands the job continues, and the function returns 1 to end
+ * the loop. */
 static int on_signals(struct follower *f, struct err *err)
 {
     int n = term_signals();
@@ -288,8 +289,8 @@ static int turn(struct follower *f, struct err *err)
     struct wire_msg m = {0};
     int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
                        &m, err);
-    /* r == 0 means that no event is waiting. Only then may the job count as ended, because all its events
-     * must be shown first. */
+    /* r == 0 means that no event is waiting. Do not treat the job as ended while events are still waiting,
+     * because all its events must be shown first. */
     f->ended = r == 0 && follow_ended(f->job.result);
     f->dirty = true;
     if (r > 0) {

@@ -12,24 +12,24 @@
 struct follow_options {
     uint64_t id;    /* the job */
     bool has_since; /* `since` is given */
-    /* The number of an event. Past events with higher numbers are shown too. */
+    /* If has_since is true, past events with numbers greater than this one are shown too. */
     uint64_t since;
     /* The private daemon of `tutti run`, or NULL. With a private daemon, Ctrl-C stops the job too, and
      * follow() gives up when this daemon has died. */
     struct private_daemon *daemon;
 };
 
-/* Shows the job until it ends. A terminal gets a live display, and a pipe gets lines. If the connection is
- * lost, follow() connects again and replaces *t.
+/* Shows the job until it ends. On a terminal, draws a live display. Otherwise prints lines. If the connection
+ * is lost, follow() connects again and replaces *t.
  *
- * Returns CLIENT_DONE when the job has ended, with the daemon's answer to `show` in *ret_job. Otherwise
- * returns another exit code and has reported the reason.
+ * When the job has ended, returns CLIENT_DONE and stores the daemon's answer to `show` in *ret_job. Otherwise
+ * reports the reason and returns another exit code.
  */
 int follow(const struct client *c, struct tutti **t, const struct follow_options *o,
            struct wire_msg *ret_job);
 
-/* Prints the outcome of a job that has ended: a curve and a report, or one JSON object with --json. Returns
- * the job's exit code. */
+/* Prints the outcome of a job that has ended. The outcome is a curve and a report, or one JSON object with
+ * --json. Returns the exit code of the job. */
 int follow_finish(const struct client *c, struct tutti *t, const struct json *job);
 
 /* Returns true if the job has ended, that is, if it is done, failed or cancelled. */
@@ -37,8 +37,8 @@ bool follow_ended(const struct json *job);
 /* Returns the exit code of a job that has ended. */
 int follow_exit(const struct json *job);
 
-/* Closes *t and tries for up to a minute to connect again. Gives up after a signal, or when the private
- * daemon has died. `daemon` may be NULL. */
+/* Closes *t and tries to connect again for up to a minute. Gives up earlier if a signal arrives or if the
+ * private daemon has died. `daemon` may be NULL. */
 int follow_reconnect(const struct client *c, struct private_daemon *daemon, struct tutti **t,
                      struct err *err);
 

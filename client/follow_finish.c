@@ -1,5 +1,5 @@
-/* Implements follow_finish: prints the curve and the report of a job, and the end of its log if the job
- * failed. */
+/* Implements follow_finish: prints the curve and the report of a job that has ended. If the job failed, also
+ * prints the end of its log. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void add_curve(struct strbuf *b, const struct style *s, const struct json
     free(curve);
 }
 
-/* Appends the last 2 KiB of the job's log, without the incomplete line at their beginning. */
+/* Appends the last 2 KiB of the job's log. Leaves out the first line of this text if it is incomplete. */
 static void add_log_tail(struct strbuf *b, const struct style *s, struct tutti *t, const struct json *job)
 {
     uint64_t bytes = get_count_or(job, "log_bytes", 0), from = bytes > TAIL_BYTES ? bytes - TAIL_BYTES : 0;
@@ -60,7 +60,8 @@ int follow_finish(const struct client *c, struct tutti *t, const struct json *jo
     } else if (!c->quiet) {
         add_curve(&b, &s, job);
         show_report(&b, &s, job);
-        /* Show the log only if the job itself failed. If the job's spec was wrong, the log does not help. */
+        /* Show the log only if the job itself failed. If the mistake was in the job's spec, the log does not
+         * help. */
         if (follow_exit(job) == CLIENT_FAILED)
             add_log_tail(&b, &s, t, job);
     }

@@ -1,4 +1,4 @@
-/* Implements job_file.h. The JSON trees of base/json cannot be changed. So an option is applied while the
+/* Implements job_file.h. The JSON trees of base/json cannot be changed. So the options are applied while the
  * spec is printed as text again. */
 #include "client/job_file.h"
 
@@ -47,8 +47,8 @@ struct edit {
     char *value; /* new value as JSON; NULL: unchanged */
 };
 
-/* Prints the object as JSON with the edits applied. The caller frees the text. If `object` is NULL, it counts
- * as an empty object. */
+/* Prints the object as JSON, with the edits applied. The caller frees the text. If `object` is NULL, starts
+ * from an empty object. */
 static char *print_edited(const struct json *object, const struct edit *edits, int n)
 {
     struct strbuf b = {0};
@@ -87,8 +87,8 @@ static char *quoted(const char *text)
     return b.at;
 }
 
-/* Reads the option `name`, a size such as 64MiB, and stores the number of bytes in *ret as text. The caller
- * frees *ret. If the option was not given, *ret stays unchanged. */
+/* Reads the value of the option `name`, a size such as 64MiB, and stores the number of bytes in *ret as text.
+ * The caller frees *ret. If the option was not given, *ret stays unchanged. */
 static int size_flag(const struct args *a, const char *name, char **ret, struct err *err)
 {
     const char *text = opts_get(a, name);
@@ -109,7 +109,8 @@ static int size_flag(const struct args *a, const char *name, char **ret, struct 
 }
 
 /* Applies the edits to a section of the spec and returns the section as JSON. Returns NULL if nothing
- * changes. Also returns NULL if the section is not an object, an error that the later check reports. */
+ * changes. Also returns NULL if the section is not an object. That mistake is reported later, when the spec
+ * is checked. */
 static char *edit_section(const struct json *spec, const char *section, struct edit *edits, int n)
 {
     const struct json *node = json_get(spec, section);
@@ -119,7 +120,7 @@ static char *edit_section(const struct json *spec, const char *section, struct e
     return any && (node == NULL || json_type(node) == JSON_OBJECT) ? print_edited(node, edits, n) : NULL;
 }
 
-/* Applies the options of the command line to the spec, and stores the new spec in *ret as JSON. */
+/* Applies the command-line options to the spec, and stores the new spec in *ret as JSON. */
 static int apply_flags(const struct json *spec, const struct args *a, char **ret, struct err *err)
 {
     struct edit resources[] = {{"devices", NULL}, {"device_memory", NULL}, {"host_memory", NULL}};
@@ -195,8 +196,8 @@ static void add_number(struct spawn_args *to, const char *option, uint64_t n)
     spawn_add_option(to, option, text);
 }
 
-/* Returns the smaller of two sizes in bytes: `server`, which the daemon has, and the member `key` of the
- * spec's resources. A size of 0 is unknown and does not count. */
+/* Returns the smaller of two sizes in bytes: `server`, the size that the daemon has, and the member `key` of
+ * the spec's resources. If one size is 0, it is unknown and is ignored. */
 static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
 {
     const struct json *node = get_node(get_object(spec, "resources"), key);
@@ -207,7 +208,8 @@ static uint64_t least_of(const struct json *spec, const char *key, uint64_t serv
     return server;
 }
 
-/* Passes the daemon's description of its devices to the worker, which then chooses devices from it. */
+/* Passes the daemon's description of its devices on to the worker, which then chooses devices from this
+ * description. */
 static void add_topology(const struct json *spec, const struct json *machine, struct spawn_args *to)
 {
     uint64_t host = least_of(spec, "host_memory", get_count_or(machine, "host_memory_bytes", 0));
@@ -243,7 +245,8 @@ void job_file_machine_args(const struct json *spec, const struct json *machine, 
         add_number(to, "--host-memory", host);
 }
 
-/* Reports why the check failed. `text` is the JSON that the worker printed. Returns the exit code. */
+/* Reports why the check of the job failed. `text` is the JSON that the worker printed. Returns the exit code
+ * of the command. */
 static int report_verdict(const struct client *c, const char *text, size_t bytes, int exit)
 {
     struct json *verdict = NULL;

@@ -8,7 +8,8 @@
 #include "client/client.h"
 #include "client/spawn.h"
 
-/* Rows for a command's table of options. These options override parts of a job file. */
+/* JOB_FILE_OPTS lists rows for a command's table of options. The options in these rows override parts of a
+ * job file. */
 #define JOB_FILE_OPT(name, value, help)                                                                      \
     {                                                                                                        \
         name, 0, value, help                                                                                 \
@@ -24,20 +25,20 @@
         JOB_FILE_OPT("policy", "NAME", "planning policy (default: auto); tutti-job(5) lists them")
 
 /* Reads the job file at `path`, or standard input if `path` is "-", and applies the options in `a`. The file
- * may have // comments. *ret becomes strict JSON text, which the caller frees. */
+ * may contain // comments. The result *ret is strict JSON, which the caller frees. */
 int job_file_read(const char *path, const struct args *a, char **ret, struct err *err);
 
-/* Passes those options of JOB_FILE_OPTS that the user gave on to tutti-worker, without changing them. */
+/* Passes on to tutti-worker, unchanged, those options of JOB_FILE_OPTS that the user gave. */
 void job_file_pass_flags(const struct args *a, struct spawn_args *to);
 
 /* Checks the spec by running `tutti-worker --check` as this user. `machine` is the daemon's answer to
- * `devices`, or NULL without a daemon. If --machine is given, it is used instead. Returns CLIENT_DONE, or
- * another exit code after reporting the reason. */
+ * `devices`, or NULL without a daemon. If the option --machine is given, its file is used instead. Returns
+ * CLIENT_DONE. After a failure, reports the reason and returns another exit code. */
 int job_file_check(const struct client *c, const char *spec, const struct args *a,
                    const struct json *machine);
 
 /* Adds the arguments that make tutti-worker check `spec` against the daemon's machine. This function is
- * public only for tests. */
+ * declared here only for tests. */
 void job_file_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to);
 
 #endif

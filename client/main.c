@@ -1,4 +1,5 @@
-/* The main program of tutti: finds the command in the table of commands, parses its options, and runs it. */
+/* The main program of tutti: finds the command in the table of commands, parses the command's options, and
+ * runs the command. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -16,7 +17,7 @@ const struct client_command *const commands[] = {
     &cmd_show,   &cmd_submit, &cmd_version, &cmd_wait,    &cmd_watch,  NULL,
 };
 
-/* Names of commands that are planned but do not exist yet. The error message for them says so. */
+/* The names of commands that are planned but do not exist yet. The error message for such a name says so. */
 static const char *const later[] = {"doctor",  "drain",  "hold", "metrics", "pause",
                                     "release", "resume", "top",  "users",   NULL};
 
@@ -33,8 +34,8 @@ static const struct opt global_opts[] = {
     {0},
 };
 
-/* Opens /dev/null for each standard descriptor that is closed. Otherwise the next file that is opened would
- * get the descriptor 0, 1 or 2, and messages would be written into that file. */
+/* Opens /dev/null for each standard descriptor that is closed. Otherwise, the next file that is opened would
+ * get the descriptor 0, 1 or 2, and messages for the user would be written into that file. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -45,8 +46,8 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* Returns true if --json is among the arguments. This must be known before the options are parsed, because
- * errors in them are reported as JSON too. */
+/* Returns true if --json is among the arguments. The program must know this before it parses the options,
+ * because mistakes in the options are reported as JSON too. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -83,7 +84,7 @@ int command_unknown(const struct client *c, const char *name)
     return client_fail_as(c, CLIENT_USAGE, &err);
 }
 
-/* Checks that the number of words that are not options lies within the command's limits. */
+/* Checks that the number of arguments that are not options lies within the limits of the command. */
 static int check_words(const struct client_command *cmd, const struct args *a, struct err *err)
 {
     if (a->n_rest < cmd->least)
@@ -142,7 +143,8 @@ int main(int argc, char **argv)
 {
     struct client c = {.json = asks_for_json(argc, argv)};
     open_standard_descriptors();
-    /* Set only LC_CTYPE. LC_NUMERIC stays "C", because numbers in JSON need a decimal point. */
+    /* Set only LC_CTYPE. LC_NUMERIC stays "C", so that numbers in JSON get a decimal point in every
+     * locale. */
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
     return client_end(run_line(&c, argc > 0 ? argc - 1 : 0, argv + 1));

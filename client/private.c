@@ -26,15 +26,15 @@
 #define DIR_NAME     "tutti-run-XXXXXX"
 #define LOG_SHOWN    600 /* bytes of the log in a message */
 #define REMOVE_DEPTH 8   /* how deep directories are removed */
-/* Time in nanoseconds that the private daemon has to exit: 90 s, of which its job may need 60 s to write a
- * checkpoint. */
+/* The time in nanoseconds that the private daemon has to exit. Of these 90 s, its job may need 60 s to write
+ * a checkpoint. */
 #define END_NS  90000000000ull
 #define POLL_NS 20000000ull
 
 /* ---- the directory ---- */
 
-/* Creates a directory for the private daemon, in a place where the path of the socket is short enough.
- * Returns the directory's path, which the caller frees, or NULL. */
+/* Creates a directory for the private daemon. The directory is in a place where the path of the socket is
+ * short enough for a socket address. Returns the path of the directory, which the caller frees, or NULL. */
 static char *make_dir(struct err *err)
 {
     const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
@@ -85,8 +85,9 @@ static char *below(const char *dir, const char *name)
 
 /* ---- the process ---- */
 
-/* Runs in the forked child and replaces it by the daemon. The daemon's output goes to the file `log`. One of
- * its arguments names the read end of the pipe, so this descriptor must stay open. */
+/* Runs in the forked child and replaces the child by the daemon. The daemon's output goes to the file `log`.
+ * One of the daemon's arguments names `pipe_end`, the read end of a pipe, so this descriptor must stay
+ * open. */
 static void become_daemon(const char *path, char **argv, const char *log, int pipe_end)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -147,8 +148,8 @@ int private_start(const char *backend, const char *machine, struct private_daemo
     return r;
 }
 
-/* Copies the end of the log to `ret`. Line breaks become blanks, so that the text fits into a message of one
- * line. */
+/* Copies the end of the log to `ret`. Replaces line breaks by blanks, so that the text fits into a message of
+ * one line. */
 static void log_tail(const char *log, char *ret, size_t size)
 {
     int fd = open(log, O_RDONLY | O_CLOEXEC);

@@ -1,7 +1,9 @@
-/* Rendering: functions that turn data into text and append it to a strbuf.
+/* Functions that format data as text and append the text to a strbuf.
  *
- * They are pure: they use no file descriptor and no clock. A struct style tells them what the terminal can
- * do. Text from outside, such as a job's name, goes through show_text, which makes it safe to show. */
+ * The functions are pure: they use no file descriptor and no clock. A struct style tells them what the
+ * terminal can display. Untrusted text, such as a job's name, goes through show_text, which makes the text
+ * safe to display.
+ */
 #ifndef CLIENT_SHOW_H
 #define CLIENT_SHOW_H
 
@@ -12,8 +14,8 @@
 #include "base/json.h"
 #include "base/strbuf.h"
 
-/* Describes what the terminal or file that gets the output can display. term_style makes a struct style for a
- * file descriptor. */
+/* Describes what the output can display, whether it is a terminal or a file. term_style makes a struct style
+ * for a file descriptor. */
 struct style {
     bool color;   /* colours may be used */
     bool unicode; /* block and braille characters may be used */
@@ -26,25 +28,25 @@ enum ink { INK_NONE, INK_DIM, INK_BOLD, INK_RED, INK_GREEN, INK_YELLOW, INK_BLUE
 const char *show_ink(const struct style *s, enum ink ink);
 /* Returns the escape sequence that switches back to plain text, or "" if the style has no colours. */
 const char *show_plain(const struct style *s);
-/* Returns the colour in which a job's state is shown, such as green for "done" and red for "failed". */
+/* Returns the colour for a job's state, such as green for "done" and red for "failed". */
 enum ink show_state_ink(const char *state);
 
 /* ---- text (show_text.c) ---- */
 
-/* Appends untrusted text on one line. Unsafe characters are replaced by escapes. If the style has no UTF-8,
- * all characters beyond ASCII are replaced too. */
+/* Appends untrusted text as a single line. Unsafe characters are replaced by escapes. If the style does not
+ * allow UTF-8, all characters that are not ASCII are replaced too. */
 void show_text(struct strbuf *b, const struct style *s, const char *text);
 /* Appends the text of a log. Newlines and tabs are kept, CR LF becomes a newline, and unsafe characters are
  * replaced by escapes. */
 void show_log_text(struct strbuf *b, const char *text);
-/* Returns the number of columns that UTF-8 text takes on a terminal. Escape sequences for colours count as 0
+/* Returns the number of columns that a UTF-8 text takes on a terminal. Escape sequences for colours take no
  * columns. */
 int show_columns(const char *text);
-/* Appends `text` in exactly `columns` columns. Text that is too long is cut and gets a mark. Short text is
- * padded with blanks, on the left if `right` is true. */
+/* Appends `text` so that it takes exactly `columns` columns. A text that is too long is cut and gets a mark.
+ * A text that is too short is padded with blanks, on the left if `right` is true. */
 void show_cell(struct strbuf *b, const struct style *s, const char *text, int columns, bool right);
 
-/* The next six functions append a number in a form that people read easily. */
+/* Each of the next six functions appends a number in a form that people can read easily. */
 void show_duration(struct strbuf *b, double seconds); /* "1.9 ms", "17 s", "3m05s", "1h02m", "2d03h" */
 void show_count(struct strbuf *b, double n);          /* "950", "12.3k", "2.91M" */
 void show_time(struct strbuf *b, uint64_t ms);        /* local date and time */
@@ -54,8 +56,8 @@ void show_ratio(struct strbuf *b, double ratio);      /* "1.25x" */
 
 /* ---- a bar (show_bar.c) ---- */
 
-/* Appends a progress bar of `width` columns, which must be at least 3. `share` is the filled part, such as
- * 0.5 for half. */
+/* Appends a progress bar of `width` columns. `width` must be at least 3. `share` is the part of the bar to
+ * fill, for example 0.5 for half of it. */
 void show_bar(struct strbuf *b, const struct style *s, double share, int width);
 
 /* ---- a curve (show_curve.c) ---- */
@@ -65,24 +67,25 @@ struct plot {
     int height;         /* lines of text without the axis */
     const char *indent; /* text at the beginning of each line */
 };
-/* Appends a drawing of the curve. Appends nothing if the curve has fewer than two points or the plot is too
- * small. */
+/* Appends a drawing of the curve. If the curve has fewer than two points or the plot is too small, appends
+ * nothing. */
 void show_curve(struct strbuf *b, const struct style *s, const struct curve *c, const struct plot *p);
 
 /* ---- a table (show_table.c) ---- */
 
-/* A column of a table. A column is as wide as its widest cell, or narrower if the terminal is too small. */
+/* A column of a table. The column is as wide as its widest cell, or narrower if the terminal is too
+ * narrow. */
 struct column {
     const char *title;
     bool right; /* the cells are aligned to the right */
     int least;  /* least width; 0: it never shrinks */
-    /* On a narrow terminal, the columns with the highest `drop` are left out first. Columns with 0 always
-     * stay. */
+    /* If the table is too wide, the column with the highest `drop` is left out first. Columns with a `drop`
+     * of 0 are never left out. */
     int drop;
 };
 struct show_table;
-/* Creates a table with `n` columns, at most 16. The array `columns` must stay valid. Free the table with
- * show_table_destroy. */
+/* Creates a table with `n` columns, at most 16. The array `columns` must stay valid as long as the table
+ * exists. show_table_destroy frees the table. */
 struct show_table *show_table_create(const struct column *columns, int n);
 void show_table_destroy(struct show_table *t); /* t may be NULL */
 /* Adds the next cell to the table. Cells are added from left to right, row by row. The text may come from an
@@ -93,15 +96,15 @@ void show_table_print(const struct show_table *t, const struct style *s, struct 
 
 /* ---- jobs (show_job.c, show_report.c) ---- */
 
-/* Appends the final report of a job that has ended. `job` is the daemon's answer to `show`. */
+/* Appends the final report of a job that has ended. `job` is the daemon's answer to the method `show`. */
 void show_report(struct strbuf *b, const struct style *s, const struct json *job);
-/* Appends everything that is known about a job, as `tutti show` prints it. */
+/* Appends everything that is known about a job, in the form that `tutti show` prints. */
 void show_job(struct strbuf *b, const struct style *s, const struct json *job, uint64_t now_ms);
-/* Appends the outcome of a job as one JSON object with its id, name, state, steps, error, output, report and
- * exit code. */
+/* Appends the outcome of a job as one JSON object. The object has the job's id, name, state, steps, error,
+ * output, report and exit code. */
 void show_outcome_json(struct strbuf *b, const struct json *job);
-/* Appends one or two lines about the event, without the last newline. Returns false for an event that gets no
- * line, such as "progress". */
+/* Appends one or two lines that describe the event, without the final newline. Returns false for an event
+ * that has no such lines, for example "progress". */
 bool show_event(struct strbuf *b, const struct style *s, const struct json *event);
 
 #endif

@@ -12,7 +12,7 @@ void show_bar(struct strbuf *b, const struct style *s, double share, int width)
         share = 0;
     if (share > 1)
         share = 1;
-    /* Round the share down, so that the bar is full only when everything is done. */
+    /* Round down, so that the bar is full only when everything is done. */
     int steps = (int)floor(share * inner * (s->unicode ? 8 : 1) + 1e-9),
         full = s->unicode ? steps / 8 : steps;
     int part = s->unicode ? steps % 8 : 0, rest = inner - full - (part > 0);

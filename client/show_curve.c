@@ -23,15 +23,15 @@ struct canvas {
     unsigned char *dots;
 };
 
-/* The ranges of training steps and of values that the drawing covers. */
+/* The range of training steps and the range of values that the drawing shows. */
 struct curve_scale {
     uint64_t first, last; /* steps, from left to right */
     double low, high;     /* values, from bottom to top */
     bool log;             /* the scale of the values is logarithmic */
 };
 
-/* The points of a curve. The last point is the mean of the values that the curve has not yet made into a
- * point. */
+/* The points of a curve. If the curve has values that do not form a complete point yet, their mean is added
+ * as the last point. */
 struct points {
     struct curve_point at[CURVE_POINTS + 1];
     int n;
@@ -63,16 +63,17 @@ static double at_scale(const struct curve_scale *s, double v)
     return s->log ? log(v) : v;
 }
 
-/* Returns the row of dots in which a value is drawn. Row 0 is the top row. */
+/* Returns the row of dots in which the value `v` is drawn. Row 0 is the top row. */
 static int dot_row(const struct curve_scale *s, double v, int height)
 {
-    /* Halve all values, because the difference of two huge values could overflow. */
+    /* Halve all values before subtracting them, because the difference of two huge values could overflow. */
     double low = at_scale(s, s->low) / 2, high = at_scale(s, s->high) / 2;
     double share = high > low ? (at_scale(s, v) / 2 - low) / (high - low) : 0.5;
     return (int)lround((1 - fmax(0, fmin(1, share))) * (height - 1));
 }
 
-/* Stores in ret[x] the mean of the points that fall into column `x` of dots, or NAN if no point does. */
+/* Stores in ret[x] the mean value of the points that fall into the dot column `x`. If there is no such point,
+ * ret[x] becomes NAN. */
 static void spread(const struct points *p, const struct curve_scale *s, int width, double *ret)
 {
     int *n = xcalloc((size_t)width, sizeof *n);
@@ -87,8 +88,8 @@ static void spread(const struct points *p, const struct curve_scale *s, int widt
     free(n);
 }
 
-/* Fills the columns without points by interpolation between their neighbours. The first and the last column
- * always have a value. */
+/* Gives every column without points a value between those of its neighbours. The first and the last column
+ * always have points. */
 static void fill_gaps(double *v, int width)
 {
     for (int x = 1, left = 0; x < width; x++) {
@@ -100,7 +101,8 @@ static void fill_gaps(double *v, int width)
     }
 }
 
-/* Sets the dots of the curve, and connects each column of dots with the column before it. */
+/* Sets the dots of the curve. Draws a vertical line where the curve would otherwise have a gap between two
+ * neighbouring columns. */
 static void draw_line(struct canvas *c, const struct curve_scale *s, const double *v)
 {
     for (int x = 0, before = 0; x < c->width; x++) {

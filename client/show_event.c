@@ -1,4 +1,4 @@
-/* Renders events as lines for people. Each function appends the line for one kind of event. */
+/* Turns events into lines for people. Each function appends the line for one kind of event. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -29,7 +29,8 @@ static void started(struct strbuf *b, const struct style *s, const struct json *
         strbuf_addf(b, ", attempt %" PRIu64, attempt);
 }
 
-/* A plan of fewer tasks than this is made so quickly that no line "planning" is shown for it. */
+/* No line "planning" is shown for a plan with fewer tasks than this, because such a plan is ready almost at
+ * once. */
 #define MANY_TASKS 16384
 
 static void planning(struct strbuf *b, const struct style *s, const struct json *e)

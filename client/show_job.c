@@ -1,4 +1,4 @@
-/* Renders everything that is known about a job, as `tutti show` prints it. */
+/* Formats everything that is known about a job, as `tutti show` prints it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,8 +71,8 @@ static void add_job_devices(struct strbuf *b, const struct style *s, const struc
     strbuf_add(b, "\n");
 }
 
-/* Appends a row with all members of `object` that are neither objects nor arrays, such as "micro_batch 64,
- * replicas 1, precision fp32". */
+/* Appends a row with all members of `object` that are neither objects nor arrays, for example "micro_batch
+ * 64, replicas 1, precision fp32". */
 static void add_scalars(struct strbuf *b, const struct style *s, const char *label, const struct json *object)
 {
     const char *between = "";
@@ -113,7 +113,7 @@ static void add_plan_rows(struct strbuf *b, const struct style *s, const struct 
     }
     strbuf_add(b, "\n");
     /* If the job has a report, leave out the planned values below, because the report shows the measured
-     * ones. */
+     * values. */
     if (get_object(job, "report") != NULL)
         return;
     if (show_plan_traffic(plan, &t))

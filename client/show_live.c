@@ -1,5 +1,5 @@
-/* Draws the live display of a job: a progress bar, figures, the curve, and the last evaluations. On a small
- * terminal the curve shrinks or is left out. */
+/* Draws the live display of a job: a progress bar, figures, the curve, and the last evaluations. If the
+ * terminal is small, the curve becomes smaller or is left out. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 
 #define GAP "   "
 
-/* A line that is built from parts, such as "loss 0.25". A part that does not fit on the line begins a new
+/* A line that is built from parts, such as "loss 0.25". If a part does not fit on the line, it begins a new
  * line. A part that is wider than a whole line is left out. */
 struct line {
     struct strbuf *b;
@@ -106,8 +106,8 @@ static double share_of(const struct view *v)
     return v->total > 0 ? (double)v->step / (double)v->total : 0;
 }
 
-/* Appends the text after the bar: the percentage, the training steps as in "141/300", and the time left or
- * the state of the job. */
+/* Appends the text after the progress bar: the percentage, the training steps as in "141/300", and then the
+ * time left or the state of the job. */
 static void add_position(struct strbuf *b, const struct style *s, const struct view *v)
 {
     bool running = strcmp(v->state, "running") == 0;
@@ -180,7 +180,7 @@ static void add_eval_line(struct strbuf *b, const struct style *s, const struct 
 
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows)
 {
-    /* Leave the last column of the terminal empty, because a character there may wrap the line. */
+    /* Leave the last column of the terminal empty. A character there may make the terminal wrap the line. */
     int width = s->width > 0 && s->width < WIDTH_MAX ? s->width - 1 : WIDTH_MAX;
     int curve_rows = rows - OTHER_LINES < CURVE_ROWS ? rows - OTHER_LINES : CURVE_ROWS;
     struct line l = {.b = b, .width = width};

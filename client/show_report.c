@@ -1,5 +1,5 @@
-/* Renders the final report of a job: loss, speed, bytes moved and peak memory. The bytes moved are compared
- * with the lower bound and with demand paging. Figures that are not known are left out. */
+/* Formats the final report of a job: loss, speed, bytes moved and peak memory. The bytes moved are compared
+ * with the lower bound and with the bytes that demand paging would move. Unknown figures are left out. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +36,8 @@ static void add_bytes_row(struct strbuf *b, const char *label, const struct traf
     add_bytes_cell(b, t->in + t->out);
 }
 
-/* Reads the traffic from those members of `o` that are called `in`, `out` and `peer`. Returns false if `in`
- * or `out` is missing. */
+/* Reads the numbers of bytes moved from `o`. `in`, `out` and `peer` are the names of the members to read.
+ * Returns false if the member for `in` or for `out` is missing. */
 static bool read_traffic(const struct json *o, const char *in, const char *out, const char *peer,
                          struct traffic *ret)
 {
@@ -48,8 +48,9 @@ static bool read_traffic(const struct json *o, const char *in, const char *out, 
     return known;
 }
 
-/* Returns how many bytes of state and stash a training step moves. Only these may be compared with the lower
- * bound, which does not count samples. Returns `otherwise` if `from` does not list them. */
+/* Returns the number of bytes that a training step moves for state, such as weights, and for stash, such as
+ * activations. Only these bytes may be compared with the lower bound, which does not count training samples.
+ * If `from` does not list them, returns `otherwise`. */
 static uint64_t bounded_bytes(const struct json *from, uint64_t otherwise)
 {
     static const char *const keys[] = {"state_in", "state_out", "stash_in", "stash_out"};
@@ -95,8 +96,8 @@ void show_traffic(struct strbuf *b, const struct style *s, const struct traffic 
 
 bool show_plan_traffic(const struct json *plan, struct traffic *ret)
 {
-    /* Plans come in two forms. The worker's summary has "step_bytes", and `tutti plan --json` has
-     * "host_in_bytes". */
+    /* Plans come in two forms. The worker's summary has the member "step_bytes", and the output of `tutti
+     * plan --json` has "host_in_bytes". */
     return read_traffic(get_object(plan, "step_bytes"), "in", "out", "peer", ret) ||
            read_traffic(plan, "host_in_bytes", "host_out_bytes", "peer_bytes", ret);
 }

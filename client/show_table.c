@@ -1,5 +1,5 @@
-/* Renders tables that fit the terminal. If a table is too wide, the least important columns are left out and
- * others shrink. Output to a file or a pipe has no limit of width. */
+/* Formats tables so that they fit the terminal. If a table is too wide, the least important columns are left
+ * out, and others become narrower. Output to a file or a pipe may have any width. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, 
     vec_push(&t->cells, (struct cell){b.at, ink});
 }
 
-/* Stores in `widths`, for each column of the table, the width of its widest cell. */
+/* Stores the width of the widest cell of each column in the array `widths`. */
 static void measure(const struct show_table *t, int *widths)
 {
     for (int c = 0; c < t->n; c++)
@@ -59,8 +59,8 @@ static void measure(const struct show_table *t, int *widths)
     }
 }
 
-/* Returns the total width of the table. Columns of width 0 are left out, together with the gaps beside
- * them. */
+/* Returns the total width of the table. A column with the width 0 is left out, together with the gap beside
+ * it. */
 static int total(const struct show_table *t, const int *widths)
 {
     int sum = 0;
@@ -69,7 +69,7 @@ static int total(const struct show_table *t, const int *widths)
     return sum > 0 ? sum - GAP : 0;
 }
 
-/* Makes the widest column narrower, by at most `excess`. Returns false if no column may shrink. */
+/* Makes the widest column narrower, by at most `excess`. Returns false if no column may become narrower. */
 static bool shrink_one(const struct show_table *t, int *widths, int excess)
 {
     int widest = -1;
@@ -115,7 +115,7 @@ static void fit(const struct show_table *t, int *widths, int width)
             break;
 }
 
-/* Appends one row of cells. If `row` is SIZE_MAX, appends the titles of the columns. */
+/* Appends one row of the table. If `row` is SIZE_MAX, appends the row with the titles of the columns. */
 static void print_row(const struct show_table *t, const struct style *s, struct strbuf *b, const int *widths,
                       size_t row)
 {

@@ -1,8 +1,8 @@
-/* Renders text and numbers for people.
+/* Formats text and numbers for people.
  *
- * Text from outside is scrubbed before its width is measured, so an escape counts with the columns that it
- * takes. In a UTF-8 locale wcwidth gives the width of a character. In other locales all text is ASCII, and a
- * byte takes one column.
+ * In untrusted text, unsafe characters are first replaced by escapes, and then the width of the text is
+ * measured. So the width includes the escapes. In a UTF-8 locale, wcwidth gives the width of a character. In
+ * other locales all text is ASCII, and every byte takes one column.
  */
 #include <ctype.h>
 #include <math.h>
@@ -44,7 +44,7 @@ enum ink show_state_ink(const char *state)
 
 /* ---- foreign text ---- */
 
-/* Appends `text` and replaces every character beyond ASCII by an escape. */
+/* Appends `text`, with every character that is not ASCII replaced by an escape. */
 static void add_ascii(struct strbuf *b, const char *text)
 {
     char shown[UTF8_SHOWN_BYTES];
@@ -76,8 +76,8 @@ void show_log_text(struct strbuf *b, const char *text)
     }
 }
 
-/* Returns the number of bytes of the character at `p`, and sets *ret to its width in columns. A colour
- * sequence counts as one character of width 0. */
+/* Returns the number of bytes of the character at `p`, and stores its width in columns in *ret. A colour
+ * sequence counts as one character with the width 0. */
 static size_t next_char(const char *p, int *ret)
 {
     mbstate_t state = {0};

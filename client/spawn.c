@@ -1,5 +1,5 @@
-/* Implements spawn.h, which finds and runs other programs. This program ignores SIGPIPE, so the signal is
- * reset to its default action before another program starts. */
+/* Implements spawn.h: finds and runs other programs. This program ignores the signal SIGPIPE. Before another
+ * program starts, the signal gets its default action again. */
 #include "client/spawn.h"
 
 #include <errno.h>
@@ -32,7 +32,8 @@ static char *join(const char *dir, const char *name)
     return b.at;
 }
 
-/* Returns the path dir/name if the file there can be executed, otherwise NULL. The caller frees the path. */
+/* Returns the path dir/name if there is an executable file at that path, and otherwise NULL. The caller frees
+ * the path. */
 static char *try_file(const char *dir, const char *name)
 {
     char *path = join(dir, name);
@@ -42,7 +43,7 @@ static char *try_file(const char *dir, const char *name)
     return NULL;
 }
 
-/* Returns the directory of this program's file, or NULL. The caller frees the path. */
+/* Returns the directory that contains this program's own file, or NULL. The caller frees the path. */
 static char *own_dir(void)
 {
     char path[PATH_MAX];
@@ -134,7 +135,8 @@ void spawn_finish(struct spawn_args *a)
     vec_free(&a->words);
 }
 
-/* Returns an argument array for execv: the path, the words, and NULL. The caller frees the array. */
+/* Returns an array of arguments for execv. It contains the path, the words, and NULL at the end. The caller
+ * frees the array. */
 static char **argv_of(const char *path, const struct spawn_args *a)
 {
     char **argv = xcalloc(a->words.n + 2, sizeof *argv);
@@ -157,8 +159,8 @@ int spawn_exec(const char *path, struct spawn_args *a, struct err *err)
     return r;
 }
 
-/* Creates a file in memory that contains `text`. Returns its descriptor, or -1. A pipe is not used, because
- * writing a long text to a pipe could block. */
+/* Creates a file in memory that contains `text`. Returns the file descriptor, or -1. The function does not
+ * use a pipe, because writing a long text to a pipe could block. */
 static int memory_file(const char *text)
 {
     int fd = memfd_create("spec", MFD_CLOEXEC);
@@ -182,7 +184,7 @@ static pid_t start(const char *path, const struct spawn_args *a, int in, int out
     char **argv = argv_of(path, a);
     pid_t self = getpid(), pid = fork();
     if (pid == 0) {
-        /* Kill the child when this process ends, because nobody would read the child's result. */
+        /* Kill the child when this process ends, because nobody would read the child's result then. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != self)
             _exit(127);

@@ -1,5 +1,5 @@
 /* Implements submit_job. A submission that is repeated creates no second job, because the daemon recognizes
- * its key. */
+ * the key of the submission. */
 #include "client/submit.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ static int newest_event(struct tutti *t, uint64_t *ret, struct err *err)
     return r;
 }
 
-/* Closes *t and tries to connect to the daemon again until the time `until_ns`. */
+/* Closes *t and tries to connect to the daemon again, until the time `until_ns` has come. */
 static int reconnect(const struct client *c, struct tutti **t, uint64_t until_ns, struct err *err)
 {
     int r;

@@ -93,8 +93,8 @@ static int rows_drawn(int width)
     return rows;
 }
 
-/* Appends each line in scrubbed form, and erases the rest of its row. If `note` is true, records the width of
- * each line in `drawn`. */
+/* Appends each of the lines, with unsafe characters replaced by escapes, and erases the rest of its row. If
+ * `note` is true, records the width of each line in `drawn`. */
 static void add_lines(struct strbuf *b, const char *lines, bool note)
 {
     while (*lines != '\0') {
@@ -117,8 +117,8 @@ int term_frame(const char *above, const char *lines)
     strbuf_add(&b, HIDE_CURSOR);
     if (rows > 0)
         strbuf_addf(&b, "\033[%dA", rows);
-    /* If the width of the terminal has changed, erase the old frame first, because terminals join lines that
-     * they had wrapped. */
+    /* When the width of a terminal changes, the terminal joins lines that it had wrapped. So if the width has
+     * changed, erase the old frame first. */
     strbuf_add(&b, width != drawn_width ? "\r\033[J" : "\r");
     drawn_width = width;
     drawn.n = 0;
@@ -139,7 +139,7 @@ void term_end(void)
 
 /* ---- signals ---- */
 
-/* Handles SIGINT and SIGTERM: counts these signals and ends the program at the third one. */
+/* Handles SIGINT and SIGTERM: counts the signals, and ends the program at the third signal. */
 static void count(int number)
 {
     last_signal = number;
@@ -150,7 +150,7 @@ static void count(int number)
     _exit(128 + number);
 }
 
-/* Handles SIGHUP and SIGQUIT: shows the cursor again and ends the program with the same signal. */
+/* Handles SIGHUP and SIGQUIT: makes the cursor visible again, and ends the program with the same signal. */
 static void end(int number)
 {
     show_cursor();
@@ -158,7 +158,7 @@ static void end(int number)
     raise(number);
 }
 
-/* Handles Ctrl-Z: shows the cursor again and stops the process until the user continues it. */
+/* Handles Ctrl-Z: makes the cursor visible again, and stops the process until the user continues it. */
 static void suspend(int number)
 {
     int saved = errno;
@@ -169,7 +169,7 @@ static void suspend(int number)
     errno = saved;
 }
 
-/* Handles a change of the window size. There is nothing to do: the signal itself makes poll return, and the
+/* Handles a change of the window size. The handler does nothing. The signal itself makes poll return, and the
  * next frame reads the new size. */
 static void wake(int number)
 {
@@ -182,7 +182,7 @@ static void handle(int number, void (*handler)(int))
     sigemptyset(&a.sa_mask);
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN && number != SIGINT &&
         number != SIGTERM)
-        /* A signal that was ignored when the program started stays ignored, so that nohup works. */
+        /* A signal that was already ignored when the program started stays ignored, so that nohup works. */
         return;
     sigaction(number, &a, NULL);
 }

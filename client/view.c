@@ -1,6 +1,6 @@
-/* Implements the struct view of the live display. The answer to `show` already includes all events up to a
- * certain number. Such events are not applied again, because an old event would remove later steps from the
- * curve. */
+/* Implements struct view, the content of the live display. The daemon's answer to `show` already includes all
+ * events up to a certain number. Such events are not applied again, because an old event would remove later
+ * training steps from the curve. */
 #include "client/view.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "base/get.h"
 #include "base/utf8.h"
 
-/* Adds an evaluation to the view. If the view already has VIEW_EVALS evaluations, drops the oldest. */
+/* Adds an evaluation to the view. If the view already has VIEW_EVALS evaluations, removes the oldest one. */
 static void add_eval(struct view *v, uint64_t step, double accuracy)
 {
     if (v->n_evals == VIEW_EVALS)
@@ -55,8 +55,8 @@ void view_from_job(struct view *v, const struct json *job)
     for (; e != NULL; e = json_array_next(e))
         if (get_number_at(e, 0, &step) && get_number_at(e, 2, &accuracy) && step >= 0 && step < 0x1p53)
             add_eval(v, (uint64_t)step, accuracy);
-    /* The answer to `show` may be older than the events that have come. So a newer evaluation that the view
-     * already has must stay. */
+    /* The answer to `show` may be older than the newest events. So if the view already has a newer evaluation
+     * than the answer, keep the evaluations of the view. */
     if (known_step > v->eval_step && known_step <= v->step) {
         memcpy(v->accuracies, known, sizeof known);
         v->n_evals = n_known;

@@ -1,4 +1,4 @@
-/* The live display of a job: a struct view that events keep up to date, and functions that draw it. */
+/* The live display of a job. Events keep a struct view up to date, and the functions below draw it. */
 #ifndef CLIENT_VIEW_H
 #define CLIENT_VIEW_H
 
@@ -11,8 +11,8 @@
 
 #define VIEW_EVALS 4
 
-/* What is known about a job while the job is followed. view_from_job fills in a zeroed view, and view_event
- * updates the view. */
+/* What is known about a job that is being followed. view_from_job fills in a zeroed struct, and view_event
+ * updates the struct. */
 struct view {
     char name[128], state[16], reason[160];
     uint64_t seq;                                   /* number of its newest event */
@@ -26,15 +26,16 @@ struct view {
     int n_evals;                   /* how many of `accuracies` are set */
 };
 
-/* Fills in the view from the daemon's answer to `show`. */
+/* Fills in the view from the daemon's answer to the method `show`. */
 void view_from_job(struct view *v, const struct json *job);
-/* Updates the view with an event. An event whose number is not above v->seq is ignored, because the view
- * already includes it. */
+/* Updates the view with an event. If the event's number is not greater than v->seq, the event is ignored,
+ * because the view already includes it. */
 void view_event(struct view *v, const struct json *event);
 
-/* Appends the live display of the view to `b`, for a terminal with `rows` rows. */
+/* Appends a drawing of the view to `b`, for a terminal with `rows` rows. */
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows);
-/* Appends the progress as one line without a newline. Used when the output goes to a file or a pipe. */
+/* Appends the progress of the job as one line, without a newline. Used when the output is a file or a
+ * pipe. */
 void view_line(struct strbuf *b, const struct style *s, const struct view *v);
 
 #endif

@@ -1,5 +1,5 @@
-/* For the commands that tutti-worker carries out: check, plan, profile, export and sample. The worker program
- * replaces this process. */
+/* Shared parts of the commands that tutti-worker carries out: check, plan, profile, export and sample. For
+ * these commands, the worker program replaces this process. */
 #ifndef CLIENT_WORKER_OPTS_H
 #define CLIENT_WORKER_OPTS_H
 
@@ -11,11 +11,11 @@
         JOB_FILE_OPT("peer", "SIZE", "limit copies between devices to SIZE bytes per second"),               \
         JOB_FILE_OPT("threads", "N", "threads that share one operation")
 
-/* Replaces this process by tutti-worker, and passes --json on. Returns only on failure. In that case it frees
- * `args`, reports the failure and returns the exit code. */
+/* Replaces this process by tutti-worker and passes the option --json on. Returns only on failure. Then it
+ * frees `args`, reports the failure and returns the exit code. */
 int worker_become(const struct client *c, struct spawn_args *args);
-/* Replaces this process by `tutti-worker MODE JOB`, and passes the command's options and `more` (may be NULL)
- * on. Returns only on failure, with the exit code. */
+/* Replaces this process by `tutti-worker MODE JOB`. Passes on the options of the command and the words in
+ * `more`, which may be NULL. Returns only on failure, with the exit code. */
 int worker_exec(const struct client *c, const char *mode, const char *job, const struct args *a,
                 struct spawn_args *more);
 

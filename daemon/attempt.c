@@ -1,4 +1,4 @@
-/* Implements attempt.h: what becomes of a job when its worker has ended. */
+/* Implements attempt.h: decides what happens to a job after its worker process has ended. */
 #include "daemon/attempt.h"
 
 #include <errno.h>
@@ -111,8 +111,8 @@ static void end_over_limit(struct daemon *d, struct job *j, void (*done)(void *c
     strbuf_finish(&b);
 }
 
-/* A job can be stopping because an earlier daemon told the worker to stop when that daemon shut down. Nobody
- * cancelled such a job, so it goes back into the queue. */
+/* The job may be in the state JOB_STOPPING because an earlier daemon was shut down and told the worker to
+ * stop. No user cancelled such a job, so the job goes back into the queue. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx)
 {
     if (j->cancel)

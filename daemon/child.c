@@ -14,8 +14,8 @@
 
 #define OUTPUT_MAX (1u << 20)
 
-/* Runs in the forked child and replaces it by the program argv[0]. If exec fails, the child writes errno to
- * the pipe `failed` for the parent. If exec succeeds, the kernel closes the pipe. */
+/* Runs in the forked child and replaces the child by the program argv[0]. If exec fails, the child writes
+ * errno to the pipe `failed`, which the parent reads. If exec succeeds, the kernel closes the pipe. */
 static void become(char *const argv[], int out, int failed)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -52,8 +52,8 @@ static int start_child(char *const argv[], int out, pid_t *ret)
     return -code;
 }
 
-/* Reads the program's output into `b` until end of file. Returns 0, -ETIMEDOUT if the time `until_ns` comes
- * first, or the negative errno of a failed read. */
+/* Reads the program's output into `b` until the end of the output. Returns 0, or -ETIMEDOUT if the output has
+ * not ended at the time `until_ns`, or another negative errno if a read fails. */
 static int read_output(int fd, uint64_t until_ns, struct strbuf *b)
 {
     char chunk[4096];
@@ -93,8 +93,8 @@ int child_collect(char *const argv[], uint64_t timeout_ms, struct strbuf *ret_ou
     close(out[0]);
     if (r < 0) {
         kill(-pid, SIGKILL);
-        /* Signal the child itself too. The signal to the process group misses a child that has not yet made
-         * its group. */
+        /* The signal to the process group misses a child that has not yet created its group. So signal the
+         * child directly too. */
         kill(pid, SIGKILL);
     }
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)

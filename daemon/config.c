@@ -115,8 +115,8 @@ static const struct option options[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* Texts from the command line that are used after all options have been parsed. A pointer is NULL if its
- * option was not given. */
+/* Values of command-line options that are used only after all options have been parsed. A pointer is NULL if
+ * its option was not given. */
 struct words {
     bool user;
     const char *socket, *state, *worker, *machine;
@@ -296,8 +296,9 @@ static int place_sockets(struct config *c, const struct words *w, struct err *er
     return set_path(c->worker_socket, "--socket", err, "%s/%s", dir, "worker.sock");
 }
 
-/* Finds the worker program. The option --worker or the variable TUTTI_WORKER may name it. Otherwise the
- * worker is searched in `places`, which are relative to the directory of tuttid. */
+/* Finds the worker program. The option --worker or the environment variable TUTTI_WORKER may name the
+ * program. Otherwise this function tries the paths in `places`, which are relative to the directory of
+ * tuttid. */
 static int place_worker(struct config *c, const struct words *w, struct err *err)
 {
     static const char *const places[] = {"tutti-worker", "worker/tutti-worker",
@@ -319,8 +320,8 @@ static int place_worker(struct config *c, const struct words *w, struct err *err
                       "tutti-worker is not in the directory of tuttid; name it with --worker");
 }
 
-/* Takes the backend from the variable TUTTI_BACKEND, unless an option decides the backend: virtual devices
- * are always cpu devices, and a topology file names its own backend. */
+/* Takes the backend from the environment variable TUTTI_BACKEND, unless an option already decides the
+ * backend: virtual devices always use the cpu backend, and a topology file names its own backend. */
 static int default_backend(struct config *c, struct err *err)
 {
     const char *env = getenv("TUTTI_BACKEND");

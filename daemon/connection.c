@@ -1,7 +1,8 @@
-/* Implements the connections of connection.h.
+/* Implements connection.h.
  *
- * A line is first written straight to the socket. Only bytes that the socket does not take are copied and
- * queued. So an error answer can be sent even when memory has run out.
+ * An output line is first written straight to the socket. Only the bytes that the socket does not accept at
+ * once are copied and queued. So even when memory has run out, the daemon can usually still send an error
+ * answer.
  */
 #include "daemon/connection.h"
 
@@ -18,14 +19,16 @@
 /* After connection_finish, the daemon has this many milliseconds to send the remaining output. Then the
  * connection is closed, even if output is left. */
 #define FINISH_MS 5000
-/* How many lines and bytes of one connection are handled per turn. Then the other connections get their turn.
- * Both limits are needed, because a long line takes far longer to parse than a short line. */
+/* The largest number of lines, and of bytes, that one connection may handle in one turn of the event loop.
+ * Then the other connections get their turn. Both limits are needed, because a long line takes far longer to
+ * parse than a short line. */
 #define LINES_A_TURN 16
 #define BYTES_A_TURN 8192
 
 struct connection {
     uv_pipe_t pipe;
-    /* Closes the connection if a line does not end in time, or if the last output is not sent in time. */
+    /* This timer closes the connection if an input line does not end in time, or if the last output is not
+     * sent in time. */
     uv_timer_t timer;
     uv_idle_t turn; /* active while `more` is set */
     const struct connection_ops *ops;
@@ -83,7 +86,7 @@ static void on_connection_deadline(uv_timer_t *t)
 static void on_connection_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
 {
     (void)suggested;
-    /* If memory has run out, wire_in_space sets n to 0. libuv then calls on_connection_read with
+    /* If memory has run out, wire_in_space sets n to 0. libuv then calls on_connection_read with the error
      * UV_ENOBUFS. */
     size_t n;
     wire_in_space(&of(h)->in, &ret->base, &n);
@@ -111,18 +114,19 @@ static bool turn_is_over(const struct connection *p)
     return p->lines >= LINES_A_TURN || p->bytes >= BYTES_A_TURN;
 }
 
-/* Calls the `line` callback for each complete line. Stops when no complete line is left, when the connection
- * is held, or when its turn is over. */
+/* Calls the `line` callback for each complete line. Stops when no complete line is left, when connection_hold
+ * has stopped the reading, or when the connection's turn is over. */
 static void give_lines(struct connection *p)
 {
     char *line;
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        /* There is nothing to do now: an outer call of this function, or the next turn of the loop, hands out
-         * the lines. */
+        /* Do nothing now. Either an outer call of this function is still handing out lines, or the next turn
+         * of the loop will do so. */
         return;
-    /* The loop's clock changes only between two turns of the loop. So a new time means a new turn. */
+    /* uv_now changes only between two turns of the loop. So a new value of uv_now means that a new turn has
+     * begun. */
     if (p->lines_ms != uv_now(p->pipe.loop)) {
         p->lines_ms = uv_now(p->pipe.loop);
         p->lines = 0;
@@ -180,8 +184,8 @@ static void on_connection_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b
         p->ops->ended(p);
         return;
     }
-    /* libuv reports UV_ENOBUFS because on_connection_alloc found no memory. A line that is too long cannot be
-     * the cause, because it is refused earlier. */
+    /* libuv reports UV_ENOBUFS because on_connection_alloc found no memory. The reason cannot be a line that
+     * is too long, because such a line has been refused earlier. */
     if (n == UV_ENOBUFS) {
         p->ops->refused(p, -ENOMEM);
         connection_finish(p);
@@ -235,8 +239,8 @@ static void on_written(uv_write_t *w, int status)
         give_lines(p);
 }
 
-/* Queues a copy of the parts without their first `skip` bytes, which have already been sent. `rest` is the
- * number of bytes to copy. */
+/* Queues a copy of the bytes in `parts` that have not been sent yet. The first `skip` bytes have already been
+ * sent, and `rest` is the number of bytes that remain. */
 static int queue_rest(struct connection *p, const uv_buf_t *parts, unsigned n, size_t skip, size_t rest)
 {
     struct send *s = mem_alloc(sizeof *s + rest);
@@ -269,8 +273,8 @@ void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned
     if (r >= 0 || r == UV_EAGAIN)
         r = gone < all ? queue_rest(p, parts, n, gone, all - gone) : 0;
     if (r < 0) {
-        /* The socket may have taken only a part of this line. Any further line would be garbled, so the
-         * connection is closed. */
+        /* Only a part of this line may have been sent. Any further line would be garbled, so close the
+         * connection. */
         connection_close(p);
         return;
     }

@@ -29,23 +29,25 @@
 struct connection;
 
 struct connection_ops {
-    /* Called with each line. The line is NUL-terminated, has no line feed, and is valid only during the
-     * call. */
+    /* Called with each line that arrives. The line ends with a NUL byte, contains no line feed, and is valid
+     * only during the call. */
     void (*line)(struct connection *p, char *line, size_t bytes);
-    /* Called when a line cannot be read. `code` is -EMSGSIZE if the line is too long, or -ENOMEM if there is
-     * no memory for the line. The callback may send an answer. Afterwards the connection is closed. */
+    /* Called when a line cannot be received. `code` is -EMSGSIZE if the line is too long, or -ENOMEM if there
+     * is no memory for the line. The callback may send an answer. After the callback, the connection is
+     * closed. */
     void (*refused)(struct connection *p, int code);
     /* Called when all queued output has been written to the socket. */
     void (*drained)(struct connection *p);
-    /* Called when the other side will send no more lines. The other side may still read answers. So the
-     * callback must arrange that connection_finish or connection_close is called, now or later. */
+    /* Called when the other side will send no more lines. The other side may still be reading answers. So the
+     * callback must call connection_finish or connection_close now, or make sure that one of them is called
+     * later. */
     void (*ended)(struct connection *p);
-    /* Called when the connection is closed. The connection object is freed when this callback returns. */
+    /* Called when the connection is closed. The struct connection is freed when this callback returns. */
     void (*closed)(struct connection *p);
 };
 
-/* Accepts a connection from the listening pipe `server`. `max_line` is the length in bytes of the longest
- * line that is accepted. `ctx` is what connection_ctx returns for this connection. */
+/* Accepts a connection from the listening pipe `server`. A line longer than `max_line` bytes is refused.
+ * connection_ctx returns `ctx` for this connection. */
 int connection_accept(uv_stream_t *server, const struct connection_ops *ops, size_t max_line, void *ctx,
                       struct connection **ret);
 
@@ -54,30 +56,30 @@ void *connection_ctx(const struct connection *p);
 /* Gets the process id and the user id of the other side of the connection. */
 int connection_credentials(const struct connection *p, pid_t *ret_pid, uid_t *ret_uid);
 
-/* Sends one line. Bytes that the socket does not take at once are copied and queued. If there is no memory
- * for the copy, the connection is closed. Does nothing if the connection is already closing. */
+/* Sends one line. The bytes that the socket does not accept at once are copied and queued. If there is no
+ * memory for the copy, the connection is closed. If the connection is already closing, nothing is sent. */
 void connection_send(struct connection *p, const char *line, size_t bytes);
 
-/* Like connection_send, but the one line is given as `n` parts. */
+/* Sends one line like connection_send. The line is given as `n` parts, which are sent one after another. */
 void connection_send_parts(struct connection *p, const uv_buf_t *parts, unsigned n);
 
-/* Gives the memory of the current line to the caller, who must free *ret. May be called only inside the
- * `line` callback. Returns -ENOMEM if there is no memory to receive further lines. */
+/* Makes the caller the owner of the memory of the current line. The caller must free *ret. May be called only
+ * inside the `line` callback. Returns -ENOMEM if there is no memory to receive further lines. */
 int connection_keep_line(struct connection *p, char **ret);
 
-/* Returns whether the connection can take more output: fewer than CONNECTION_BACKLOG_BYTES bytes are
- * queued. */
+/* Returns true if the connection can take more output, that is, if fewer than CONNECTION_BACKLOG_BYTES bytes
+ * are queued. */
 bool connection_ready(const struct connection *p);
 
-/* Stops reading lines if `hold` is true, and reads again if `hold` is false. Nothing is read while too much
- * output is queued, whatever `hold` says. */
+/* Stops reading lines if `hold` is true, and resumes reading if `hold` is false. While too much output is
+ * queued, no lines are read in either case. */
 void connection_hold(struct connection *p, bool hold);
 
 /* Closes the connection at once. */
 void connection_close(struct connection *p);
 
-/* Closes the connection when all queued output has been written. If the other side does not read the output,
- * the connection is closed after a few seconds. */
+/* Closes the connection after all queued output has been written. If the other side does not read the output
+ * within a few seconds, the connection is closed anyway. */
 void connection_finish(struct connection *p);
 
 #endif

@@ -53,8 +53,8 @@ struct state;
 struct users;
 struct workers;
 
-/* The daemon. There is only one, and it lives as long as the process. Only the loop thread uses it, except
- * that any thread may read `config`. */
+/* The daemon itself. There is only one struct daemon, and it lives as long as the process. Only the loop
+ * thread uses the struct, but any thread may read `config`. */
 struct daemon {
     uv_loop_t *loop;
     struct config config;
@@ -71,8 +71,8 @@ struct daemon {
     struct reprobe *reprobe; /* the probe that is running; NULL: none */
     /* Time of the last probe of the devices, on the loop's clock in milliseconds. */
     uint64_t probed_ms;
-    /* Checksum of the error message of the last probe, or 0 if that probe succeeded. An error that repeats
-     * has the same checksum and is logged only once. */
+    /* A checksum of the error message of the last probe, or 0 if that probe succeeded. With this checksum, an
+     * error that repeats is logged only once. */
     uint32_t reprobe_failure;
     /* For each device, the id of the job that uses it, or 0 if the device is free. */
     uint64_t device_job[DEVICE_MAX];
@@ -81,16 +81,16 @@ struct daemon {
     struct launch_pause pause;
     /* Set when the daemon is shutting down. From then on, no job can be submitted and no job starts. */
     bool stopping;
-    /* Set when SIGUSR2 shuts the daemon down. The workers then keep running, and the next daemon takes them
-     * over. */
+    /* Set when the signal SIGUSR2 shuts the daemon down. In this case the workers keep running, and the next
+     * daemon takes them over. */
     bool keep_workers;
 };
 
-/* Ends the daemon's process at once, while the workers keep running. Called when the state cannot be written,
- * because a failed write to disk must not be repeated. */
+/* Ends the daemon's process at once. The workers keep running. Called when the database cannot be written,
+ * because a failed write to disk must not be tried again. */
 void daemon_die(struct daemon *d, const char *why);
 
-/* Returns the time of the loop's monotonic clock in milliseconds. The value stays the same during one turn of
+/* Returns the time in milliseconds on the loop's monotonic clock. This clock stands still during one turn of
  * the loop. */
 static inline uint64_t daemon_now_ms(const struct daemon *d)
 {

@@ -56,8 +56,8 @@ bool devices_rest(const struct daemon *d)
 
 /* ---- devices that fail ---- */
 
-/* Returns the health of the device that the backend calls `index`, and sets *ret_device to its number in the
- * inventory. Returns NULL if the job does not lease this device. */
+/* Returns the health record of the device whose number in the backend is `index`, and sets *ret_device to the
+ * device's number in the inventory. Returns NULL if the device is not leased to this job. */
 static struct health *leased(struct daemon *d, const struct job *j, uint64_t index, uint32_t *ret_device)
 {
     for (uint32_t i = 0; d->inventory.real && i < j->lease.n_devices; i++) {
@@ -149,8 +149,8 @@ bool devices_change(const struct daemon *d)
     return d->inventory.real && !d->inventory.from_file;
 }
 
-/* Number of restart delays between two probes while jobs wait for devices. A restart delay is 1 s by default,
- * so the daemon probes every 10 s. */
+/* While jobs wait for devices, the daemon probes the devices once in this many restart delays. A restart
+ * delay is 1 s by default, so the daemon probes every 10 s. */
 #define REPROBE_DELAYS 10
 
 static bool somebody_is_stuck(const struct daemon *d)

@@ -1,5 +1,5 @@
-/* Implements events.h: keeps the newest events in a ring in memory, reserves event numbers in the state, and
- * serves watchers. */
+/* Implements events.h: keeps the newest events in a ring buffer in memory, reserves event numbers on disk,
+ * and sends events to watchers. */
 #include "daemon/events.h"
 
 #include <errno.h>
@@ -12,28 +12,28 @@
 #include "base/strbuf.h"
 #include "base/wire.h"
 
-/* How many event numbers are reserved in the state at once. The daemon skips the unused numbers of this block
- * after a restart, so no number is ever used twice. */
+/* The number of event numbers that are reserved on disk at once. After a restart, the daemon skips all
+ * numbers that were reserved before, so that no number is ever used twice. */
 #define SEQ_BLOCK  (1u << 20)
 #define READ_LIMIT 256 /* events that one read from disk returns */
 
 /* One event in memory. */
 struct ring_event {
     uint64_t seq, job;
-    /* The JSON line for watchers. NULL if there was no memory for the line. Watchers then get a `gap`
-     * event. */
+    /* The event as a line of JSON for watchers. NULL if there was no memory for the line. In that case
+     * watchers get a `gap` event instead. */
     char *line;
     size_t bytes;
-    /* Set if the state could not store this event. In that case no watcher gets the event. */
+    /* Set if the event could not be stored in the database. In that case no watcher gets the event. */
     bool dropped;
 };
 
-/* An event that is being written to disk and is not visible to watchers yet. */
+/* An event that is being written to disk. Watchers cannot see the event yet. */
 struct keeping {
     struct events *events;
     uint64_t seq;
-    /* Set when this event is on disk, or when the state gave it up. The event becomes visible once all
-     * earlier events are settled too. */
+    /* Set when this event is on disk, or when the database has refused to store it. The event becomes visible
+     * to watchers once all earlier events are settled too. */
     bool settled;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -47,10 +47,11 @@ struct events {
     uint64_t first, next;
     /* Events that are still being written to disk, as a list in the order of their numbers. */
     struct keeping *oldest, *newest;
-    /* Watchers may get the events below this number. The number is less than `first` if new events fill the
-     * ring faster than the disk can store them. */
+    /* Watchers may see the events whose numbers are below this one. This number can be less than `first`, the
+     * oldest event in the ring, when new events fill the ring faster than the disk can store them. */
     uint64_t visible;
-    /* Event numbers below this one are reserved on disk. New events get only reserved numbers. */
+    /* All event numbers below this number are reserved on disk. Only a reserved number is given to a new
+     * event. */
     uint64_t reserved;
     struct watcher watchers; /* head of the ring of watchers */
 };
@@ -104,8 +105,8 @@ static void begin_line(struct strbuf *b, uint64_t seq, uint64_t job, const char 
     wire_end(b);
 }
 
-/* Reserves the next block of event numbers when half of the current block is used. So the reservation is on
- * disk long before the numbers are needed. */
+/* Reserves the next block of event numbers as soon as half of the current block is used. So the new
+ * reservation is on disk long before its numbers are needed. */
 static void reserve_more(struct events *e)
 {
     if (e->next + SEQ_BLOCK / 2 < e->reserved)
@@ -116,7 +117,7 @@ static void reserve_more(struct events *e)
     state_commit(u, false, NULL, NULL);
 }
 
-/* Builds the line of the next event. Returns -ENOMEM when there is no memory for the line. */
+/* Builds the JSON line of the next event. Returns -ENOMEM if there is no memory for the line. */
 static int make_line(struct events *e, uint64_t job, const char *event, const char *members,
                      struct strbuf *ret)
 {
@@ -128,8 +129,8 @@ static int make_line(struct events *e, uint64_t job, const char *event, const ch
     return -ENOMEM;
 }
 
-/* Gives the next number to an event and stores the event in the ring. From then on the ring owns the memory
- * of the line. */
+/* Gives the next event number to a new event and stores the event in the ring. The ring then owns the memory
+ * of `line`. */
 static struct ring_event *append(struct events *e, uint64_t job, const struct strbuf *line)
 {
     reserve_more(e);
@@ -162,8 +163,9 @@ void events_add(struct events *e, uint64_t job, const char *event, const char *m
     advance(e);
 }
 
-/* Called when an event is on disk or was given up. Events become visible in the order of their numbers. So
- * this event stays invisible while an earlier event is still being written. */
+/* Called when an event is on disk, or when the database has refused to store it. Events become visible to
+ * watchers in the order of their numbers. So this event stays invisible while an earlier event is still being
+ * written. */
 static void kept(void *ctx, int status)
 {
     struct keeping *k = ctx;
@@ -217,8 +219,8 @@ static void send_gap(struct events *e, struct watcher *w, uint64_t seq)
     w->send(w, b.at, b.n);
 }
 
-/* A read of old events from disk. The watcher fell so far behind that memory no longer has the events it
- * needs. */
+/* A read of old events from disk. The read serves a watcher that fell so far behind that its next event is no
+ * longer in memory. */
 struct catching_up {
     struct events *events;
     struct watcher *watcher;

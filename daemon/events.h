@@ -21,16 +21,16 @@
 
 struct events;
 
-/* Creates the object that keeps the events, and reserves event numbers in the state. The call blocks until
- * the reservation is on disk. */
+/* Creates the object that keeps the events, and reserves the first event numbers on disk. Blocks until the
+ * reservation is on disk. */
 int events_create(struct daemon *d, struct events **ret, struct err *err);
 
 /* Frees the events. `e` may be NULL. Only tests call this. */
 void events_destroy(struct events *e);
 
-/* Adds an event that is kept in memory only. If `job` is 0, every watcher gets the event. `members` is the
+/* Adds an event that is kept only in memory. If `job` is 0, every watcher gets the event. `members` is the
  * JSON text of the event's fields, such as "\"step\":3", or NULL. If there is no memory for the event,
- * watchers get a `gap` event in its place. */
+ * watchers get a `gap` event instead. */
 void events_add(struct events *e, uint64_t job, const char *event, const char *members);
 
 /* Adds an event to the unit `u` and commits the unit. When the unit is on disk, the event becomes visible and
@@ -43,11 +43,11 @@ void events_add(struct events *e, uint64_t job, const char *event, const char *m
 int events_add_kept(struct events *e, struct state_unit *u, uint64_t job, const char *event,
                     const char *members, bool optional, void (*done)(void *ctx, int status), void *ctx);
 
-/* Returns the number of the newest visible event. */
+/* Returns the number of the newest event that watchers may see. */
 uint64_t events_newest(const struct events *e);
 
-/* A connection that wants events. The caller owns the memory of the struct and fills in the fields up to
- * `gone`. */
+/* A connection that wants to receive events. The caller owns the memory of the struct and fills in all fields
+ * down to `gone`. */
 struct watcher {
     uint64_t next; /* number of the first event to send */
     /* Id of the job whose events are wanted, or 0 for the events of all jobs. */
@@ -62,15 +62,15 @@ struct watcher {
     struct watcher *prev, *following; /* ring of all watchers */
 };
 
-/* Starts to send events to the watcher. Events that are already visible are sent now, later events as soon as
- * they become visible. */
+/* Starts to send events to the watcher. Events that watchers may already see are sent now. Later events are
+ * sent as soon as they become visible. */
 void events_watch(struct events *e, struct watcher *w);
 
-/* Sends more events to a watcher whose connection has become ready for output again. */
+/* Sends more events to a watcher whose connection can take output again. */
 void events_pump(struct events *e, struct watcher *w);
 
-/* Stops sending events to the watcher. Calls w->gone at once, or, while a read from disk for this watcher is
- * under way, when that read ends. */
+/* Stops sending events to the watcher, and calls w->gone. If a read from disk for this watcher is under way,
+ * w->gone is called when that read ends. Otherwise it is called at once. */
 void events_unwatch(struct events *e, struct watcher *w);
 
 #endif

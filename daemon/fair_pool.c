@@ -24,8 +24,8 @@ static struct fair_pool_turn *turn_of(struct fair_pool *p, uid_t uid)
     return &p->turns.at[p->turns.n - 1];
 }
 
-/* Removes the task that starts next from the list of waiting tasks, which must not be empty. This is the
- * oldest task of the user whose last task started longest ago. */
+/* Chooses the waiting task that starts next and removes it from the list, which must not be empty. The next
+ * task is the oldest task of the user whose last task started longest ago. */
 static struct fair_pool_task *take_next(struct fair_pool *p)
 {
     struct fair_pool_task **best = &p->first;

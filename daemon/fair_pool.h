@@ -16,7 +16,7 @@
 
 #include "base/vec.h"
 
-/* One piece of work for the pool. The caller fills in the first three fields and keeps the memory valid until
+/* One task for the thread pool. The caller fills in the first three fields. The memory must stay valid until
  * `done` is called. */
 struct fair_pool_task {
     uid_t uid;                              /* the user who asked for the work */
@@ -29,11 +29,11 @@ struct fair_pool_task {
     struct fair_pool_task *next;
 };
 
-/* Remembers when a user's last task was started, so that users can take turns. */
+/* Remembers which task of a user was started last, so that users can take turns. */
 struct fair_pool_turn {
     uid_t uid;
-    /* Number of the task that was last started for this user. The tasks of all users are numbered from 1 in
-     * the order in which they start. */
+    /* The number of the task that was last started for this user. All tasks, whoever added them, are numbered
+     * from 1 in the order in which they start. */
     uint64_t last;
 };
 
@@ -47,14 +47,14 @@ struct fair_pool {
     uint64_t starts; /* number of tasks that were started */
 };
 
-/* Prepares a pool that runs at most `most` tasks at once. `most` should be less than libuv's number of
- * threads, so that a thread is always free to write the state. */
+/* Prepares a pool that runs at most `most` tasks at the same time. `most` should be less than the number of
+ * libuv's threads, so that a thread is always free to write to the database. */
 void fair_pool_init(struct fair_pool *p, uv_loop_t *loop, uint32_t most);
 
 /* Frees the memory of the pool. Call this function after the `done` callback of the last task. */
 void fair_pool_finish(struct fair_pool *p);
 
-/* Adds a task. The task starts at once if fewer than `most` tasks are running. */
+/* Adds a task to the pool. The task starts at once if fewer than `most` tasks are running. */
 void fair_pool_add(struct fair_pool *p, struct fair_pool_task *t);
 
 #endif

@@ -19,8 +19,8 @@
 
 /* A device counts as failed after this many errors in a row. */
 #define HEALTH_MOST_ERRORS 3
-/* A failed device rests for this many restart delays before it may be tried again. A restart delay is 1 s by
- * default, so the rest is 10 min. */
+/* A failed device is not tried again for this many restart delays. A restart delay is 1 s by default, so a
+ * failed device rests for 10 min. */
 #define HEALTH_RETRY_RESTS 600
 
 enum health_state { HEALTH_OK, HEALTH_SUSPECT, HEALTH_FAILED, HEALTH_STATE_COUNT };
@@ -28,39 +28,40 @@ extern const char *const health_state_names[HEALTH_STATE_COUNT];
 
 /* The errors of one device. All fields are zero for a device without errors. */
 struct health {
-    /* Number of errors since a job last completed on this device. A completed job resets the number to 0. */
+    /* The number of errors since a job last completed on this device. Each job that completes on the device
+     * resets the number to 0. */
     uint32_t errors;
-    /* Time on the wall clock of the first error that `errors` counts. */
+    /* The wall-clock time of the first of the errors that `errors` counts. */
     uint64_t since_ms;
-    /* Jobs must not use the device before this time of the loop's clock. */
+    /* Jobs must not use the device until the loop's clock reaches this time. */
     uint64_t rest_until_ms;
-    /* Id of the job whose worker reported the last error of the device. */
+    /* The id of the job whose worker reported the device's last error. */
     uint64_t job;
     char reason[128]; /* the last error, for people */
 };
 
 enum health_state health_state(const struct health *h);
 
-/* Returns whether the device still rests after its last error, so that no job may use it. */
+/* Returns true while no job may use the device, because the device must rest after its last error. */
 bool health_rests(const struct health *h, uint64_t now_ms);
 
-/* Counts an error that the worker of this job reported. After its first error, a device rests for `rest_ms`
- * milliseconds. */
+/* Counts an error of the device, which the worker of job `job` reported. After its first error, a device
+ * rests for `rest_ms` milliseconds. */
 void health_error(struct health *h, uint64_t job, const char *reason, uint64_t now_ms, uint64_t wall_ms,
                   uint64_t rest_ms);
 
 /* Clears the errors of the device, because a job has completed on it. */
 void health_success(struct health *h);
 
-/* Returns whether a successful probe may bring the device back into service. The device must have failed, and
- * its rest must be over. */
+/* Returns true if the device has failed and its rest is over. A successful probe may then bring the device
+ * back into service. */
 bool health_may_return(const struct health *h, uint64_t now_ms);
 
-/* Makes a failed device suspect again, because a probe has found it working. */
+/* Changes a failed device to "suspect", because a probe has found that the device works. */
 void health_return(struct health *h);
 
-/* Adds the JSON members state, errors, since_ms, error_job and reason to `b`. Each of them starts with a
- * comma. */
+/* Adds the JSON members state, errors, since_ms, error_job and reason to `b`. A comma is written before each
+ * member. */
 void health_add_json(const struct health *h, struct strbuf *b);
 
 #endif

@@ -84,8 +84,8 @@ void inventory_probe_command(const struct config *c, const char *only, const cha
     ret[n] = NULL;
 }
 
-/* Runs the probe and reads its result. Sets *ret_ran to true if the program tutti-worker could be executed,
- * even if the probe then failed. */
+/* Runs the probe and reads its result. *ret_ran becomes true if the program tutti-worker could be executed,
+ * even if the probe itself failed. */
 static int run_probe(const struct config *c, struct inventory *ret, bool *ret_ran, struct err *err)
 {
     const char *argv[INVENTORY_PROBE_WORDS];
@@ -170,8 +170,8 @@ static void tell_change(const struct inventory *o, uint32_t device, uint64_t bef
 
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now)
 {
-    /* Keep a copy of the old inventory for was_asked, because the loop below may change the numbers of
-     * devices. */
+    /* Keep a copy of the old device numbers for was_asked, because the loop below changes the numbers in
+     * *o. */
     const struct inventory before = *o;
     for (uint32_t i = 0; i < o->n_devices; i++) {
         struct device_info *info = &o->topology.devices[i];
@@ -184,8 +184,8 @@ void inventory_refresh(struct inventory *o, uint64_t devices, const struct topol
         if (k < now->n_devices)
             info->index = now->devices[k].index;
         if (k < now->n_devices && !was_asked(&before, devices, info->index))
-            /* Keep the old number of free bytes. The driver has renumbered the device, and the probe did not
-             * look at the device with the new number. */
+            /* The driver has renumbered this device, and the probe did not look at the device with the new
+             * number. So keep the old number of free bytes. */
             info->free_bytes = before.topology.devices[i].free_bytes;
         else
             set_bytes(o, i, k < now->n_devices ? topology_usable_bytes(now, k) : 0);

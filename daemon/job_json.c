@@ -1,5 +1,6 @@
-/* Implements job_json.h. On disk, a job has two JSON texts. The body is written once, the status at every
- * change. A text with an unknown key is refused, because another program must have written it. */
+/* Implements job_json.h. On disk, a job consists of two JSON texts. The body is written once, and the status
+ * is written again at every change. A text with an unknown key is refused, because another program must have
+ * written it. */
 #include "daemon/job_json.h"
 
 #include <errno.h>
@@ -14,8 +15,8 @@
 #include "base/wire.h"
 #include "daemon/launch.h"
 
-/* Optional members are added to a line only up to this length in bytes. The rest of the line, 2048 bytes, is
- * left for required members. */
+/* Optional members are added to an output line only while the line is shorter than this many bytes. The
+ * remaining 2048 bytes are kept free for required members. */
 #define LONG_BYTES (WIRE_LINE_MAX - 2048)
 
 static void add_text(struct strbuf *b, const char *key, const char *s)
@@ -157,7 +158,8 @@ static void take_chars(struct json_obj *o, const char *key, char *ret, size_t si
         memcpy(ret, s, strlen(s) + 1);
 }
 
-/* Takes a member that must be null or have the given type. Returns true only if the member has that type. */
+/* Takes the member `key`, which must be null or have the given type. Returns true only if the member has that
+ * type. */
 static bool take_known(struct json_obj *o, const char *key, enum json_type type, const struct json **ret)
 {
     if (!json_take(o, key, JSON_REQUIRED, ret) || json_type(*ret) == JSON_NULL)
@@ -227,8 +229,9 @@ static void take_devices(struct json_obj *o, struct job_lease *l)
     }
 }
 
-/* Reads the hash of the worker's secret. tuttid 0.1.0 stored the secret itself, and its workers may still
- * run. So a secret is accepted too, and its hash is computed here. */
+/* Reads the hash of the worker's secret. The old version tuttid 0.1.0 stored the secret itself, and workers
+ * that it started may still run. So this function also accepts a secret, and computes the hash of the secret
+ * here. */
 static void take_secret(struct json_obj *o, struct job *j)
 {
     const char *hash = "", *plain;
@@ -339,8 +342,8 @@ int job_read(const struct state_job *disk, struct job **ret, struct err *err)
 
 /* ---- for clients ---- */
 
-/* Returns the reason why the job waits, as a text for people. A pause of all launches is named first, because
- * the pause delays every job. */
+/* Returns the reason why the job waits, as a text for people. If all launches are paused, the pause is the
+ * reason, because it delays every job. */
 static const char *reason_of(const struct daemon *d, const struct job *j)
 {
     if (j->state == JOB_QUEUED && j->worker == NULL && launch_paused(&d->pause))
@@ -382,8 +385,8 @@ void job_short_json(const struct daemon *d, const struct job *j, struct strbuf *
     add_json(b, "error", ended ? j->error : NULL);
 }
 
-/* Returns the member `key` of a JSON object as text, or NULL if the object has no such member. Marks `b` as
- * failed when memory runs out. */
+/* Returns the member `key` of a JSON object as text, or NULL if the object has no such member. If memory runs
+ * out, marks the buffer `b` as failed. */
 static char *member(struct strbuf *b, const struct json *doc, const char *key)
 {
     const struct json *node = doc != NULL ? json_get(doc, key) : NULL;
@@ -406,8 +409,8 @@ static struct json *parse(struct strbuf *b, const char *text)
     return doc;
 }
 
-/* Adds a member if its value fits into the line, otherwise adds the member as null. Specs and reports can be
- * too long for one line. */
+/* Adds a member to the line. If the value is too long for the line, the member is added as null instead.
+ * Specs and reports can be too long for one line. */
 static void add_fitting(struct strbuf *b, const char *key, const char *json)
 {
     add_json(b, key, json != NULL && b->n + strlen(json) < LONG_BYTES ? json : NULL);
@@ -423,8 +426,8 @@ static void add_member(struct strbuf *b, const char *key, const struct json *doc
 void job_long_json(const struct daemon *d, const struct job *j, const struct state_job *disk, uint64_t seq,
                    struct strbuf *b)
 {
-    /* The worker's last messages of an ended job are in the status on disk. Those of a live job are in
-     * j->said. */
+    /* If the job has ended, the last messages of its worker are in the status on disk. If the job is live,
+     * they are in j->said. */
     struct json *status = j->archived ? parse(b, disk->status) : NULL;
     char *planned_text = status != NULL ? member(b, status, "planned") : NULL;
     struct json *planned = parse(b, status != NULL ? planned_text : j->said.planned);

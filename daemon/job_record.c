@@ -58,8 +58,8 @@ void job_destroy(struct job *j)
     free(j);
 }
 
-/* Computes the 64-bit hash FNV-1a over both texts with their terminating zeros. Two 32-bit CRCs with
- * different seeds would not do: if two texts of equal length agree in one CRC, they also agree in the
+/* Computes the 64-bit hash FNV-1a over both texts, including their terminating zero bytes. Two 32-bit CRCs
+ * with different seeds would be weaker: if two texts of equal length agree in one CRC, they also agree in the
  * other. */
 uint64_t job_spec_hash(const char *spec, const char *dir)
 {

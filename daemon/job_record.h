@@ -28,8 +28,8 @@ extern const char *const job_state_names[JOB_STATE_COUNT + 1]; /* NULL-terminate
 #define JOB_NO_EXIT    (-1) /* job->exit before the job has ended */
 #define EXIT_CANCELLED 130  /* job->exit of a cancelled job */
 
-/* The resources that a job's spec asks for. The fields are set when the job is submitted and never change
- * afterwards. */
+/* The resources that a job's spec asks for. All fields are set when the job is submitted, and they never
+ * change afterwards. */
 struct job_ask {
     uint32_t devices_min, devices_max; /* 1 <= devices_min <= devices_max */
     /* Number of bytes that the job needs on each device. 0 means all memory of the device. */
@@ -42,45 +42,50 @@ struct job_ask {
 /* The devices and memory that the daemon lets a job's worker use. */
 struct job_lease {
     uint32_t n_devices;
-    /* The leased devices, as numbers in the inventory. Only the first n_devices entries are used. */
+    /* The numbers that the leased devices have in the inventory. Only the first n_devices entries are
+     * used. */
     uint32_t devices[DEVICE_MAX];
-    /* Number of bytes that the job may use on each of its devices, and in host memory. */
+    /* The number of bytes that the job may use on each of its devices, and the number of bytes that it may
+     * use in host memory. */
     uint64_t device_bytes, host_bytes;
 };
 
-/* Identifies one process for all time. A pid alone is not enough, because the kernel gives the pid of an
- * ended process to a new process. */
+/* Identifies a process uniquely. A pid alone is not enough, because the kernel may give the pid of an ended
+ * process to a new process. */
 struct job_process {
     pid_t pid; /* 0: no process */
     /* Start time of the process, in the kernel's clock ticks since boot. */
     uint64_t start;
-    /* The kernel's random id of the boot during which the process started. It changes at every reboot. */
+    /* The kernel's random id of the boot in which the process started. The id changes at every reboot. */
     char boot[40];
 };
 
-/* The latest messages of the job's worker, as JSON texts. A field is NULL if no such message has come. */
+/* The latest messages of the job's worker, as JSON texts. A field is NULL if the worker has sent no such
+ * message. */
 struct job_said {
     char *planned, *progress, *curve, *evals, *report;
-    /* A text for people about the progress of planning, set while the worker plans. Otherwise NULL. */
+    /* A text for people about the progress of planning. NULL unless the worker is planning. */
     char *planning;
 };
 
 struct jobs;
 struct worker; /* launch.h */
 
-/* Everything that the daemon knows about one job. The first part is written to disk once, at the submit. The
- * status is written at every change. The last part is never written, because workers send it again. */
+/* Everything that the daemon knows about one job. The fields of the first part are written to disk once, when
+ * the job is submitted. Those of the second part, the status, are written at every change. Those of the last
+ * part are never written, because workers send them again. */
 struct job {
-    /* The table of live jobs that has this job. NULL if the record was read from the state for one
-     * request. */
+    /* The table of live jobs that contains this job. NULL if the record was read from the database for a
+     * single request. */
     struct jobs *table;
     uint64_t id;
     char *key, *name, *user, *dir, *output; /* key may be NULL */
     uid_t uid;
-    /* Hash of the spec and of `dir`. When a second submit uses the same key, the hash tells whether it asks
-     * for the same job. */
+    /* A hash of the spec and of `dir`. When a later submit uses the same key, the hash tells whether that
+     * submit asks for the same job. */
     uint64_t spec_hash;
-    /* Number of bytes of spec and body that count against the user's quota. 0 once the job has ended. */
+    /* The number of bytes that this job takes from the user's quota, for its spec and its body. 0 once the
+     * job has ended. */
     uint64_t charged_bytes;
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
@@ -93,10 +98,10 @@ struct job {
     char *reason;
     uint64_t started_ms, ended_ms; /* wall clock; 0: not yet */
     uint64_t used_ms;              /* running time of the earlier attempts */
-    /* Number of the current attempt, counted from 1. Each worker that is started for the job is one
+    /* The number of the current attempt, counted from 1. Every start of a worker for the job is one
      * attempt. */
     uint32_t attempt;
-    /* Number of attempts that have failed in a row. A new checkpoint starts the count again. */
+    /* The number of attempts in a row that have failed. A new checkpoint makes the count start again. */
     uint32_t failures;
     uint64_t checkpoint_step; /* step of the newest checkpoint */
     /* The value of checkpoint_step when the last attempt failed. A larger checkpoint_step means progress
@@ -114,33 +119,33 @@ struct job {
 
     /* memory only */
     bool on_disk; /* the submit is on disk and acknowledged */
-    /* Set if the disk still has the worker's secret itself instead of its hash. tuttid 0.1.0 stored the
-     * secret. */
+    /* Set if the disk still has the worker's secret itself instead of a hash of the secret. The old version
+     * tuttid 0.1.0 stored the secret. */
     bool secret_in_clear;
-    /* Number of writes of this job to the state that are under way. */
+    /* The number of writes of this job to the database that have not finished yet. */
     uint32_t saves;
-    /* The job must not start before this time of the loop's clock. 0 if the job may start at once. */
+    /* The job must not start before the loop's clock reaches this time. 0 if the job may start at once. */
     uint64_t not_before_ms;
-    /* Set if the job could not start even on an idle machine: a text that names the withheld devices.
+    /* If the job could not start even on an idle machine, a text that names the devices it cannot get.
      * Otherwise NULL. */
     char *stuck;
     struct job_said said;
-    /* Set when the disk has the end of the job and the last messages of its worker. */
+    /* Set once the end of the job and the last messages of its worker are on disk. */
     bool archived;
-    /* The state of the job before it ended. Clients see this older state until the end is on disk. */
+    /* The state of the job before it ended. Clients see this state until the end of the job is on disk. */
     enum job_state before;
     struct worker *worker; /* NULL: no worker process */
 };
 
-/* Returns whether the job has ended: it is done, failed or cancelled. */
+/* Returns true if the job has ended, that is, if it is done, failed or cancelled. */
 bool job_ended(const struct job *j);
 
-/* Returns the state that clients may see. An ended job shows the state before its end until the end is on
- * disk. */
+/* Returns the state that clients may see. For a job whose end is not on disk yet, this is the state before
+ * the end. */
 enum job_state job_visible_state(const struct job *j);
 
-/* Replaces the text *text by a copy of `to` and frees the old text. `to` may be NULL. Aborts the process when
- * memory runs out. */
+/* Frees the text *text and replaces it by a copy of `to`, which may be NULL. Aborts the process when memory
+ * runs out. */
 void job_set_text(char **text, const char *to);
 
 /* Frees the texts in j->said. */

@@ -51,8 +51,8 @@ struct job *jobs_find(const struct jobs *jobs, uint64_t id)
     return i < jobs->live.n && jobs->live.at[i]->id == id ? jobs->live.at[i] : NULL;
 }
 
-/* Searches the newest jobs first, because a repeated submit mostly comes soon after the first one. Ended jobs
- * are not in this table, only in the state. */
+/* Searches from the newest job to the oldest, because a repeated submit usually comes soon after the first
+ * one. Ended jobs are not in this table but only in the database. */
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key)
 {
     for (size_t i = jobs->live.n; i-- > 0;) {
@@ -89,8 +89,7 @@ static void insert(struct jobs *jobs, struct job *j)
         jobs->next_id = j->id + 1;
 }
 
-/* Counts the bytes of a live job against its user's quota, until release() is called at the end of the
- * job. */
+/* Charges `bytes` to the quota of the job's user. release() undoes the charge when the job has ended. */
 static void charge(struct jobs *jobs, struct job *j, uint64_t bytes)
 {
     j->charged_bytes = bytes;
@@ -186,7 +185,8 @@ static bool set_copy(char **to, const char *text)
     return text == NULL || *to != NULL;
 }
 
-/* Makes the record of a new job. The new record is in no table yet. Returns NULL when memory runs out. */
+/* Makes the record of a new job, without adding the record to the table of jobs. Returns NULL when memory
+ * runs out. */
 static struct job *job_create(uint64_t id, const struct job_new *n)
 {
     struct job *j = mem_calloc(1, sizeof *j);
@@ -206,8 +206,8 @@ static struct job *job_create(uint64_t id, const struct job_new *n)
     return NULL;
 }
 
-/* Adds the job's row and status to the unit `u`. Returns -ENOMEM if there is no memory or the unit has
- * failed. */
+/* Adds the new job's row and status to the unit `u`, a group of changes that are committed together. Returns
+ * -ENOMEM if there is no memory or if the unit has already failed. */
 static int put_new(struct state_unit *u, const struct job *j, const char *spec, uint64_t *ret_bytes)
 {
     struct strbuf body = {.mode = STRBUF_FAILS}, status = {.mode = STRBUF_FAILS};
@@ -230,8 +230,8 @@ static int put_new(struct state_unit *u, const struct job *j, const char *spec, 
     return r < 0 || state_failed(u) ? -ENOMEM : 0;
 }
 
-/* Commits the unit that contains the new job. Discards the unit if there is no memory for the event
- * "submitted". */
+/* Commits the unit, which contains the new job. If there is no memory for the event "submitted", discards the
+ * unit instead. */
 static int commit_new(struct jobs *jobs, struct state_unit *u, struct addition *a)
 {
     struct strbuf members = {.mode = STRBUF_FAILS};
@@ -298,8 +298,8 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    /* Archive the job only after the save that contains its end. Saves that were started before the end may
-     * finish first. */
+    /* Archive the job only after a save that began when the job had already ended. A save that began earlier
+     * does not contain the end of the job, and may finish first. */
     if (s->ended) {
         s->job->archived = true;
         job_forget_said(s->job);

@@ -34,7 +34,7 @@ struct jobs *jobs_create(struct daemon *d);
 /* Frees the table and its jobs. `jobs` may be NULL. Only tests call this function. */
 void jobs_destroy(struct jobs *jobs);
 
-/* Loads all jobs that have not ended from the state into the table. Called once when the daemon starts.
+/* Loads all jobs that have not ended from the database into the table. Called once when the daemon starts.
  * Blocks. */
 int jobs_load(struct jobs *jobs, struct err *err);
 
@@ -44,18 +44,19 @@ struct job *jobs_find(const struct jobs *jobs, uint64_t id);
 /* Returns the live job that this user submitted with this key, or NULL if there is none. */
 struct job *jobs_find_key(const struct jobs *jobs, uid_t uid, const char *key);
 
-/* Returns the index in jobs->live of the first job whose id is greater than `id`, or live.n if there is
- * none. */
+/* Returns the index in jobs->live of the first job whose id is greater than `id`. If there is no such job,
+ * returns jobs->live.n. */
 size_t jobs_after(const struct jobs *jobs, uint64_t id);
 
 /* Returns the number of jobs in the table that are in the given state. */
 uint64_t jobs_count(const struct jobs *jobs, enum job_state state);
 
-/* Returns the number of ended jobs that are still in the table. *ret_ids becomes an array of their ids, which
- * the caller frees. */
+/* Returns the number of ended jobs that are still in the table, and stores an array of their ids in *ret_ids.
+ * The caller frees the array. */
 size_t jobs_ended(const struct jobs *jobs, uint64_t **ret_ids);
 
-/* Describes a new job for jobs_add. jobs_add copies the texts, so the caller still owns them. */
+/* Describes a new job for jobs_add. jobs_add makes copies of the texts, and the caller keeps the
+ * originals. */
 struct job_new {
     uid_t uid;
     const char *key, *name, *user, *dir, *output; /* key may be NULL */
@@ -78,30 +79,31 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 
 #define JOB_KEY_CHARS 320 /* size of a buffer for jobs_state_key */
 
-/* Writes to `ret` the key under which the state stores the job: the user's number, a colon, and `key`, such
- * as "1000:nightly". */
+/* Writes the key under which the database stores the job to `ret`. It consists of the user's number, a colon
+ * and `key`, for example "1000:nightly". */
 void jobs_state_key(uid_t uid, const char *key, char ret[JOB_KEY_CHARS]);
 
-/* Sets the job's state and reason in memory only. The caller must save the job afterwards. */
+/* Sets the job's state and the reason why the job waits, in memory only. The caller must save the job
+ * afterwards. */
 void job_set_state(struct job *j, enum job_state state, const char *reason);
 
-/* Corrects the table's numbers of jobs per state after the caller changed j->state itself. `before` is the
- * old state of the job. */
+/* Updates the table's counts of jobs in each state. Called after the caller has changed j->state directly.
+ * `before` is the job's state before this change. */
 void jobs_recount(const struct job *j, enum job_state before);
 
-/* Writes the job's status to the state, together with an event unless `event` is NULL. `members` is the JSON
- * text of the event's fields, such as "\"attempt\":1". `done` (may be NULL) is called when both are on disk.
- * Ends the daemon when memory runs out. */
+/* Writes the job's status to the database. If `event` is not NULL, adds an event of that name. `members` is
+ * the JSON text of the event's fields, such as "\"attempt\":1". `done` (may be NULL) is called when
+ * everything is on disk. If memory runs out, ends the daemon. */
 void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                void (*done)(void *ctx, int status), void *ctx);
 
-/* Like jobs_save, but for a change that the caller can undo. Returns -ENOMEM when memory runs out. In that
- * case nothing is written, and `done` is never called. */
+/* Saves a job like jobs_save, after a change that the caller can undo. Returns -ENOMEM when memory runs out.
+ * In that case nothing is written, and `done` is never called. */
 int jobs_try_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                   void (*done)(void *ctx, int status), void *ctx);
 
-/* Frees an ended job if nothing needs its record any longer. Call this function whenever a reason to keep the
- * record goes away. */
+/* Frees the record of an ended job if nothing uses the record any longer. Call this function whenever
+ * something stops using the record. */
 void jobs_let_go(struct jobs *jobs, struct job *j);
 
 #endif

@@ -1,4 +1,5 @@
-/* Implements the worker processes of launch.h: identifies, starts, adopts, signals and reaps them. */
+/* Implements launch.h: starts the worker processes, identifies them, takes over those of an earlier daemon,
+ * sends them signals, and notices when they end. */
 #include "daemon/launch.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@ static int read_small(const char *path, char *buf, size_t size)
 }
 
 /* Reads the start time of a process, which is field 22 of /proc/PID/stat. Field 2, the program's name, may
- * contain spaces and parentheses. So the fields are counted from the last closing parenthesis. */
+ * contain spaces and parentheses. So this function counts the fields from the last closing parenthesis. */
 static int start_time(pid_t pid, uint64_t *ret)
 {
     char path[64], text[1024];
@@ -86,8 +87,8 @@ static void describe_exit(int64_t status, int sig, char *buf, size_t size)
         snprintf(buf, size, "ended with code %d and no outcome", (int)status);
 }
 
-/* Says how a worker's process ended. libuv closes the handle of the process a little later, and the facts are
- * kept here until then. */
+/* Describes how a worker's process ended. The description is kept here until libuv has closed the handle of
+ * the process. */
 struct ending {
     struct worker *worker;
     /* A text for people that says how the process ended, such as "was killed by signal 9 (Killed)". */
@@ -122,8 +123,8 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
     end_worker(p->data, how);
 }
 
-/* Called when an adopted worker has ended. The daemon cannot learn its exit code, because the kernel tells an
- * exit code only to the parent process. */
+/* Called when a worker that an earlier daemon started has ended. The exit code of such a worker is unknown,
+ * because the kernel reports it only to the parent process. */
 static void on_adopted_exit(uv_poll_t *p, int status, int events)
 {
     (void)status;
@@ -133,7 +134,7 @@ static void on_adopted_exit(uv_poll_t *p, int status, int events)
 
 /* ---- starting ---- */
 
-/* The environment variables that a worker inherits. The variables of CUDA decide how devices are numbered, so
+/* The environment variables that a worker inherits. The CUDA variables decide how devices are numbered, so
  * the worker must see the same values as the probe did. */
 static const char *const pass[] = {
     "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HOME", "LANG",          "LD_LIBRARY_PATH", "PATH", "TMPDIR",
@@ -142,7 +143,8 @@ static const char *const pass[] = {
 
 #define SECRET_VARIABLE "TUTTI_SECRET="
 
-/* Builds the environment of a worker from the secret and from those variables in `pass` that are set. */
+/* Builds the environment of a worker: the variable with the secret, and the variables in `pass` that are set
+ * in this process. */
 static void make_env(char *secret_variable, char *ret[N_PASS + 2])
 {
     int n = 0;
@@ -163,8 +165,8 @@ int launch_open_log(const struct daemon *d, const struct job *j, struct err *err
     return fd < 0 ? err_set_at(err, -errno, path, "cannot open the job's log: %s", strerror(errno)) : fd;
 }
 
-/* Returns advice for the administrator when fork or exec failed with the errno `code`, or "" if there is no
- * advice. */
+/* Returns advice for the administrator when fork or exec has failed with the errno value `code`. Returns ""
+ * if there is no advice. */
 static const char *remedy(int code)
 {
     switch (code) {
@@ -246,8 +248,9 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     int pidfd = (int)syscall(SYS_pidfd_open, j->process.pid, 0);
     if (pidfd < 0)
         return false;
-    /* First open a pidfd, then read the identity of the pid. If the pidfd's process is still alive after
-     * that, no other process can have had the pid, so the identity is right. */
+    /* A pidfd always means the same process, but a pid may be given to a new process. So open the pidfd
+     * first, and then read the identity of the pid. If the process of the pidfd is still alive after that,
+     * the identity belongs to that process. */
     struct pollfd ended = {.fd = pidfd, .events = POLLIN};
     if (launch_identify(j->process.pid, &now) < 0 || now.start != j->process.start ||
         strcmp(now.boot, j->process.boot) != 0 || poll(&ended, 1, 0) != 0) {
@@ -273,8 +276,8 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     return true;
 }
 
-/* A child process that libuv has already reaped gets no signal, because another process may have the same pid
- * by now. */
+/* Sends no signal to a child process that libuv has already reaped, because its pid may belong to another
+ * process by now. */
 void launch_signal(struct worker *w, int sig)
 {
     if (w->adopted)

@@ -22,25 +22,26 @@ enum worker_phase {
     WORKER_SPAWNED, /* spawned; hello has not come yet */
     /* The worker's first hello has come. The daemon is writing the start of the attempt to the state. */
     WORKER_STARTING,
-    /* The worker has received its job, or the answer with the job is being sent. */
+    /* The answer with the job has been sent to the worker, or is being sent now. */
     WORKER_RUNNING,
-    /* The daemon has the worker's outcome, and the worker process is about to exit. */
+    /* The worker has reported how its run ended, and the worker process is about to exit. */
     WORKER_ENDED,
 };
 
-/* Callbacks through which workers.c learns how far a worker has come. */
+/* The callbacks that tell workers.c about the progress of a worker. */
 struct worker_ops {
-    /* Called at the worker's first hello. The hello shows that the worker program could be started. */
+    /* Called when the worker's first hello message arrives. The hello shows that the worker program could be
+     * started. */
     void (*took_job)(struct worker *w);
-    /* Called when the worker has reported its outcome, before the job gets its new state. */
+    /* Called when the worker has reported how its run ended, before the job gets its new state. */
     void (*took_outcome)(struct worker *w);
-    /* Called when the worker process is gone. `how` says how the process ended, such as "was killed by signal
-     * 9 (Killed)". The struct worker is freed when this callback returns. */
+    /* Called when the worker process no longer exists. `how` says how the process ended, such as "was killed
+     * by signal 9 (Killed)". The struct worker is freed when this callback returns. */
     void (*gone)(struct worker *w, const char *how);
 };
 
-/* One worker process. launch_start or launch_adopt creates the object, and it is freed after the `gone`
- * callback. */
+/* One worker process. launch_start or launch_adopt creates the struct, and the struct is freed after the
+ * `gone` callback. */
 struct worker {
     struct daemon *daemon;
     struct job *job;
@@ -52,14 +53,15 @@ struct worker {
         uv_process_t process; /* of an own child */
         uv_poll_t poll;       /* of an adopted worker: watches pidfd */
     } handle;
-    /* A pidfd for the process of an adopted worker. -1 if the worker is a child process of this daemon. */
+    /* A pidfd for the process of a worker that an earlier daemon started. -1 if the worker is a child process
+     * of this daemon. */
     int pidfd;
     struct connection *connection; /* NULL: not connected */
     uint64_t heard_ms;             /* loop clock: when the last message came */
-    /* Time of the worker's last report of a step, an evaluation or a checkpoint, on the loop's clock. */
+    /* The time on the loop's clock when the worker last reported a step, an evaluation or a checkpoint. */
     uint64_t moved_ms;
-    /* Time of the loop's clock at which the daemon kills the worker with SIGKILL. 0 if there is no such
-     * deadline. */
+    /* The time on the loop's clock when the daemon will kill the worker with SIGKILL. 0 if no kill is
+     * planned. */
     uint64_t kill_at_ms;
     bool stop_sent; /* the worker was asked to stop */
     /* The reason why the daemon killed the worker. NULL if the daemon did not kill it. */
@@ -68,7 +70,7 @@ struct worker {
 
 #define LAUNCH_SECRET_CHARS 32
 
-/* Opens the log file of the job, to which its workers write their output. Returns a descriptor, or a negative
+/* Opens the job's log file, which receives the output of its workers. Returns a file descriptor or a negative
  * errno. */
 int launch_open_log(const struct daemon *d, const struct job *j, struct err *err);
 
@@ -82,8 +84,8 @@ int launch_open_log(const struct daemon *d, const struct job *j, struct err *err
 int launch_start(struct daemon *d, struct job *j, const struct worker_ops *ops, const char *secret, int log,
                  struct err *err);
 
-/* Looks for the worker process that job->process identifies and sets job->worker. Returns false if the
- * process is dead. */
+/* Checks whether the worker process that job->process identifies is still alive. If so, sets job->worker.
+ * Returns false if the process is dead. */
 bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops);
 
 /* Sends the signal `sig` to the worker's process. Does nothing if the process is dead. */

@@ -6,8 +6,8 @@
 
 #include "base/utf8.h"
 
-/* The delay is doubled at most this many times, so that the shift cannot overflow. 20 doublings of even 1 ms
- * reach the longest delay. */
+/* The largest number of times that the delay is doubled. The limit keeps the shift from overflowing. Even a
+ * delay of 1 ms reaches the longest allowed delay after 20 doublings. */
 #define MOST_DOUBLINGS 20
 
 bool launch_paused(const struct launch_pause *p)

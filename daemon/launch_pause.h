@@ -22,7 +22,7 @@
 #define LAUNCH_PAUSE_MOST_MS 30000 /* longest delay between two tries */
 
 struct launch_pause {
-    /* The reason why no worker can be started, as a text for people. "" if there is no pause. */
+    /* The reason why no worker can be started, as a text for people. "" if launches are not paused. */
     char reason[640];
     uint32_t failures; /* failed tries in a row */
     uint64_t since_ms; /* wall clock: first failed try */
@@ -34,31 +34,31 @@ struct launch_pause {
 /* Returns whether launches are paused. */
 bool launch_paused(const struct launch_pause *p);
 
-/* Returns whether a worker may be started now. During a pause, only one try at a time is allowed, and only
- * when the next try is due. */
+/* Returns true if a worker may be started now. During a pause, only one try may be under way at a time, and
+ * each try must wait until its time has come. */
 bool launch_pause_allows(const struct launch_pause *p, uint64_t now_ms);
 
-/* Records that a worker is being started for this job. During a pause, this launch becomes the try that may
- * end the pause. */
+/* Records that a worker is being started for this job. During a pause, this start is the try that may end the
+ * pause. */
 void launch_pause_started(struct launch_pause *p, uint64_t job);
 
-/* Records that no worker could be started for this job. `job` is 0 if the device probe could not start.
- * `delay_ms` is the delay after the first failure. During a pause, only a failure of the current try
- * lengthens the pause. Returns whether people should be told: the pause has just begun, or its reason is
- * new. */
+/* Records that no worker could be started for this job. If `job` is 0, the device probe could not be started.
+ * `delay_ms` is the delay after the first failure. During a pause, only a failure of the current try makes
+ * the pause longer. Returns true if the pause has just begun or has a new reason, so that the caller tells
+ * people. */
 bool launch_pause_failed(struct launch_pause *p, uint64_t job, const char *reason, uint64_t now_ms,
                          uint64_t wall_ms, uint64_t delay_ms);
 
-/* Records that the worker of this job was started and has taken its job. Returns true if that ended a
+/* Records that the worker of this job has started and received its job. Returns true if this success ended a
  * pause. */
 bool launch_pause_worked(struct launch_pause *p, uint64_t job);
 
-/* Records that a launch ended without showing whether workers can be started, for example because the job was
- * cancelled. */
+/* Records that the start of a worker ended in a way that does not show whether workers can be started, for
+ * example because the job was cancelled. */
 void launch_pause_dropped(struct launch_pause *p, uint64_t job);
 
-/* Adds the pause to `b` as a JSON value: null if there is no pause, otherwise an object with reason, failures
- * and since_ms. */
+/* Adds a JSON value that describes the pause to `b`. The value is null if there is no pause, and otherwise an
+ * object with reason, failures and since_ms. */
 void launch_pause_add_json(const struct launch_pause *p, struct strbuf *b);
 
 #endif

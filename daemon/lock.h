@@ -1,5 +1,5 @@
-/* A lock file, which only one process at a time can hold. The functions never wait for a lock. Loop thread
- * only. */
+/* A lock file, which only one process at a time can hold. No function waits until a lock becomes free. Loop
+ * thread only. */
 #ifndef DAEMON_LOCK_H
 #define DAEMON_LOCK_H
 
@@ -14,13 +14,13 @@ struct lock {
     ino_t inode; /* inode of the locked file */
 };
 
-/* Locks the file at `path` until the process ends. Creates the file if needed. Returns -EBUSY if another
- * process holds the lock, with a message that another tuttid serves `what`. If *ret already holds a lock,
- * that lock is released. */
+/* Locks the file at `path` until the process ends. Creates the file if it does not exist. If another process
+ * holds the lock, returns -EBUSY with a message that another tuttid serves `what`. If *ret already holds a
+ * lock, that old lock is released. */
 int lock_take(const char *path, const char *what, struct lock *ret, struct err *err);
 
-/* Returns whether `path` still names the file that was locked. It does not if somebody removed or replaced
- * the file. */
+/* Returns true if the file at `path` is still the file that was locked. Returns false if somebody has removed
+ * or replaced the file. */
 bool lock_is_at(const struct lock *l, const char *path);
 
 #endif

@@ -53,8 +53,8 @@ static void start_watchdog(uv_loop_t *loop)
 
 /* ---- ending ---- */
 
-/* Cancels all jobs of a private daemon. The daemon ends with `tutti run`, and no other daemon will continue
- * its jobs. */
+/* Cancels all jobs of a private daemon, which serves a single `tutti run`. The private daemon ends with that
+ * command, and no other daemon will continue its jobs. */
 static void cancel_all(struct daemon *d)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -74,8 +74,8 @@ static void stop_daemon(struct daemon *d, const char *why)
     if (!d->keep_workers)
         workers_stop_all(d);
     else
-        /* Keep the timer of the workers running. One of its ticks finds that nothing is left to wait for, and
-         * ends the loop. */
+        /* Keep the timer in workers.c running. A later tick of the timer will find that nothing is left to
+         * wait for, and will end the loop. */
         workers_schedule(d);
     workers_maybe_finished(d);
 }
@@ -130,8 +130,8 @@ static void listen_for_the_end(struct daemon *d)
 
 /* ---- starting ---- */
 
-/* Takes the locks of the state and of the sockets. This must come first, because another daemon may be using
- * these files. */
+/* Takes the lock of the state directory and the lock of the sockets. The locks must be taken before anything
+ * else, because another daemon may be using the same files. */
 static int take_locks(struct daemon *d, struct err *err)
 {
     static struct lock state = {.fd = -1};
@@ -159,16 +159,16 @@ static void do_nothing(uv_work_t *work)
     (void)work;
 }
 
-/* Makes libuv create the threads of its pool now. If libuv cannot create them, it aborts the process. That
- * must not happen later, when jobs run. */
+/* Makes libuv create the threads of its pool now. If a thread cannot be created, libuv aborts the process. An
+ * abort must not happen later, when jobs are running. */
 static void start_pool(uv_loop_t *loop)
 {
     static uv_work_t work;
     uv_queue_work(loop, &work, do_nothing, NULL);
 }
 
-/* Removes the log file of a job that is being pruned. Called in the pool, so it uses only the constant
- * configuration. */
+/* Removes the log file of an old job whose records are being removed. Runs on a pool thread, so it may use
+ * only the configuration, which never changes. */
 static void remove_log(void *ctx, uint64_t id)
 {
     const struct daemon *d = ctx;
@@ -241,8 +241,8 @@ int main(int argc, char **argv)
     log_info("tuttid %s serves %s, state in %s", TUTTI_VERSION, d->config.socket, d->config.state_dir);
     log_info("backend %s: %s", d->inventory.backend, d->inventory.reason);
     notify("READY=1");
-    /* Wait until the pool has done the work that the last turn of the loop started. The state may be closed
-     * only when it is idle. */
+    /* The thread pool may still have work that the last turn of the loop started. Run the loop again until
+     * this work is done, because the state may be closed only when it is idle. */
     do
         uv_run(d->loop, UV_RUN_DEFAULT);
     while (!state_idle(d->state));

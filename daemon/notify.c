@@ -1,4 +1,5 @@
-/* Implements notify.h. Each message is one datagram to the socket that the variable NOTIFY_SOCKET names. */
+/* Implements notify.h. Each message is one datagram, sent to the socket that the environment variable
+ * NOTIFY_SOCKET names. */
 #include "daemon/notify.h"
 
 #include <stddef.h>
@@ -18,8 +19,8 @@ void notify(const char *assignment)
         return;
     memcpy(a.sun_path, path, strlen(path));
     if (path[0] == '@')
-        /* In NOTIFY_SOCKET, a leading '@' marks an abstract socket. The kernel expects a zero byte in its
-         * place. */
+        /* A leading '@' in NOTIFY_SOCKET stands for an abstract socket. In the address of such a socket, the
+         * kernel expects a zero byte in place of the '@'. */
         a.sun_path[0] = '\0';
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)

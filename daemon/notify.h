@@ -1,12 +1,12 @@
-/* Sends messages to the service manager, like sd_notify(3) but without libsystemd. The functions never fail.
- * They do nothing if the variable NOTIFY_SOCKET is not set. Loop thread only. */
+/* Sends messages to the service manager, like sd_notify(3) but without libsystemd. These functions never
+ * fail. If the environment variable NOTIFY_SOCKET is not set, they do nothing. Loop thread only. */
 #ifndef DAEMON_NOTIFY_H
 #define DAEMON_NOTIFY_H
 
 /* Sends one assignment, such as "READY=1". */
 void notify(const char *assignment);
 
-/* Sets the status line that `systemctl status` shows for the daemon. "" clears the line. */
+/* Sets the status line of the daemon, which `systemctl status` shows. The text "" clears the line. */
 void notify_status(const char *text);
 
 #endif

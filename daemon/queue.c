@@ -1,4 +1,4 @@
-/* Implements queue.h: jobs are served in the order in which they were submitted. */
+/* Implements queue.h: starts jobs in the order in which they were submitted. */
 #include "daemon/queue.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@ static uint64_t bytes_of(const struct queue_machine *m, uint32_t device)
     return m->each_bytes != NULL ? m->each_bytes[device] : m->device_bytes;
 }
 
-/* Returns whether the device has any memory for jobs, and at least as many bytes as the job asks for. */
+/* Returns true if the device has memory for jobs, and at least as many bytes as the job asks for. */
 static bool suits(const struct job_ask *ask, const struct queue_machine *m, uint32_t device)
 {
     uint64_t bytes = bytes_of(m, device);
@@ -56,8 +56,8 @@ int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struc
     return 0;
 }
 
-/* Makes a lease for a daemon with an unlimited number of virtual devices. Each job gets devices of its own,
- * numbered from 0. */
+/* Makes a lease for a daemon whose number of virtual devices is unlimited. Every job gets its own virtual
+ * devices, numbered from 0. */
 static void lease_auto(const struct job_ask *ask, const struct queue_machine *m, struct job_lease *ret)
 {
     *ret = (struct job_lease){.n_devices = ask->devices_max, .device_bytes = ask->device_bytes};
@@ -73,9 +73,9 @@ static bool better(const struct queue_machine *m, uint32_t a, uint32_t b)
     return m->use[a] != m->use[b] ? m->use[a] < m->use[b] : bytes_of(m, a) > bytes_of(m, b);
 }
 
-/* Takes the best free device for the job: one without errors first, then the one with the most memory, then
- * the one with the lowest number. Lowers *ret_bytes to the bytes of that device if it has fewer. Returns
- * false if no free device suits. */
+/* Takes the best free device for the job. A device without errors comes first, then the device with the most
+ * memory, then the device with the lowest number. If the device has fewer than *ret_bytes bytes, lowers
+ * *ret_bytes to its bytes. Returns false if no free device is suitable. */
 static bool take_best(const struct job_ask *ask, const struct queue_machine *m, enum queue_use worst,
                       bool taken[DEVICE_MAX], uint64_t *ret_bytes)
 {
@@ -103,10 +103,11 @@ static bool lease_free(const struct job_ask *ask, const struct queue_machine *m,
     for (uint32_t i = 0; i < m->n_devices; i++)
         if (taken[i])
             ret->devices[ret->n_devices++] = i;
-    /* A lease has the same number of bytes on all its devices, so the smallest device decides. */
+    /* A lease grants the same number of bytes on each of its devices. So the device with the least memory
+     * decides this number. */
     ret->device_bytes = ask->device_bytes > 0 ? ask->device_bytes : least;
-    /* By default, the job's host memory is proportional to its number of devices: with 2 of 8 devices, the
-     * job gets a quarter. */
+    /* If the job does not ask for a certain amount of host memory, it gets a share in proportion to its
+     * number of devices. With 2 of 8 devices, the job gets a quarter of the host memory. */
     ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes
                       : m->one_job        ? m->host_bytes
                                           : m->host_bytes / m->n_devices * ret->n_devices;

@@ -16,7 +16,7 @@
 #include "base/err.h"
 #include "daemon/job_record.h"
 
-/* How readily the queue gives a device to a job. */
+/* How willing the queue is to give a device to a job, from QUEUE_USE_GLADLY to QUEUE_USE_NEVER. */
 enum queue_use {
     QUEUE_USE_GLADLY, /* to any job */
     /* The device is given to a job only if the job cannot get enough other devices. */
@@ -25,41 +25,43 @@ enum queue_use {
     QUEUE_USE_NEVER, /* out of service */
 };
 
-/* The machine as the queue sees it. devices.c builds a new struct queue_machine for every decision. */
+/* The machine as the queue sees it. devices.c builds a new struct queue_machine each time the queue is
+ * asked. */
 struct queue_machine {
-    /* Number of devices of the machine. 0 means that each job gets as many virtual devices as it asks for. */
+    /* The number of devices of the machine. 0 means that every job gets as many virtual devices as it asks
+     * for. */
     uint32_t n_devices;
-    /* Number of bytes on each device. This field is not used if each_bytes is set. */
+    /* The number of bytes on each device. Not used if each_bytes is set. */
     uint64_t device_bytes;
     uint64_t host_bytes; /* bytes of host memory for all jobs */
     /* For each device, the id of the job that has it, or 0 if the device is free. */
     const uint64_t *device_job;
-    /* For each device, its bytes for jobs, or 0 if no job may have it. NULL means that every device has
-     * device_bytes. */
+    /* For each device, the number of bytes that a job may use, or 0 if no job may use the device. If the
+     * pointer is NULL, jobs may use device_bytes bytes on every device. */
     const uint64_t *each_bytes;
-    /* Set if the daemon runs only one job at a time. That job then gets all host memory. */
+    /* Set if the daemon runs only one job at a time. By default, that job gets all host memory. */
     bool one_job;
     enum queue_use use[DEVICE_MAX];
 };
 
-/* Returns whether job `a` comes before job `b` in the queue. */
+/* Returns true if job `a` comes before job `b` in the queue. */
 bool queue_before(const struct job *a, const struct job *b);
 
-/* Returns the job that should start now and sets *ret to its lease, or returns NULL if no job can start. A
- * job whose not_before_ms is still to come is passed over and delays no other job. */
+/* Returns the job that should start now and sets *ret to the job's lease. Returns NULL if no job can start. A
+ * job whose not_before_ms is still in the future is skipped, and no other job waits for it. */
 struct job *queue_next(struct job *const *jobs, size_t n, const struct queue_machine *m, uint64_t now_ms,
                        struct job_lease *ret);
 
-/* Returns whether the job could not start even on an idle machine: too many devices are out of service, or
- * too few devices have enough free memory. */
+/* Returns true if the job could not start even on an idle machine, because too many devices are out of
+ * service or have too little free memory. */
 bool queue_stuck(const struct job_ask *ask, const struct queue_machine *m);
 
-/* Returns whether the job could not get this device even if no other job had it, because the device is out of
- * service or too small. */
+/* Returns true if the job could not get this device even if the device were free, because the device is out
+ * of service or too small. */
 bool queue_withheld(const struct job_ask *ask, const struct queue_machine *m, uint32_t device);
 
-/* Returns 0 if this machine is large enough for the job. Otherwise returns -ENOSPC with a message that says
- * what is missing. */
+/* Returns 0 if the machine is large enough for the job. Otherwise returns -ENOSPC with a message that says
+ * what the machine lacks. */
 int queue_admits(const struct job_ask *ask, const struct queue_machine *m, struct err *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* Implements quota.h. Tokens are counted in thousandths, so that the gain of one millisecond is not rounded
- * to zero. Loop thread only. */
+/* Implements quota.h. Each submit costs one token of the user. Tokens are counted in thousandths, so that the
+ * gain of one millisecond is not rounded to zero. Loop thread only. */
 #include "daemon/quota.h"
 
 #include <assert.h>
@@ -58,8 +58,8 @@ static struct quota_user *find_or_add(struct quota *q, uid_t uid)
     return &q->users.at[q->users.n - 1];
 }
 
-/* Adds the tokens that the user gained since the last call. A user gains `submits_per_s` thousandths of a
- * token per millisecond and can have at most `submit_burst` tokens. */
+/* Adds the tokens that the user has gained since the last call. Each millisecond brings `submits_per_s`
+ * thousandths of a token. A user can have at most `submit_burst` tokens. */
 static void refill(const struct quota_limits *l, struct quota_user *u, uint64_t now_ms)
 {
     uint64_t full = l->submit_burst * TOKEN, missing = full - u->tokens, passed = now_ms - u->since_ms;

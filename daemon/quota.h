@@ -25,19 +25,19 @@ struct quota *quota_create(const struct quota_limits *limits);
 /* Frees the quota. `q` may be NULL. Only tests call this function. */
 void quota_destroy(struct quota *q);
 
-/* Takes one of the user's tokens for a submit. `now_ms` is a monotonic time. Returns -EAGAIN if the user has
- * no token left, with a message that says when to try again. */
+/* Takes one of the tokens of the user, who wants to submit a job. `now_ms` is a time on a monotonic clock. If
+ * the user has no token left, returns -EAGAIN with a message that says when to try again. */
 int quota_take_submit(struct quota *q, uid_t uid, uint64_t now_ms, struct err *err);
 
-/* Returns 0 if the user may store `bytes` more bytes of state. Otherwise returns -EAGAIN, with a message that
- * names the limit and says what to do. */
+/* Returns 0 if the daemon may store `bytes` more bytes for the user. Otherwise returns -EAGAIN with a message
+ * that names the limit and says what to do. */
 int quota_check_bytes(const struct quota *q, uid_t uid, uint64_t bytes, struct err *err);
 
-/* Charges `bytes` to the user. Does not check the limit, because a restarted daemon must load all existing
- * jobs. */
+/* Adds `bytes` to the bytes that are charged to the user. Does not check the limit, because a restarted
+ * daemon must load all existing jobs. */
 void quota_charge(struct quota *q, uid_t uid, uint64_t bytes);
 
-/* Releases `bytes` that were charged to the user. */
+/* Subtracts `bytes` from the bytes that are charged to the user. */
 void quota_release(struct quota *q, uid_t uid, uint64_t bytes);
 
 /* Returns the number of bytes that are charged to the user. Only tests call this function. */

@@ -20,10 +20,10 @@
 #define REPROBE_MS 30000      /* time for a probe to end */
 #define OUTPUT_MAX (1u << 20) /* bytes of output that are kept */
 
-/* A probe that is running. The struct is freed when all its libuv handles are closed. */
+/* A probe of the devices that is running. The struct is freed when all its libuv handles are closed. */
 struct reprobe {
     struct daemon *daemon;
-    /* The devices to probe, as a bit set. Bit i stands for device i of the inventory. */
+    /* The set of devices to probe. Bit i stands for device i of the inventory. */
     uint64_t devices;
     void (*reprobed)(struct daemon *d);
     uv_process_t process;
@@ -56,8 +56,8 @@ static int take_result(struct reprobe *p, struct err *err)
     return r;
 }
 
-/* Logs why a probe failed, unless the probe before it failed for the same reason. `why` is "" after a
- * success. */
+/* Logs the reason `why` for which a probe failed. Logs nothing if the previous probe failed for the same
+ * reason. After a successful probe, `why` is "" and nothing is logged. */
 static void tell_failure(struct daemon *d, const char *why)
 {
     uint32_t hash = crc32c(0, why, strlen(why));
@@ -100,8 +100,7 @@ static void close_handle(struct reprobe *p, void *handle)
         uv_close((uv_handle_t *)&p->deadline, on_probe_closed);
 }
 
-/* Called when the probe's process has ended. The end of the process's output may come before or after this
- * call. */
+/* Called when the probe's process has ended. The end of its output may be read before or after this call. */
 static void on_probe_ended(uv_process_t *process, int64_t status, int sig)
 {
     struct reprobe *p = process->data;
@@ -138,8 +137,8 @@ static void on_probe_deadline(uv_timer_t *t)
     struct reprobe *p = t->data;
     p->late = true;
     kill_probe(p);
-    /* Close the output too. A process that outlives the probe may still hold the other end open, and then no
-     * end of file would come. */
+    /* Close the output pipe too. A process that the probe started may survive and hold the other end of the
+     * pipe open. Then the end of the output would never come. */
     close_handle(p, &p->output);
 }
 

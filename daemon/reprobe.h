@@ -10,15 +10,15 @@
 
 #include "daemon/daemon.h"
 
-/* Starts a probe of the devices whose bits are set in `devices`; bit i stands for device i. Calls reprobed(d)
- * when the probe ends, even if the probe failed. Returns -EBUSY while another probe runs. If an error is
- * returned, `reprobed` is never called. */
+/* Starts a probe of some devices. Bit i of `devices` is set if device i should be probed. When the probe ends
+ * or fails, reprobed(d) is called. Returns -EBUSY while another probe is running. If an error is returned,
+ * `reprobed` is never called. */
 int reprobe_start(struct daemon *d, uint64_t devices, void (*reprobed)(struct daemon *d), struct err *err);
 
 /* Returns whether a probe is running. */
 bool reprobe_under_way(const struct daemon *d);
 
-/* Kills the probe that is running, if there is one. Called when the daemon ends. */
+/* Kills the probe that is running. Does nothing if no probe is running. Called when the daemon ends. */
 void reprobe_abandon(struct daemon *d);
 
 #endif

@@ -1,5 +1,5 @@
-/* Implements request.h. request_receive makes a request, read_request parses its line, and accept_request
- * runs its method. Large lines are parsed in the pool. */
+/* Implements request.h. request_receive creates a request, read_request parses the line, and accept_request
+ * runs the method that the request names. Large lines are parsed in the thread pool. */
 #include "daemon/request.h"
 
 #include <assert.h>
@@ -31,8 +31,8 @@ static void large_dropped(struct fair_pool_task *t)
     request_free((struct request *)((char *)t - offsetof(struct request, task)));
 }
 
-/* Frees the request after it was answered. A large tree of parsed JSON is freed in the pool, because freeing
- * it takes long. */
+/* Frees the request after its answer was sent. A large tree of parsed JSON is freed in the thread pool,
+ * because freeing the tree takes long. */
 static void answered(struct request *rq)
 {
     struct server_client *c = rq->client;
@@ -143,8 +143,8 @@ static int find_verb(struct request *rq)
                       near != NULL ? "\"?" : "");
 }
 
-/* Parses the line and finds the method that it names. On success sets rq->verb. On failure sets rq->code and
- * rq->err. */
+/* Parses the line and finds the method that the line names. On success, sets rq->verb. On failure, sets
+ * rq->code and rq->err. */
 static int read_line(struct request *rq)
 {
     int r = wire_parse(rq->line, rq->bytes, WIRE_NODES_MAX, &rq->msg, &rq->code, &rq->err);
@@ -165,8 +165,8 @@ static int read_line(struct request *rq)
     return rq->prepared != NULL ? 0 : rq->err.code;
 }
 
-/* Parses the request's line. May run on any thread, as long as no other thread uses the request. Frees the
- * parsed tree as soon as the request no longer needs it. */
+/* Parses the request's line. May run on any thread, as long as no other thread uses the request. If the
+ * request will not need the parsed JSON tree later, frees the tree here. */
 static void read_request(struct request *rq)
 {
     rq->status = read_line(rq);
@@ -184,8 +184,8 @@ static void accept_request(struct request *rq)
         rq->verb->run(rq);
         return;
     }
-    /* A line that is not a valid request always gets an error answer. A valid request that cannot be served
-     * gets an error answer only if it has an id. */
+    /* A line that is not a valid request always gets an error answer. A valid request with an unknown method
+     * or wrong parameters gets an error answer only if the request has an id. */
     bool request = rq->code == WIRE_NO_METHOD || rq->code == WIRE_INVALID_PARAMS;
     if (wants_answer(rq) || !request)
         server_client_send_error(rq->client, rq->msg.id, rq->code, &rq->err);

@@ -18,7 +18,7 @@
 #include "daemon/fair_pool.h"
 #include "daemon/server_client.h"
 
-/* Length in bytes of the longest line that is parsed on the loop thread. Longer lines are parsed in the pool,
+/* The longest line, in bytes, that is parsed on the loop thread. Longer lines are parsed in the thread pool,
  * so that other clients need not wait. */
 #define REQUEST_LARGE_LINE 8192
 #define REQUEST_MOST_VERBS 32 /* methods of a server */
@@ -28,7 +28,7 @@
 
 struct request;
 
-/* One method of tutti.sock, such as "submit" or "list". */
+/* One method that clients can call on the socket tutti.sock, such as "submit" or "list". */
 struct verb {
     const char *name;
     void (*run)(struct request *rq); /* loop thread */
@@ -38,7 +38,7 @@ struct verb {
     void *(*prepare)(const struct json *params, struct err *err);
 };
 
-/* Data that all requests of one server share. server.c owns the struct. */
+/* Data that all requests to one server share. server.c owns this struct. */
 struct request_reader {
     struct fair_pool pool; /* parses large lines */
     /* An empty JSON object. It stands for the parameters of a request that has none, and never changes. */
@@ -47,15 +47,16 @@ struct request_reader {
     size_t n_verbs;
 };
 
-/* One request of a client. request_receive makes the request, and the function that answers it also frees
- * it. */
+/* One request of a client. request_receive creates the struct. The function that answers the request also
+ * frees the struct. */
 struct request {
     struct daemon *daemon;
     struct server_client *client;
-    /* The method that the request names. NULL if there is no such method. */
+    /* The method that the request names. NULL if this method does not exist. */
     const struct verb *verb;
     struct wire_msg msg;
-    /* The parameters of the request, a JSON object. NULL if the method has a `prepare` function. */
+    /* The parameters of the request, as a JSON object. NULL if the method has a `prepare` function, which has
+     * already read them. */
     const struct json *params;
     /* The object that verb->prepare returned. The method must free the object. */
     void *prepared;
@@ -77,32 +78,34 @@ struct request {
 /* Prepares a reader for the methods in `verbs`. The array must stay valid as long as the reader exists. */
 void request_reader_init(struct request_reader *r, uv_loop_t *loop, const struct verb *verbs, size_t n_verbs);
 
-/* Frees the memory of the reader. Must not be called while a large line is being parsed in the pool. */
+/* Frees the memory of the reader. Must not be called while a large line is being parsed in the thread
+ * pool. */
 void request_reader_finish(struct request_reader *r);
 
-/* Parses one line as a request and runs the request's method. The caller may reuse `line` after the call. */
+/* Parses one line as a request and runs the method that the request names. The caller may reuse `line` as
+ * soon as this function returns. */
 void request_receive(struct request_reader *r, struct server_client *c, char *line, size_t bytes);
 
-/* Answers the request with the JSON text `result`. If memory ran out while that text was built, answers with
+/* Answers the request with the JSON text `result`. If memory ran out while `result` was built, answers with
  * an error instead. */
 void request_reply(struct request *rq, const struct strbuf *result);
 
 /* Answers with an error. */
 void request_fail(struct request *rq, enum wire_code code, const struct err *err);
 
-/* Answers that the parameters of the request are wrong (WIRE_INVALID_PARAMS, -32602). */
+/* Answers the request with the error that its parameters are wrong (WIRE_INVALID_PARAMS, -32602). */
 void request_refuse(struct request *rq, const struct err *err);
 
-/* Answers that the daemon has no memory for the request (WIRE_INTERNAL, -32603). Sending this answer needs no
- * memory. */
+/* Answers the request with the error that the daemon has no memory for it (WIRE_INTERNAL, -32603). Sending
+ * this answer needs no memory. */
 void request_out_of_memory(struct request *rq);
 
-/* Returns true if the request has no parameters. Otherwise answers with an error, frees the request, and
- * returns false. */
+/* Returns true if the request has no parameters. If it has parameters, answers with an error, frees the
+ * request, and returns false. */
 bool request_no_params(struct request *rq);
 
-/* Makes the client watch one job, or all jobs if `job` is 0. `next` is the number of the first event to send.
- * Answers the request with the number of the newest event. */
+/* Makes the client watch the events of one job, or of all jobs if `job` is 0. `next` is the number of the
+ * first event to send. Answers the request with the number of the newest event. */
 void request_watch(struct request *rq, uint64_t job, uint64_t next);
 
 #endif

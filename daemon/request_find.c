@@ -1,4 +1,5 @@
-/* Implements request_find.h. A job that ends while it is being read from the state is read again. */
+/* Implements request_find.h. If a job ends while it is being read from the database, the job is read
+ * again. */
 #include "daemon/request_find.h"
 
 #include <errno.h>
@@ -10,8 +11,8 @@
 #include "daemon/jobs.h"
 #include "daemon/state.h"
 
-/* A job is read from the state at most this many times. If the job ends during the first read, the second
- * read finds its end. */
+/* A job is read from the database at most this many times. If the job ends during the first read, the second
+ * read finds the ended job. */
 #define MOST_READS 3
 
 void request_no_job(struct request *rq, uint64_t id)
@@ -32,7 +33,7 @@ void request_unreadable(struct request *rq, int status)
     request_fail(rq, WIRE_INTERNAL, &err);
 }
 
-/* A search for a job that must be read from the state because it is not in memory. */
+/* A search for a job that is not in memory and must be read from the database. */
 struct finding {
     struct request *rq;
     uint64_t id;
@@ -56,8 +57,7 @@ static void finish_finding(void *ctx, int status)
     struct job *j = jobs_find(f->rq->daemon->jobs, f->id);
     bool ended = f->found != NULL && job_ended(f->found);
     if (j == NULL && f->found != NULL && !ended && ++f->reads < MOST_READS) {
-        /* The job ended after this read of the state. Read the job again, because the state now has its
-         * end. */
+        /* The job ended after this read. Read the job again, because the database now has its end. */
         job_destroy(f->found);
         f->found = NULL;
         find_on_disk(f);
@@ -70,7 +70,8 @@ static void finish_finding(void *ctx, int status)
     else if (j == NULL && ended)
         f->then(f->rq, f->found);
     else
-        /* The submit of this job is not on disk yet, and clients must not see the job before it is. */
+        /* The job has been submitted, but the submit is not on disk yet. Until then, clients must not see the
+         * job. */
         request_no_job(f->rq, f->id);
     job_destroy(f->found);
     free(f);
@@ -84,7 +85,8 @@ static void find_on_disk(struct finding *f)
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j))
 {
     struct job *j = jobs_find(rq->daemon->jobs, id);
-    /* No job has the id 0. Do not look for it in the state, because there an id of 0 means "any job". */
+    /* No job has the id 0. Do not query the database either, because an id of 0 in a query means "any
+     * job". */
     if (id == 0) {
         request_no_job(rq, id);
     } else if (j != NULL && j->on_disk) {

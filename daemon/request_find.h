@@ -1,4 +1,4 @@
-/* Finds the job that a request names, in memory or in the state. If there is no such job, the request is
+/* Finds the job that a request names, in memory or in the database. If the job does not exist, the request is
  * answered with an error. Loop thread only. */
 #ifndef DAEMON_REQUEST_FIND_H
 #define DAEMON_REQUEST_FIND_H
@@ -6,9 +6,9 @@
 #include "daemon/job_record.h"
 #include "daemon/request.h"
 
-/* Finds a live or ended job and calls `then` with it, later if the job must be read from the state. The job
- * is valid only during that call. If there is no such job, the request is answered with an error and `then`
- * is never called. */
+/* Finds a live or ended job and calls then(rq, job). If the job must be read from the database, the call
+ * comes later. The job is valid only during the call. If there is no such job, the request is answered with
+ * an error, and `then` is never called. */
 void request_find(struct request *rq, uint64_t id, void (*then)(struct request *rq, struct job *j));
 
 /* Answers with the job in short form. */
@@ -17,8 +17,8 @@ void request_reply_job(struct request *rq, uint64_t id);
 /* Answers that no job has this id. */
 void request_no_job(struct request *rq, uint64_t id);
 
-/* Answers that the job could not be read from the state. `status` is the negative errno of the failed
- * read. */
+/* Answers the request with the error that the job could not be read from the database. `status` is the
+ * negative errno of the failed read. */
 void request_unreadable(struct request *rq, int status);
 
 #endif

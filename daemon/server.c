@@ -1,5 +1,5 @@
-/* Implements server.h. A ring keeps the clients in the order of their last activity, so that the client that
- * was idle longest is found at once. */
+/* Implements server.h. A ring list keeps the clients in the order of their last activity, so that the client
+ * that has been idle longest is found at once. */
 #include "daemon/server.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 struct server {
     struct daemon *daemon;
-    /* Head of the ring of clients. Only the fields prev and next of the head are used. */
+    /* The head of the ring list of clients. Only the fields `prev` and `next` of the head are used. */
     struct server_client clients;
     uint64_t n_clients;
     struct request_reader reader;
@@ -117,8 +117,8 @@ static void greet(struct server_client *c)
     server_client_send(c, b.at, b.n);
 }
 
-/* Closes the connection of the client that was idle longest, to make room for `newcomer`. Returns false if
- * all other clients watch or wait for answers. */
+/* Closes the connection of the client that has been idle longest, to make room for `newcomer`. A client that
+ * watches events or waits for an answer is not idle. Returns false if no other client is idle. */
 static bool evict_idle(struct server *s, const struct server_client *newcomer)
 {
     for (struct server_client *c = s->clients.next; c != &s->clients; c = c->next) {

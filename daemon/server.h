@@ -1,8 +1,8 @@
-/* The server on tutti.sock: accepts clients, greets them, and passes their lines to request.c. Loop thread
- * only.
+/* The server on the socket tutti.sock. It accepts clients, greets them, and passes their lines to request.c.
+ * Loop thread only.
  *
- * The number of connections is limited. To make room, the client that was idle longest is closed. Clients
- * that watch or wait for an answer are not idle.
+ * The number of connections is limited. To make room, the server closes the connection of the client that has
+ * been idle longest. A client that watches events or waits for an answer is not idle.
  */
 #ifndef DAEMON_SERVER_H
 #define DAEMON_SERVER_H
@@ -12,12 +12,12 @@
 /* Listens on tutti.sock. */
 int server_open(struct daemon *d, struct server **ret, struct err *err);
 
-/* server_close, server_free and server_idle are for tests. server_close closes all connections while the loop
- * runs. server_free then frees the server. Both accept NULL. */
+/* Only tests call server_close, server_free and server_idle. server_close closes all connections while the
+ * loop is still running. After that, server_free frees the server. Both functions accept NULL. */
 void server_close(struct server *s);
 void server_free(struct server *s);
 
-/* Returns true if no large line is being parsed in the pool or waits for the pool. */
+/* Returns true if no large line is waiting for the thread pool or being parsed there. */
 bool server_idle(const struct server *s);
 
 #endif

@@ -32,8 +32,8 @@ void server_client_send_out_of_memory(struct server_client *c, const char *id)
 
 /* ---- requests under way ---- */
 
-/* Stops reading lines of the client while a large line is parsed or too many requests are unanswered.
- * Otherwise reading goes on. */
+/* Stops reading lines from the client while one of its large lines is being parsed, or while too many of its
+ * requests are unanswered. Otherwise resumes reading. */
 static void update_reading(struct server_client *c)
 {
     if (c->connection != NULL)

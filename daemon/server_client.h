@@ -1,8 +1,8 @@
-/* One client's connection to tutti.sock: sending, counting unanswered requests, and watching. Loop thread
- * only.
+/* One client's connection to the socket tutti.sock: sending, counting unanswered requests, and watching
+ * events. Loop thread only.
  *
- * The struct stays in memory until its last request is answered, even if the client has gone. Answers to a
- * client that has gone are dropped.
+ * The struct stays in memory until the client's last request is answered, even if the client has
+ * disconnected. An answer to a client that has disconnected is dropped.
  */
 #ifndef DAEMON_SERVER_CLIENT_H
 #define DAEMON_SERVER_CLIENT_H
@@ -25,19 +25,20 @@ struct server_client {
     struct daemon *daemon;
     struct connection *connection; /* NULL once closed */
     uid_t uid;                     /* the user at the other end */
-    /* Number of unanswered requests, plus the number of server_client_keep calls that have not been undone.
-     * The struct stays in memory while this is above 0. */
+    /* The number of unanswered requests, plus the number of server_client_keep calls that have not been
+     * undone. The struct stays in memory while this number is above 0. */
     uint32_t under_way;
     struct watcher *watcher; /* NULL: the client watches nothing */
     /* Set while a large line of this client is being parsed in the pool or waits for the pool. */
     bool large;
-    /* Set when the daemon closes this connection to make room for a new client. */
+    /* Set if the daemon is closing this connection to make room for a new client. */
     bool evicted;
-    /* Set when the client will send no more requests. The connection is closed when all its requests are
-     * answered. */
+    /* Set when the client will send no more requests. The connection is closed as soon as all requests of the
+     * client are answered. */
     bool leaving;
 
-    /* The ring of all clients, in the order of their last activity. Only server.c uses these fields. */
+    /* The server and the links of its ring list of clients, in the order of their last activity. Only
+     * server.c uses these fields. */
     struct server *server;
     struct server_client *prev, *next;
 };
@@ -45,39 +46,39 @@ struct server_client {
 /* Sends bytes to the client. Does nothing if the connection is closed. */
 void server_client_send(struct server_client *c, const char *text, size_t bytes);
 
-/* Sends an error answer. `id` is the id of the request, or NULL if there is none. Sending needs no memory,
- * because the answer is built on the stack. */
+/* Sends an error answer to the client. `id` is the id of the request, or NULL if there is none. Sending needs
+ * no memory, because the answer is built on the stack. */
 void server_client_send_error(struct server_client *c, const char *id, enum wire_code code,
                               const struct err *err);
 
 /* Tells the client that the daemon has run out of memory. Sending this answer needs no memory. */
 void server_client_send_out_of_memory(struct server_client *c, const char *id);
 
-/* Counts a request that must be answered. Stops reading lines when the client has too many unanswered
- * requests. Each call needs a later server_client_let_go. */
+/* Counts a new request that must be answered. If the client now has too many unanswered requests, stops
+ * reading its lines. Each call must be followed by one call of server_client_let_go. */
 void server_client_begin_request(struct server_client *c);
 
-/* Keeps the struct in memory while its last request is answered. Each call needs a later
- * server_client_let_go. */
+/* Keeps the struct in memory, even after its last request has been answered. Each call must be followed later
+ * by one call of server_client_let_go. */
 void server_client_keep(struct server_client *c);
 
-/* Undoes one server_client_begin_request or server_client_keep. Frees the struct if the connection is closed
- * and nothing else keeps the struct. */
+/* Undoes one call of server_client_begin_request or server_client_keep. Frees the struct if the connection is
+ * closed and no other call keeps the struct. */
 void server_client_let_go(struct server_client *c);
 
-/* Sets whether a large line of the client is being parsed. No further line of this client is read while
- * `large` is true. */
+/* Records whether a large line of the client is being parsed. While `large` is true, no further lines of this
+ * client are read. */
 void server_client_set_large(struct server_client *c, bool large);
 
-/* Makes the client watch one job, or all jobs if `job` is 0, in place of an earlier watch. `next` is the
- * number of the first event to send. Events are sent only after server_client_start_watching. Returns -ENOMEM
- * when memory runs out. */
+/* Makes the client watch the events of one job, or of all jobs if `job` is 0. An earlier watch of this client
+ * ends. `next` is the number of the first event to send. Nothing is sent before the call of
+ * server_client_start_watching. Returns -ENOMEM when memory runs out. */
 int server_client_watch(struct server_client *c, uint64_t job, uint64_t next);
 
-/* Begins to send the events that server_client_watch asked for. */
+/* Starts sending the events that server_client_watch has asked for. */
 void server_client_start_watching(struct server_client *c);
 
-/* Stops sending events to the client. Does nothing if the client does not watch. */
+/* Stops sending events to the client. Does nothing if the client is not watching. */
 void server_client_stop_watching(struct server_client *c);
 
 #endif

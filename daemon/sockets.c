@@ -26,20 +26,21 @@
 #include "daemon/lock.h"
 
 #define BACKLOG 512
-/* The daemon checks the files of its sockets once in this many restart delays: every 5 s by default. */
+/* The daemon checks once in this many restart delays whether the files of its sockets are still in place. A
+ * restart delay is 1 s by default, so the daemon checks every 5 s. */
 #define CHECK_DELAYS 5
 #define CHECK_MOST   5000 /* ms: longest time between two checks */
 #define CHECK_LEAST  20   /* ms: shortest time between two checks */
 
-/* One listening socket. `file` is the file that the daemon created at `path`. It shows later whether the path
- * still names the same file. */
+/* One listening socket. `file` describes the file that the daemon created at `path`. Later checks use `file`
+ * to find out whether `path` still names the same file. */
 struct door {
     const char *path;
     uv_connection_cb on_connection;
     void *data;
     uv_pipe_t *pipe;
-    /* The earlier socket of this path, whose file was removed. It stays open until all clients that had
-     * already connected to it are accepted. */
+    /* The previous socket of this path, whose file somebody removed. The socket stays open until all clients
+     * that are already connected to it have been accepted. */
     uv_pipe_t *old;
     struct stat file;
 };
@@ -50,13 +51,14 @@ struct sockets {
     struct lock lock;
     struct door doors[2];
     size_t n;
-    /* Checksum of the last failure that was logged. 0 if the last check found no failure. */
+    /* The checksum of the last failure that was logged. 0 if the last check found no failure. */
     uint32_t told;
 };
 
 /* ---- the lock ---- */
 
-/* Takes the lock. One lock covers both sockets, because they are in the same directory. */
+/* Takes the lock of the sockets' directory. One lock is enough for both sockets, because they are in the same
+ * directory. */
 static int take_lock(struct sockets *s, struct err *err)
 {
     const struct config *c = &s->daemon->config;
@@ -87,8 +89,8 @@ static int bind_at(const char *path, struct stat *ret_file, struct err *err)
                           sizeof a.sun_path - 1);
     memcpy(a.sun_path, path, strlen(path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    /* Set the mode before the bind, because bind gives the new file the mode of the socket. So no other user
-     * can connect, not even for a moment. */
+    /* Set the mode before the bind, because bind gives the mode of the socket to the new file. With this
+     * order, other users cannot connect even for a moment. */
     if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 ||
         lstat(path, ret_file) < 0) {
         int r = err_set_at(err, -errno, path, "cannot listen: %s", strerror(errno));
@@ -115,7 +117,8 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
         r = uv_listen((uv_stream_t *)pipe, BACKLOG, door->on_connection);
     if (r < 0) {
         uv_close((uv_handle_t *)pipe, on_pipe_closed);
-        /* Remove the file, because no process listens on it. The next check tries again. */
+        /* No process listens on this socket file, so remove the file. The next check tries to listen
+         * again. */
         unlink(door->path);
         return err_set_at(err, r, door->path, "cannot listen: %s", uv_strerror(r));
     }
@@ -127,8 +130,8 @@ static int open_door(struct sockets *s, struct door *door, struct err *err)
 
 /* ---- checking ---- */
 
-/* Returns whether this process listens at `path`. Connects to the path and asks the kernel which process
- * would answer. */
+/* Returns true if this process listens at `path`. Connects to `path` and asks the kernel which process is at
+ * the other end. */
 static bool we_answer(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -143,8 +146,9 @@ static bool we_answer(const char *path)
     return ours;
 }
 
-/* Returns whether `st` is the file that this daemon created. The kernel may reuse an inode number, so a file
- * with a different ctime needs a closer look. */
+/* Returns true if `st` describes the file that this daemon created. The kernel may give the same inode number
+ * to a new file. So if the ctime is different, the function also checks that this process listens at the
+ * path. */
 static bool is_ours(struct door *door, const struct stat *st)
 {
     const struct stat *f = &door->file;
@@ -161,7 +165,7 @@ static bool is_ours(struct door *door, const struct stat *st)
 static int check_door(struct sockets *s, struct door *door, struct err *err)
 {
     struct stat st;
-    /* All connections to the earlier socket have been accepted by now, so that socket can be closed. */
+    /* By now, all waiting connections to the previous socket have been accepted, so close that socket. */
     if (door->old != NULL)
         uv_close((uv_handle_t *)door->old, on_pipe_closed);
     door->old = NULL;
@@ -178,7 +182,7 @@ static int check_door(struct sockets *s, struct door *door, struct err *err)
     return r;
 }
 
-/* Logs a failure once. The same failure is logged again only if another failure or a success came in
+/* Logs a failure. A failure that repeats is logged only once, unless another failure or a success came in
  * between. */
 static void tell(struct sockets *s, const struct err *err)
 {

@@ -16,13 +16,14 @@
 
 int sockets_create(struct daemon *d, struct sockets **ret, struct err *err);
 
-/* Listens at `path` with mode 0600 and replaces an old file there. `on_connection` is called with a handle
- * whose `data` field is `data`. The caller must keep `path` valid and unchanged. */
+/* Listens on a socket at `path` with mode 0600. An old file at `path` is replaced. For each connection,
+ * on_connection is called with a handle whose `data` field is `data`. The text `path` must stay valid and
+ * unchanged. */
 int sockets_listen(struct sockets *s, const char *path, uv_connection_cb on_connection, void *data,
                    struct err *err);
 
-/* Removes the files of the sockets, unless other files have taken their place. Called when the daemon
- * ends. */
+/* Removes the files of the sockets. A file that somebody else has put in their place is not removed. Called
+ * when the daemon ends. */
 void sockets_remove(struct sockets *s);
 
 /* Stops listening and releases the lock. The memory is freed in the next turn of the loop. Only tests call

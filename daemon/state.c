@@ -137,7 +137,7 @@ bool state_idle(const struct state *s)
 
 /* ---- a transaction; on the writer ---- */
 
-/* Sets *ret to true if another job already has the key of this unit's new job. Returns an SQLite code. */
+/* Sets *ret to true if the unit adds a new job whose key another job already has. Returns an SQLite code. */
 static int key_is_taken(struct state *s, const struct state_unit *u, bool *ret)
 {
     *ret = false;
@@ -189,8 +189,8 @@ static int write_numbers(struct state *s, const struct state_mark *m)
     return r;
 }
 
-/* Writes the mark. No callback has been called yet, so the mark covers every change that anybody is told
- * about. */
+/* Writes the file state.mark, which records the number of the newest transaction on disk. No callback has
+ * been called yet. So the file covers every change that anybody is told about. */
 static void write_mark(struct state *s, const struct state_mark *m)
 {
     s->mark = *m;
@@ -236,13 +236,14 @@ static bool has_writes(const struct state_unit *units)
     return false;
 }
 
-/* Writes all units in one transaction. Runs in the pool, or on the loop thread while the state is being
+/* Writes all units in one transaction. Runs on a pool thread, or on the loop thread while the state is being
  * closed. */
 static void commit_all(struct state *s)
 {
     s->refusal = 0;
     if (!has_writes(s->committing.first))
-        /* All units are empty. Their callers only want to know when the units before them are on disk. */
+        /* All these units are empty. Their callers only want to know when the units before them are on
+         * disk. */
         return;
     int r = state_commit_changes(s, write_units, s->committing.first);
     s->refusal = (r & 0xff) == SQLITE_FULL ? -ENOSPC : db_no_memory(r) ? -ENOMEM : 0;
@@ -264,8 +265,8 @@ static void on_retry(uv_timer_t *timer)
     state_next_work(timer->data);
 }
 
-/* Gives up the optional units with the status `code`, because the disk is full or memory has run out. All
- * other units are tried again after a delay. */
+/* Gives up the optional units, because the disk is full or memory has run out. Their callbacks get `code` as
+ * the status. All other units are tried again after a delay. */
 static void refuse_optional(struct state *s, struct state_unit *units, int code)
 {
     struct unit_list keep;
@@ -332,8 +333,8 @@ void state_start_work(struct state *s, void (*run)(uv_work_t *work),
     uv_queue_work(s->config.loop, &s->work, run, done);
 }
 
-/* Called when the loop has done all work of this turn and is about to wait. Commits all units of the turn
- * together. */
+/* libuv calls this function when all work of this turn of the loop is done and the loop is about to wait.
+ * Commits all units of this turn in one transaction. */
 static void on_prepare(uv_prepare_t *handle)
 {
     struct state *s = handle->data;
@@ -391,8 +392,9 @@ static void close_reader(struct state *s)
     uv_mutex_unlock(&s->reader_lock);
 }
 
-/* The caller must make sure that no request is in progress. A piece of the background check of a large
- * database may still be running in the pool; this function waits for it. */
+/* Before the call, the caller must make sure that no commit, read or backup is running in the thread pool. A
+ * piece of the background check of a large database may still be running there. This function waits for the
+ * end of that piece. */
 void state_close(struct state *s)
 {
     if (s == NULL)

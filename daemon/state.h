@@ -29,8 +29,7 @@
 struct state;
 struct state_unit;
 
-/* Limits for the ended jobs that are kept. While one of the limits is exceeded, the jobs that ended first are
- * removed. */
+/* Limits for keeping ended jobs. While a limit is exceeded, the jobs that ended first are removed. */
 struct state_keep {
     uint64_t ms;    /* time since the end; 0: unlimited */
     uint64_t jobs;  /* ended jobs of all users; 0: unlimited */
@@ -40,18 +39,18 @@ struct state_keep {
 /* The arguments of state_open. */
 struct state_config {
     uv_loop_t *loop;
-    /* Path of the state directory. The caller must keep this text valid while the state is open. */
+    /* The path of the state directory. The text must stay valid while the state is open. */
     const char *dir;
-    /* Called when the state is damaged or cannot be written. This function must end the process. */
+    /* Called when the database is damaged or cannot be written. The callback must end the process. */
     void (*die)(void *ctx, const char *why);
     void *ctx;         /* passed to all callbacks */
     bool accept_older; /* start even if acknowledged data is missing */
     struct state_keep keep;
-    /* Returns the number of ended jobs that must not be pruned yet. *ret_ids becomes an array of their ids,
-     * which the state frees. Called on the loop thread. May be NULL. */
+    /* Returns the number of ended jobs that must not be removed yet, and stores an array of their ids in
+     * *ret_ids. The state frees the array. Called on the loop thread. May be NULL. */
     size_t (*in_use)(void *ctx, uint64_t **ret_ids);
-    /* Removes what a pruned job has outside the database, such as its log file. Called in the pool. May be
-     * NULL. */
+    /* Removes what a job has outside the database, such as its log file, when the job itself is removed.
+     * Called on a pool thread. May be NULL. */
     void (*pruning)(void *ctx, uint64_t id);
 };
 
@@ -60,7 +59,7 @@ struct state_job {
     uint64_t id;
     const char *key;  /* NULL: none */
     const char *body; /* JSON: what never changes, without the spec */
-    /* JSON text of the spec. NULL if several jobs are read at once, because specs can be large. */
+    /* The JSON text of the spec. NULL if several jobs are read at once, because specs can be large. */
     const char *spec;
     const char *status; /* JSON: what changes */
     uint64_t ended_ms;  /* wall clock; 0: not ended */
@@ -74,47 +73,48 @@ struct state_event {
     const char *body;  /* the line that watchers get */
 };
 
-/* Opens the state, or creates it in an empty directory. Blocks. Returns -EBADMSG if the state is damaged or
- * lacks acknowledged transactions. The message says what to do. */
+/* Opens the database, or creates it if the directory is empty. Blocks. Returns -EBADMSG if the database is
+ * damaged or has lost acknowledged transactions. The error message says what to do. */
 int state_open(const struct state_config *config, struct state **ret, struct err *err);
 
 /* Commits the waiting units, calls their callbacks, and closes the database. Blocks. `s` may be NULL. The
- * memory of the state is freed in the next turn of the loop. */
+ * struct is freed in the next turn of the loop. */
 void state_close(struct state *s);
 
-/* Calls `each` for every live job in ascending order of ids, after checking its rows. Stops if `each` fails.
- * Called once at start. Blocks. A small database is checked completely now. A large one is checked later in
- * the pool, and `die` is called if it is damaged. */
+/* Calls `each` for every live job, in ascending order of ids, after checking the job's rows. Stops if `each`
+ * fails. Called once at start. Blocks. A small database is checked completely by this call. A large one is
+ * checked later in the thread pool, and `die` is called if it is damaged. */
 int state_load(struct state *s, int (*each)(void *ctx, const struct state_job *job, struct err *err),
                void *ctx, struct err *err);
 
-/* Returns the highest job id that was ever acknowledged to a client. Called only at start. */
+/* Returns the highest job id that was ever confirmed to a client. Called only at start. */
 uint64_t state_last_id(const struct state *s);
 
-/* Reserves the next `ahead` event numbers. *ret_first becomes the first unused number. Called only at start.
+/* Reserves the next `ahead` event numbers, and stores the first of them in *ret_first. Called only at start.
  * Blocks. */
 int state_reserve_seq(struct state *s, uint64_t ahead, uint64_t *ret_first, struct err *err);
 
-/* Begins a unit: a group of changes that are committed together. If memory runs out while changes are added,
- * state_failed returns true, and the unit must be discarded. */
+/* Begins a unit, which is a group of changes that are committed together. If memory runs out while changes
+ * are added, state_failed returns true. The caller must then discard the unit. */
 struct state_unit *state_begin(struct state *s);
 
-/* Adds a new job and its status to the unit. If another job already has the same key, nothing of the unit is
- * written, and the unit's callback gets -EEXIST. */
+/* Adds a new job and its status to the unit. If another job already has the same key, no change of the unit
+ * is written, and the unit's callback gets the status -EEXIST. */
 void state_put_job(struct state_unit *u, const struct state_job *job);
 
-/* Adds the new status of a job to the unit. Only the fields id, status, ended_ms, uid and bytes of `job` are
+/* Adds the new status of a job to the unit. Of `job`, only the fields id, status, ended_ms, uid and bytes are
  * used. */
 void state_put_status(struct state_unit *u, const struct state_job *job);
 
 /* Adds an event to the unit. */
 void state_put_event(struct state_unit *u, const struct state_event *e);
 
-/* Makes the unit record that all event numbers below `limit` may be in use. After a restart, the daemon gives
- * out numbers from `limit` on. */
+/* Records in the unit that all event numbers below `limit` may already be in use. After a restart, the daemon
+ * continues with the number `limit`. */
 void state_put_seq(struct state_unit *u, uint64_t limit);
 
-/* Marks the unit as failed, because the caller has no memory for something that belongs to the unit. */
+/* Marks the unit as failed. The caller does this when it has no memory for something that belongs to the
+ * unit. */
 void state_fail(struct state_unit *u);
 
 /* Returns whether the unit has failed. */
@@ -123,51 +123,51 @@ bool state_failed(const struct state_unit *u);
 /* Frees a unit that is not committed. */
 void state_discard(struct state_unit *u);
 
-/* Commits a unit that has not failed. `done` (may be NULL) is called when the unit is on disk, with status 0,
- * or when it was given up. The status is then -EEXIST if the job's key is taken or, for an optional unit,
- * -ENOSPC or -ENOMEM. */
+/* Commits a unit that has not failed. `done` (may be NULL) is called with status 0 when the unit is on disk.
+ * If the unit is given up, `done` gets another status: -EEXIST if the job's key is already taken, or -ENOSPC
+ * or -ENOMEM for an optional unit. */
 void state_commit(struct state_unit *u, bool optional, void (*done)(void *ctx, int status), void *ctx);
 
-/* Returns true if no write, read or backup is waiting or under way. */
+/* Returns true if no write, read or backup is waiting or being done. */
 bool state_idle(const struct state *s);
 
 /* Tells state_read_jobs which jobs to read. */
 struct state_query {
-    /* Id of the job to read. 0 if other fields choose the jobs. */
+    /* The id of the job to read. 0 if other fields choose the jobs. */
     uint64_t id;
-    /* Key of the job to read. The state copies this text. NULL if other fields choose the jobs. */
+    /* The key of the job to read. state_read_jobs copies this text. NULL if other fields choose the jobs. */
     const char *key;
-    /* Used if neither id nor key is set. Reads the jobs whose id is greater than `after`, in ascending order
-     * and without specs. */
+    /* If neither id nor key is set, the jobs whose id is greater than `after` are read, in ascending order
+     * and without their specs. */
     uint64_t after;
-    /* Used together with `after`. Jobs that ended before this time of the wall clock are left out. 0 means
-     * that no job is left out. */
+    /* Used together with `after`. Jobs that ended before this wall-clock time are left out. With 0, no job is
+     * left out. */
     uint64_t ended_after_ms;
     uint32_t limit; /* most jobs to read */
 };
 
-/* Reads jobs in the pool and calls `each` there for every job. A result of `each` other than 0 ends the
- * reading, and a negative result becomes the status of `done`. `done` is always called, on the loop thread.
- * Finding no job is no error. */
+/* Reads jobs on a pool thread and calls `each` there for every job. If `each` returns a number other than 0,
+ * the reading ends. If this number is negative, it becomes the status of `done`. `done` is always called, on
+ * the loop thread. It is no error if no job is found. */
 void state_read_jobs(struct state *s, const struct state_query *query,
                      int (*each)(void *ctx, const struct state_job *job), void (*done)(void *ctx, int status),
                      void *ctx);
 
-/* Reads one job and its spec in the pool. `done` is always called, on the loop thread. `job` is valid only
- * during that call. The status is -ENOENT if no job has this id. */
+/* Reads one job and its spec on a pool thread. `done` is always called, on the loop thread. The job that
+ * `done` gets is valid only during the call. The status is -ENOENT if no job has this id. */
 void state_read_job(struct state *s, uint64_t id,
                     void (*done)(void *ctx, int status, const struct state_job *job), void *ctx);
 
-/* Reads at most `limit` events with first <= seq < end, in ascending order: those of one job, or of all jobs
- * if `job` is 0. Runs in the pool. `done` is always called, on the loop thread. The events are valid only
- * during that call. */
+/* Reads at most `limit` events with first <= seq < end, in ascending order, on a pool thread. If `job` is 0,
+ * reads the events of all jobs, otherwise only those of this job. `done` is always called, on the loop
+ * thread. The events are valid only during that call. */
 void state_read_events(struct state *s, uint64_t job, uint64_t first, uint64_t end, uint32_t limit,
                        void (*done)(void *ctx, int status, const struct state_event *events, size_t n),
                        void *ctx);
 
-/* Copies the database in the pool while commits go on. `done` is called on the loop thread and must close
- * `fd`, a file without a name (-1 if the status is negative). Returns -EBUSY if another copy is being made,
- * and then never calls `done`. */
+/* Makes a copy of the database on a pool thread while commits continue. `done` is called on the loop thread
+ * and must close `fd`. `fd` is a file without a name, or -1 if the status is negative. If another copy is
+ * being made, returns -EBUSY and never calls `done`. */
 int state_backup(struct state *s, void (*done)(void *ctx, int status, int fd, uint64_t bytes), void *ctx);
 
 #endif

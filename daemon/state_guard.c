@@ -38,17 +38,18 @@
 #include "daemon/state_internal.h"
 
 #define SMALLEST_DATABASE 512
-/* How many job ids are skipped when there is no readable mark, because these ids may already be in use. */
+/* The number of job ids that are skipped when there is no readable mark. Without the mark, nobody knows
+ * whether these ids are already in use. */
 #define ID_JUMP 1000000u
-/* How many event numbers are skipped when there is no readable mark, because these numbers may already be in
- * use. */
+/* The number of event numbers that are skipped when there is no readable mark. Without the mark, nobody knows
+ * whether these numbers are already in use. */
 #define SEQ_JUMP (UINT64_C(1) << 32)
 #define REMEDY                                                                                               \
     "Put back the newest copy of the whole state directory, or start tuttid with --accept-older-state to "   \
     "go on "                                                                                                 \
     "without them"
 
-/* The facts that the guard has found out about the files in the state directory. */
+/* The facts that state_guard has found out about the files in the state directory. */
 struct found {
     const char *dir;
     char *path, *wal_path, *mark_path;
@@ -83,8 +84,8 @@ static int read_header(struct found *f, struct err *err)
     if (r < 0)
         return err_set_at(err, r, f->path, "cannot read the state: %s", strerror(-r));
     f->exists = st.st_size > 0;
-    /* Byte 18 of the header is 1 if the database uses no log, as in a backup. A log that lies beside such a
-     * database belongs to another database. */
+    /* Byte 18 of the header is 1 if the database uses no write-ahead log, as in a backup. So a log file
+     * beside such a database belongs to another database. */
     f->other_log = h[18] == 1 && f->wal.bytes > 0;
     if (st.st_size > 0 && st.st_size < SMALLEST_DATABASE)
         return err_set_at(
@@ -110,8 +111,8 @@ static char *immutable_uri(const char *path)
     return uri;
 }
 
-/* Reads the transaction number of state.db without its log. After an interrupted fold, state.db alone may be
- * unreadable. That is no damage, because the log still has the pages. */
+/* Reads the transaction number of state.db without its log. The read may fail if a crash interrupted the move
+ * of the log into state.db. Such a failure is no damage, because the log still has the pages. */
 static void inspect_base(struct found *f)
 {
     sqlite3 *db = NULL;
@@ -136,8 +137,9 @@ static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Reads the numbers of state.db together with its log. The exclusive lock keeps SQLite from making a -shm
- * file. SQLite must not fold the log when it closes the database, because the guard changes nothing. */
+/* Reads the transaction number, job id and event number from state.db together with its log. The exclusive
+ * lock keeps SQLite from creating a -shm file. The guard must change no file, so SQLite must not move the log
+ * into the database when it closes the database. */
 static int inspect_whole(struct found *f, struct err *err)
 {
     sqlite3 *db = NULL;
@@ -173,7 +175,7 @@ static int inspect(struct found *f, struct err *err)
 
 /* ---- judging ---- */
 
-/* Writes to `buf` where the log is damaged, as a part of an error message. */
+/* Writes the place where the log is damaged to `buf`, as a part of an error message. */
 static void describe_log(const struct found *f, char *buf, size_t size)
 {
     if (f->wal.bytes == 0)
@@ -276,7 +278,7 @@ static int keep_aside(const struct found *f, char ret_dir[], size_t size, struct
     return r == 0 ? state_sync_dir(f->dir, err) : r;
 }
 
-/* Removes the log if it belongs to another state.db, because the log cannot be applied to this one. */
+/* Removes the log if it belongs to another state.db and therefore cannot be applied to this state.db. */
 static int drop_foreign_log(const struct found *f, struct err *err)
 {
     bool foreign = f->other_log || !f->exists || (f->base_known && f->base < f->mark.folded);
@@ -292,7 +294,7 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
     if (r == 0)
         r = drop_foreign_log(f, err);
     if (r == 0 && f->exists)
-        /* Read the numbers again, because they may be lower without the log that was removed. */
+        /* Read the numbers again. They may be lower now, because the log may have been removed. */
         r = inspect_whole(f, err);
     if (r < 0)
         return r;
@@ -300,8 +302,8 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
                 aside);
     *ret = f->mark;
     ret->folded = 0;
-    /* Without a mark, nobody knows which ids and event numbers were given out. Skip many, so that none is
-     * used twice. */
+    /* Without a mark, nobody knows which job ids and event numbers were given out. Skip many numbers, so that
+     * no number is used twice. */
     if (f->mark_status < 0) {
         ret->id = f->id + ID_JUMP;
         ret->seq = f->seq + SEQ_JUMP;

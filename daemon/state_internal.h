@@ -28,10 +28,11 @@
 
 enum write_kind { WRITE_EVENT, WRITE_JOB, WRITE_META, WRITE_STATUS, WRITE_COUNT };
 
-/* One row to write. `kind` names the table, and only the fields of that table are used. */
+/* One row to write to the database. `kind` says which table the row belongs to. Only the fields of this table
+ * are used. */
 struct row_write {
     enum write_kind kind;
-    /* Id of a job, number of an event, or the value of a number in table meta. */
+    /* The id of a job, the number of an event, or the number that table `meta` stores. */
     uint64_t id;
     uint64_t job; /* id of an event's job */
     /* Key of a job (may be NULL), or the name of a number in table meta, such as "commits". */
@@ -40,13 +41,13 @@ struct row_write {
     uint64_t ended_ms, uid, bytes; /* columns of a status */
 };
 
-/* SQL that selects the columns of a job in the order that row_take_job expects. */
+/* The SQL that selects the columns of a job, in the order that row_take_job expects. */
 #define JOB_COLUMNS                                                                                          \
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                   \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
 
-/* SQL that selects the columns for row_take_job_brief. It leaves out the spec, which can be large, and the
- * checksum that covers the spec. */
+/* The SQL that selects the columns for row_take_job_brief. It leaves out the spec, which can be large, and
+ * the checksum that covers the spec. */
 #define BRIEF_COLUMNS                                                                                        \
     "SELECT j.id, j.key, j.body, NULL, NULL, s.body, s.crc, s.ended_ms, s.uid, s.bytes"                      \
     " FROM jobs j LEFT JOIN status s ON s.id = j.id "
@@ -55,65 +56,67 @@ struct row_write {
 /* For each kind of row, the SQL statement that writes such a row. */
 extern const char *const row_put_sql[WRITE_COUNT];
 
-/* Writes the row `w` with `q`, the prepared statement for its kind. Returns an SQLite code. */
+/* Writes the row `w` with the prepared statement `q`, which must be the statement for the kind of the row.
+ * Returns an SQLite code. */
 int row_put(sqlite3_stmt *q, const struct row_write *w);
 
-/* Returns the checksum of a row of table jobs, events or meta. Pass 0 or NULL for columns that the table does
- * not have. */
+/* Returns the checksum of a row of one of the tables jobs, events and meta. Pass 0 or NULL for each column
+ * that the table does not have. */
 uint32_t row_crc(uint64_t id, uint64_t job, const char *key, const char *body, const char *spec);
 
-/* Reads a job from the current row of `q`. The job's texts are valid until the next sqlite3_step of `q`.
- * Returns -EBADMSG if the checksum is wrong. */
+/* Reads a job from the current row of the statement `q`. The texts of the job are valid until the next
+ * sqlite3_step of `q`. Returns -EBADMSG if the checksum is wrong. */
 int row_take_job(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
 
-/* Reads a job without its spec from the current row of `q`. The job's texts are valid until the next
- * sqlite3_step of `q`. Returns -EBADMSG if the checksum of the status is wrong. The checksum of the body also
- * covers the spec, so it is not checked. */
+/* Reads a job without its spec from the current row of the statement `q`. The texts of the job are valid
+ * until the next sqlite3_step of `q`. Returns -EBADMSG if the checksum of the status is wrong. The checksum
+ * of the body is not checked, because it also covers the spec. */
 int row_take_job_brief(const char *path, sqlite3_stmt *q, struct state_job *ret, struct err *err);
 
-/* Reads an event from the current row of `q`. The event's text is valid until the next sqlite3_step of `q`.
- * Returns -EBADMSG if the checksum is wrong. */
+/* Reads an event from the current row of the statement `q`. The text of the event is valid until the next
+ * sqlite3_step of `q`. Returns -EBADMSG if the checksum is wrong. */
 int row_take_event(const char *path, sqlite3_stmt *q, struct state_event *ret, struct err *err);
 
-/* Reads the number `name` from table meta. *ret becomes 0 if the table has no such row. Blocks. */
+/* Reads the number called `name` from the table `meta`. If the table has no such row, *ret becomes 0.
+ * Blocks. */
 int row_read_number(const char *path, sqlite3 *db, const char *name, uint64_t *ret, struct err *err);
 
 /* Reads the highest job id and the first unused event number from the database. `version` is the version of
- * its schema. Blocks. */
+ * the database's schema. Blocks. */
 int row_read_last_numbers(const char *path, sqlite3 *db, int version, uint64_t *ret_id, uint64_t *ret_seq,
                           struct err *err);
 
 /* ---- SQLite ---- */
 
-/* Opens a connection to the database at `path`. The connection can change the database only if `writer` is
- * true. */
+/* Opens a connection to the database at `path`. If `writer` is false, the connection can only read. */
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err);
 
-/* Returns whether an SQLite code means that memory ran out. In that case SQLite has rolled the transaction
- * back. */
+/* Returns true if the SQLite code `code` means that memory ran out. In that case SQLite has rolled the
+ * transaction back. */
 bool db_no_memory(int code);
 
-/* Turns SQLite's last error into `err`. `what` names the action that failed, such as "open the state".
+/* Fills in `err` from SQLite's last error. `what` names the action that failed, such as "open the state".
  * Returns -EBADMSG if the file is damaged, otherwise -EIO. */
 int db_fail(const char *path, sqlite3 *db, const char *what, struct err *err);
 
-/* Runs the SQL statements in `sql` and ignores the rows that they return. `what` names the action for error
+/* Runs the SQL statements in `sql` and ignores any rows that they return. `what` names the action in error
  * messages, such as "open the state". */
 int db_exec(const char *path, sqlite3 *db, const char *sql, const char *what, struct err *err);
 
-/* Runs `sql` and copies the first column of the first row to `ret`. Sets `ret` to "" if there is no row. */
+/* Runs `sql` and copies the first column of the first row to `ret`. If there is no row, sets `ret` to "". */
 int db_first_text(const char *path, sqlite3 *db, const char *sql, char ret[200], struct err *err);
 
 /* ---- the state ---- */
 
-/* A unit: the changes that one caller commits together, in one transaction. */
+/* A unit is a group of changes that one caller commits together, in one transaction. */
 struct state_unit {
     struct state *state;
     VEC(struct row_write) writes;
     bool failed; /* a text could not be copied */
     /* Set if the unit may be given up when the disk is full or memory has run out. */
     bool optional;
-    /* Result of the commit: 0, or -EEXIST if another job already has the key of the unit's new job. */
+    /* The result of the commit. 0 means success, and -EEXIST means that another job already has the key of
+     * the unit's new job. */
     int status;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -128,18 +131,18 @@ struct unit_list {
 /* When the log has this many pages, it is folded into the database even while commits keep coming. */
 #define FOLD_PAGES 1000
 
-/* Tells how far the check of a large database has come. */
+/* The progress of the check of a large database. */
 struct check_at {
-    /* The table that is being checked: 0 for jobs, 1 for events. CHECK_TABLES means that the check is
+    /* The table that is being checked. 0 is `jobs`, 1 is `events`, and CHECK_TABLES means that the check is
      * complete. */
     int table;
-    /* Id of the row that was checked last. The check continues with the next row. */
+    /* The id of the row that was checked last. The check continues with the row after it. */
     uint64_t after;
 };
 
-/* The open state. `db` is the connection that writes. The one piece of work in the pool that writes uses
- * `db`, or the loop thread if there is no such work. Whoever uses `db` may also use the fields marked
- * "writer". */
+/* The open database. Only one thread at a time may use `db`, the connection that writes. While work that
+ * writes is running in the thread pool, that work owns `db`. At all other times, the loop thread owns `db`.
+ * Whoever owns `db` may also use the fields marked "writer". */
 struct state {
     struct state_config config;
     char *path, *wal_path, *mark_path;
@@ -174,8 +177,8 @@ struct state {
     bool large;
     bool fold_due;  /* the log is to be folded */
     bool prune_due; /* there may be jobs to prune */
-    /* Set if the last work on the writer was a batch of pruning. A waiting commit then comes before the next
-     * batch. */
+    /* Set if the last work that wrote to the database removed old jobs. A waiting commit then comes before
+     * more jobs are removed. */
     bool pruned_last;
     uint32_t ended;          /* jobs that ended since the last pruning */
     struct pruning *pruning; /* the current batch; NULL: none */
@@ -186,12 +189,14 @@ struct state {
 
 /* ---- between the files ---- */
 
-/* Checks that the state directory has everything that was acknowledged. *ret is the mark to continue from,
- * *ret_fd its file. Blocks. Changes files only if something is missing and config->accept_older is set:
- * copies them aside, and removes a log of another state.db. */
+/* Checks that the state directory has everything that was acknowledged. Stores the mark to continue from in
+ * *ret, and a descriptor of the mark's file in *ret_fd. Blocks. If something is missing, fails. With
+ * config->accept_older, however, copies the files aside, removes a log that belongs to another state.db, and
+ * succeeds. */
 int state_guard(const struct state_config *config, struct state_mark *ret, int *ret_fd, struct err *err);
 
-/* Reads the version of the schema, which is 0 for a new file. Fails if a newer tuttid wrote the database. */
+/* Reads the version of the database's schema into *ret. A new file has version 0. Fails if a newer tuttid
+ * wrote the database. */
 int schema_version(const char *path, sqlite3 *db, int *ret, struct err *err);
 
 /* Creates the tables in a new file. */
@@ -200,42 +205,45 @@ int schema_make(const char *path, sqlite3 *db, struct err *err);
 /* Checks that the tables and indexes in the file are defined exactly as in this version of the schema. */
 int schema_check(const char *path, sqlite3 *db, struct err *err);
 
-/* Migrates an older schema to SCHEMA_VERSION in one transaction. Keeps a copy of the old database in the same
- * directory. */
+/* Changes a database with an older schema to SCHEMA_VERSION, in one transaction. A copy of the old database
+ * is kept in the same directory. */
 int schema_migrate(const char *path, sqlite3 *db, int version, struct err *err);
 
-/* Checks the next `rows` rows of the database and moves *at past them. Returns -EBADMSG if a row is
- * damaged. */
+/* Checks the next `rows` rows of the database after *at, and moves *at past them. Returns -EBADMSG if a row
+ * is damaged. */
 int state_check_rows(const char *path, sqlite3 *db, struct check_at *at, uint32_t rows, struct err *err);
 
-/* Runs one transaction on the writer, then writes the mark. `change` makes the changes and may raise numbers
- * in `next`. If `change` is NULL, only the numbers are written. Blocks. Returns an SQLite code. If the mark
- * cannot be written, s->failure says why. */
+/* Runs one transaction on the connection s->db, then writes the mark. `change` makes the changes and may
+ * raise the numbers in `next`. If `change` is NULL, only the numbers are written. Blocks. Returns an SQLite
+ * code. If the mark cannot be written, s->failure says why. */
 int state_commit_changes(struct state *s, int (*change)(struct state *s, void *ctx, struct state_mark *next),
                          void *ctx);
 
-/* Starts a piece of work in the pool that uses the writer. `done` must clear s->busy and call
+/* Starts work that writes to the database, in the thread pool. `done` must clear s->busy and call
  * state_next_work. */
 void state_start_work(struct state *s, void (*run)(uv_work_t *work),
                       void (*done)(uv_work_t *work, int status));
 
-/* Starts the next piece of work in the pool if the writer is free and there is work to do. */
+/* Starts the next work that writes to the database, unless such work is already under way or there is nothing
+ * to do. */
 void state_next_work(struct state *s);
 
-/* Drops one reference to a closed state. The state is freed with its last reference. */
+/* Drops one reference to a closed state. The last call frees the state. */
 void state_released(struct state *s);
 
-/* Folds the log into the database and records the fold in the mark. If `empty_log` is true, also truncates
- * the log file. Uses the writer and blocks. */
+/* Moves the changes in the log into the database file, and records this move in state.mark. If `empty_log` is
+ * true, also truncates the log file. Uses the connection s->db and blocks. */
 void state_fold(struct state *s, bool empty_log);
 
-/* Starts upkeep. Called once, when all live jobs have been loaded. */
+/* Starts the background upkeep of the database. Called once, when all live jobs have been loaded. */
 void upkeep_begin(struct state *s);
 
-/* Restarts the timer that waits for a quiet moment. Called on the loop thread after every commit. */
+/* Restarts the timer that waits for a quiet moment without commits. Called on the loop thread after every
+ * commit. */
 void upkeep_committed(struct state *s);
 
-/* Starts one piece of upkeep if any is due. Returns true if a piece was started. Loop thread only. */
+/* Starts one piece of background upkeep if any is due. Returns true if it started a piece. Loop thread
+ * only. */
 bool upkeep_next(struct state *s);
 
 /* Copies a file and syncs the copy. */

@@ -1,5 +1,6 @@
-/* Implements state_mark.h. A slot is a struct mark_slot in the byte order of this machine. A machine with
- * another byte order would find a wrong checksum and refuse the mark. */
+/* Implements state_mark.h. The file has two slots, and each slot is a struct mark_slot in the byte order of
+ * this machine. On a machine with another byte order the checksum would be wrong, so the mark would be
+ * refused. */
 #include "daemon/state_mark.h"
 
 #include <errno.h>

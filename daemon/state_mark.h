@@ -20,8 +20,8 @@
 #include "base/err.h"
 
 struct state_mark {
-    /* Number of times that the mark was written. Of the file's two slots, the one with the higher number is
-     * newer. */
+    /* The number of times that the mark has been written. The file has two slots, and the slot with the
+     * higher number is the newer one. */
     uint64_t turn;
     uint64_t commits; /* number of the newest acknowledged transaction */
     /* The highest transaction number that is in state.db itself. The log may no longer have the transactions
@@ -32,18 +32,18 @@ struct state_mark {
     uint64_t seq;
 };
 
-/* Reads the newer one of the valid slots. Returns -ENOENT if there is no mark, and -EBADMSG if no slot is
- * valid. */
+/* Reads the newer of the two slots in the file at `path`, ignoring invalid slots. Returns -ENOENT if there is
+ * no file, and -EBADMSG if neither slot is valid. */
 int state_mark_read(const char *path, struct state_mark *ret, struct err *err);
 
-/* Creates or replaces the mark and syncs it to disk. Returns a descriptor for state_mark_write, or a negative
- * errno. */
+/* Creates or replaces the mark file and syncs it to disk. Returns a file descriptor for state_mark_write, or
+ * a negative errno. */
 int state_mark_create(const char *path, const struct state_mark *m, struct err *err);
 
-/* Opens an existing mark. Returns a descriptor for state_mark_write, or a negative errno. */
+/* Opens an existing mark file. Returns a file descriptor for state_mark_write, or a negative errno. */
 int state_mark_open(const char *path, struct err *err);
 
-/* Adds 1 to m->turn, writes the mark, and syncs it to disk. */
+/* Adds 1 to m->turn, writes *m to the mark file, and syncs the file to disk. */
 int state_mark_write(int fd, struct state_mark *m);
 
 #endif

@@ -16,8 +16,8 @@
 
 #include "daemon/state_internal.h"
 
-/* Size in bytes of the largest database that is checked completely at start. The check of 8 MiB takes well
- * under a second. */
+/* The largest database, in bytes, that is checked completely when the daemon starts. A check of 8 MiB takes
+ * well under a second. */
 #define SMALL_BYTES (8u << 20)
 
 int db_open(const char *path, bool writer, sqlite3 **ret, struct err *err)
@@ -50,8 +50,8 @@ static bool is_large(const struct state *s)
     return stat(s->path, &st) == 0 && st.st_size > SMALL_BYTES;
 }
 
-/* Prepares the schema. Only a new file gets tables. If a table is missing in an old file, creating it would
- * hide the loss. */
+/* Prepares the tables. Creates them only in a new file. Creating a missing table in an old file would hide
+ * the fact that data was lost. */
 static int prepare_schema(struct state *s, struct err *err)
 {
     int version = 0, r = schema_version(s->path, s->db, &version, err);
@@ -77,8 +77,8 @@ static int prepare_statements(struct state *s, struct err *err)
     return 0;
 }
 
-/* Makes job ids, event numbers and transaction numbers continue above those in the database and in the mark.
- * Then folds the log, so that state.db is complete without its log. */
+/* Makes job ids, event numbers and transaction numbers continue above the highest numbers in the database and
+ * in the mark. Then moves the log into the database, so that state.db is complete without its log. */
 static int continue_numbers(struct state *s, struct err *err)
 {
     uint64_t commits, id, seq;
@@ -118,8 +118,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = db_open(s->path, true, &s->db, err);
     if (r == 0) {
-        /* If the state is refused below, its files must stay unchanged. So SQLite must not fold an existing
-         * log when it closes the database. */
+        /* If the state is refused below, its files must stay unchanged. So SQLite must not move an existing
+         * log into the database when it closes the database. */
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, (int)log, NULL);
         r = db_exec(s->path, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state",
                     err);
@@ -129,8 +129,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = prepare_statements(s, err);
     if (r == 0) {
-        /* Keep SQLite from folding the log by itself, because the mark must record every fold. state_upkeep.c
-         * folds the log instead. */
+        /* Switch off SQLite's automatic checkpoints, which move the log into the database. Each such move
+         * must be recorded in state.mark, so state_upkeep.c makes the checkpoints instead. */
         sqlite3_wal_autocheckpoint(s->db, 0);
         sqlite3_wal_hook(s->db, on_wal, s);
         r = continue_numbers(s, err);
@@ -184,7 +184,7 @@ int state_open(const struct state_config *config, struct state **ret, struct err
 
 /* ---- checking rows ---- */
 
-/* The last column that this query returns tells whether the row is also found through the indexes. */
+/* The last column of this query tells whether the row is also found through the indexes of the table. */
 #define JOB_CHECK                                                                                            \
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes,"                  \
     " EXISTS(SELECT 1 FROM status i INDEXED BY status_by_end WHERE i.ended_ms = s.ended_ms AND i.id = j.id)" \

@@ -1,5 +1,6 @@
-/* Reads the state in the pool on a separate connection, so that no read waits for a commit. Only one read at
- * a time is in the pool, so that commits find free threads. */
+/* Reads jobs and events from the database on pool threads. The reads use their own connection to the
+ * database, so that no read waits for a commit. Only one read runs at a time, so that commits always find a
+ * free thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,8 @@
 #include "base/mem.h"
 #include "daemon/state_internal.h"
 
-/* One read, which waits or is in the pool. Exactly one of jobs_done, job_done and events_done is set. */
+/* One read of the database, which is waiting or running in the thread pool. Exactly one of jobs_done,
+ * job_done and events_done is set. */
 struct state_read {
     uv_work_t work;
     struct state *state;
@@ -49,8 +51,8 @@ static const char *sql_of(const struct state_read *r)
         return JOB_COLUMNS "WHERE j.id=?1";
     if (q->ended_after_ms == 0)
         return BRIEF_COLUMNS "WHERE j.id>?2 ORDER BY j.id LIMIT ?4";
-    /* This query's cost depends on the number of jobs that it returns, not on the number of all ended
-     * jobs. */
+    /* The cost of this query depends only on the number of jobs that it returns, and not on the number of all
+     * ended jobs. */
     return BRIEF_COLUMNS
         "WHERE j.id IN (SELECT id FROM status WHERE ended_ms=0 AND id>?2"
         " UNION ALL SELECT id FROM status WHERE ended_ms>=max(?3, 1) AND id>?2) ORDER BY j.id LIMIT ?4";
@@ -67,7 +69,8 @@ static void bind_query(const struct state_read *r, sqlite3_stmt *q)
         sqlite3_bind_text(q, 5, r->query.key, -1, SQLITE_STATIC);
 }
 
-/* Copies a job for state_read_job, so that the job stays valid until the loop thread has called `done`. */
+/* Copies a job for state_read_job, so that the job stays valid until `done` has returned on the loop
+ * thread. */
 static int keep_job(void *ctx, const struct state_job *job)
 {
     struct state_read *r = ctx;
@@ -79,8 +82,8 @@ static int keep_job(void *ctx, const struct state_job *job)
     return 0;
 }
 
-/* Handles one row of the result. Returns 0 to continue, a negative errno, or the positive value with which
- * the caller's `each` ended the reading. */
+/* Handles one row of the result. Returns 0 if the reading should continue. Otherwise returns a negative
+ * errno, or the positive value that the caller's `each` function returned to end the reading. */
 static int take_row(struct state_read *r, sqlite3_stmt *q)
 {
     struct state_job job;

@@ -52,8 +52,8 @@ int row_put(sqlite3_stmt *q, const struct row_write *w)
 {
     sqlite3_reset(q);
     sqlite3_clear_bindings(q);
-    /* Bind all nine parameters, although not every statement has all of them. SQLite's error for a parameter
-     * that does not exist is ignored. */
+    /* Bind all nine parameters, although some statements have fewer. SQLite reports an error for a parameter
+     * that the statement does not have, and this error is ignored. */
     sqlite3_bind_int64(q, 1, (sqlite3_int64)w->id);
     if (w->key != NULL)
         sqlite3_bind_text(q, 2, w->key, -1, SQLITE_STATIC);

@@ -32,7 +32,8 @@ static const char tables[] =
     "CREATE TABLE events(seq INTEGER PRIMARY KEY, job INTEGER NOT NULL, body TEXT NOT NULL,"
     "  crc INTEGER NOT NULL);"
     "CREATE INDEX events_by_job ON events(job, seq);"
-    /* This index finds old jobs by their end. It finds live jobs too, because their ended_ms is 0. */
+    /* This index finds ended jobs by the time of their end. It also finds live jobs, because their ended_ms
+     * is 0. */
     "CREATE INDEX status_by_end ON status(ended_ms, id);"
     "CREATE INDEX status_by_user ON status(uid, ended_ms, bytes);";
 
@@ -78,8 +79,8 @@ static int refuse_schema(const char *path, const char *type, const char *name, s
                       type, name);
 }
 
-/* SQLite interprets a table by the SQL text that created it. integrity_check does not notice a flipped bit in
- * such a text. So the texts are compared with those of a new database. */
+/* SQLite interprets a table by the SQL text that created it. A flipped bit in such a text is not noticed by
+ * SQLite's own integrity_check. So this function compares the texts with those of a new database. */
 int schema_check(const char *path, sqlite3 *db, struct err *err)
 {
     sqlite3 *fresh = NULL;
@@ -111,8 +112,8 @@ int schema_check(const char *path, sqlite3 *db, struct err *err)
 
 /* ---- version 1 to 2 ---- */
 
-/* Fills in the columns that version 2 added to table status. Their values come from the JSON texts of version
- * 1. */
+/* Fills in the columns that version 2 of the schema added to the table `status`. Their values come from the
+ * JSON texts of version 1. */
 static int take_v1_status(const char *path, sqlite3_stmt *q, struct row_write *ret, struct err *err)
 {
     const char *status = (const char *)sqlite3_column_text(q, 1),
@@ -174,7 +175,8 @@ static int move_v1_statuses(const char *path, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Moves the number `seq`, the only number in table meta of version 1. The row `seq_crc` has its checksum. */
+/* Copies the number `seq` from meta_v1, the table `meta` of version 1, to the new table `meta`. It is the
+ * only number in the old table. The row `seq_crc` has its checksum. */
 static int move_v1_numbers(const char *path, sqlite3 *db, struct err *err)
 {
     char value[200], crc[200];
@@ -224,8 +226,8 @@ static int (*const migrations[SCHEMA_VERSION])(const char *path, sqlite3 *db, st
     [1] = from_1_to_2,
 };
 
-/* Copies the database to state-vN.db in the same directory before a migration changes it. Replaces an older
- * copy with the same name. */
+/* Copies the database to state-vN.db in the same directory before a migration changes the database. N is the
+ * old version. Replaces an older copy with the same name. */
 static int keep_copy(const char *path, sqlite3 *db, int version, struct err *err)
 {
     size_t stem = strlen(path) - strlen(".db"), n = strlen(path) + 32;

@@ -23,18 +23,18 @@
 #include "base/log.h"
 #include "daemon/state_internal.h"
 
-/* Upkeep begins when no commit has come for this many milliseconds. */
+/* Background upkeep of the database begins when there has been no commit for this many milliseconds. */
 #define QUIET_MS 1000
 #define HOUR_MS  3600000
 #define BUSY_MS  10000 /* how long SQLite waits for a lock */
 /* Number of rows that one piece of the check reads. The number is small, because other reads wait until the
  * piece is done. */
 #define CHECK_ROWS 64
-/* Largest number of jobs that one batch of pruning removes. The number is small, because commits wait until
- * the batch is done. */
+/* The largest number of old jobs that are removed in one batch. The number is small, because commits wait
+ * until the batch is done. */
 #define PRUNE_JOBS 32
-/* When this many jobs have ended since the last pruning, the next pruning no longer waits for a quiet
- * moment. */
+/* When this many jobs have ended since the last removal of old jobs, the next removal no longer waits for a
+ * quiet moment. */
 #define PRUNE_EVERY 256
 
 /* ---- folding; on the writer ---- */
@@ -47,7 +47,8 @@ static void fold_failed(struct state *s, int extended)
         snprintf(s->failure, sizeof s->failure, "cannot write %s: %s", s->path, sqlite3_errmsg(s->db));
 }
 
-/* If a reader blocks the fold or the disk is full, the log is kept, and a later fold does the rest. */
+/* If a reader blocks the move of the log into the database, or if the disk is full, the log stays as it is. A
+ * later call finishes the work. */
 void state_fold(struct state *s, bool empty_log)
 {
     int pages = 0, folded = 0;
@@ -67,7 +68,8 @@ void state_fold(struct state *s, bool empty_log)
     }
     s->wal_pages = 0;
     if (!empty_log)
-        /* Leave the log file as it is. SQLite overwrites the log from its beginning at the next commit. */
+        /* Do not truncate the log file. SQLite will overwrite the log from its beginning at the next
+         * commit. */
         return;
     sqlite3_busy_timeout(s->db, 0);
     fold_failed(s, sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL));
@@ -91,8 +93,8 @@ static void work_done(uv_work_t *work, int status)
 
 /* ---- pruning ---- */
 
-/* One batch of jobs to prune. The loop thread creates the batch. A thread of the pool chooses the jobs and
- * removes them. */
+/* One batch of ended jobs that are removed from the database. The loop thread creates the batch. A pool
+ * thread chooses the jobs and removes them. */
 struct pruning {
     struct state *state;
     uint64_t now_ms;
@@ -125,8 +127,9 @@ static bool is_spared(const struct pruning *p, uint64_t id)
     return false;
 }
 
-/* Adds jobs to the batch. Each row of `sql` has the id and the size in bytes of an ended job. The job that
- * ended first comes first. Stops when the batch is full, has `jobs` jobs, or has `bytes` bytes. */
+/* Adds ended jobs to the batch. Each row of the query `sql` gives a job's id and its size in bytes, and the
+ * job that ended first comes first. Stops when the batch is full, or when it has `jobs` jobs or `bytes`
+ * bytes. */
 static int choose(struct pruning *p, const char *sql, uint64_t a, uint64_t jobs, uint64_t bytes)
 {
     sqlite3_stmt *q = NULL;
@@ -168,8 +171,8 @@ static int choose_by_number(struct pruning *p)
                   n - most, UINT64_MAX);
 }
 
-/* Finds a user whose ended jobs exceed the limit of bytes, and chooses some of that user's jobs for
- * pruning. */
+/* Finds a user whose ended jobs take more bytes than the limit allows, and adds some of these jobs to the
+ * batch. */
 static int choose_by_bytes(struct pruning *p)
 {
     static const char over[] =
@@ -230,8 +233,8 @@ static void prune_work(uv_work_t *work)
         r = rules[i](p);
     if (r == 0 && p->n == 0)
         return;
-    /* Remove the log file of a job before its rows in the database. If the daemon is killed in between, the
-     * next pruning still finds the rows. */
+    /* Remove a job's log file before its rows in the database. If the daemon is killed in between, the next
+     * batch still finds the rows. */
     for (size_t i = 0; s->config.pruning != NULL && i < p->n; i++)
         s->config.pruning(s->config.ctx, p->ids[i]);
     r = r == 0 ? state_commit_changes(s, remove_batch, p) : sqlite3_errcode(s->db);
@@ -272,7 +275,8 @@ static void start_pruning(struct state *s)
 
 /* ---- checking a large database; on the reader ---- */
 
-/* One piece of the check of a large database. The check runs in the pool while the daemon serves clients. */
+/* One piece of the check of a large database. The check runs in the thread pool while the daemon serves
+ * clients. */
 struct checking {
     uv_work_t work;
     struct state *state;
@@ -354,7 +358,8 @@ void upkeep_committed(struct state *s)
     s->prune_due |= s->ended >= PRUNE_EVERY;
 }
 
-/* Pruning and commits take turns on the writer, so that neither delays the other for long. */
+/* Commits and the removal of old jobs both write to the database, and only one of them can run at a time.
+ * They take turns, so that neither delays the other for long. */
 bool upkeep_next(struct state *s)
 {
     const struct state_keep *k = &s->config.keep;

@@ -1,4 +1,4 @@
-/* Implements users.h. A list has one name for each user whose name was ever asked for. */
+/* Implements users.h. A list keeps one entry for each user whose name was ever asked for. */
 #include "daemon/users.h"
 
 #include <pwd.h>

@@ -18,22 +18,23 @@
 
 struct users;
 
-/* A request for a user's name. The caller must keep the memory valid until `done` is called. */
+/* A request for the name of a user. The memory must stay valid until `done` is called. */
 struct users_ask {
     uid_t uid;
     void (*done)(struct users_ask *ask, const char *name); /* `name` is valid during the call */
     struct users_ask *next;                                /* users.c */
 };
 
-/* Creates an empty table of names. `look_up` is called in the pool and must write the name of `uid` to `buf`.
- * If `look_up` is NULL, getpwuid_r is used. */
+/* Creates an empty table of user names. `look_up` is called on a pool thread and must write the name of the
+ * user `uid` to `buf`. If `look_up` is NULL, getpwuid_r is used instead. */
 struct users *users_create(uv_loop_t *loop, void (*look_up)(uid_t uid, char *buf, size_t size));
 
-/* Frees the table of names. `u` may be NULL. No request may be under way. Only tests call this function. */
+/* Frees the table of user names. `u` may be NULL. There must be no unanswered request. Only tests call this
+ * function. */
 void users_destroy(struct users *u);
 
-/* Asks for a user's name. ask->done is called now or later, on the loop thread. Several requests for the same
- * user are answered in order. */
+/* Asks for the name of a user. ask->done is called on the loop thread, now or later. Requests for the same
+ * user are answered in the order of their arrival. */
 void users_ask(struct users *u, struct users_ask *ask);
 
 #endif

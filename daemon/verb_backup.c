@@ -16,14 +16,14 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-/* Number of bytes in one piece. It is a multiple of 3, so that base64 needs no padding, and the text of a
- * piece fits into one line. */
+/* The number of bytes in one piece of a backup. The number is a multiple of 3, so that base64 needs no
+ * padding. The base64 text of a piece fits into one line. */
 #define PIECE_BYTES 524286
-/* The copy is dropped if no client fetches a piece of it for this many milliseconds. */
+/* The copy of the database is deleted if no client fetches a piece of it for this many milliseconds. */
 #define FORGET_MS 60000
 
-/* The copy of the state that clients fetch. The struct is created for the first backup and lives as long as
- * the daemon. Loop thread only. */
+/* The copy of the database that clients fetch. The struct is created for the first backup and lives as long
+ * as the daemon. Loop thread only. */
 struct backup_copy {
     uint64_t number; /* number of the newest copy */
     int fd;          /* -1: no copy */
@@ -92,11 +92,12 @@ static void make(struct request *rq)
 
 /* ---- fetching the copy ---- */
 
-/* A read of one piece of the copy. The read runs in the pool, because the disk may be slow. */
+/* A read of one piece of the backup copy. The read runs in the thread pool, because the disk may be slow. */
 struct piece {
     uv_work_t work;
     struct request *rq;
-    /* A duplicate of the copy's descriptor, so that the copy can be dropped while the piece is being read. */
+    /* A duplicate of the copy's file descriptor, so that the copy can be closed while this piece is still
+     * being read. */
     int fd;
     uint64_t number; /* number of the copy */
     uint64_t offset, end;

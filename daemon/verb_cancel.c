@@ -1,8 +1,8 @@
-/* Method cancel: ends a queued job at once, and stops a running job. A running job writes a checkpoint
- * first, unless the client asks to kill it.
+/* The method "cancel": ends a queued job at once, and stops a running job. A running job writes a checkpoint
+ * first, unless the client asks to kill the job.
  *
- * Answers when the change is on disk. If there is no memory to save the change, it is undone and the answer
- * is an error.
+ * The answer is sent when the change is on disk. If there is no memory to save the change, the change is
+ * undone and the answer is an error.
  */
 #include <stdlib.h>
 
@@ -30,15 +30,15 @@ static void cancel_on_disk(void *ctx, int status)
     free(c);
 }
 
-/* Answers when the end of the job is on disk. Units reach the disk in the order in which they are committed.
- * So an empty unit is committed now, and its callback answers. */
+/* Sends the answer when the end of the job is on disk. Changes reach the disk in the order of their commits.
+ * So this function commits an empty unit, and the callback of this unit sends the answer. */
 static void reply_ended(struct cancelling *c)
 {
     state_commit(state_begin(c->rq->daemon->state), false, cancel_on_disk, c);
 }
 
-/* Changes the record of the job to *to and saves the job. If memory runs out, undoes the change, answers with
- * an error, and returns false. */
+/* Changes the job's record to *to and saves the job. Returns true on success. If memory runs out, undoes the
+ * change, answers with an error, and returns false. */
 static bool change(struct cancelling *c, struct job *j, const struct job *to, const char *event,
                    const char *members)
 {
@@ -71,7 +71,7 @@ static void cancel_queued(struct cancelling *c, struct job *j)
     to.state = JOB_CANCELLED;
     to.reason = "";
     if (change(c, j, &to, "ended", "\"state\":\"cancelled\",\"exit\":130,\"error\":null"))
-        /* The cancelled job may have blocked the queue. Start the jobs behind it that can start now. */
+        /* The cancelled job may have kept the jobs behind it waiting. Start those that can start now. */
         workers_schedule(d);
 }
 

@@ -1,4 +1,5 @@
-/* Method devices: lists the devices that this daemon hands out, and which job has each of them. */
+/* The method "devices": lists the devices that this daemon gives to jobs, and the job that currently uses
+ * each device. */
 #include <inttypes.h>
 
 #include "daemon/server_verbs.h"

@@ -1,7 +1,7 @@
-/* Method list: returns jobs in short form, as many as fit into one line.
+/* The method "list": returns jobs in short form, as many as fit into one line.
  *
- * Live jobs are in memory. All others are read from the state in the pool. If a job is in both places, the
- * newer record in memory is used.
+ * Live jobs are in memory. All other jobs are read from the database in the thread pool. If a job is in both
+ * places, the newer record in memory is used.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,19 +17,19 @@
 /* One page is read from the state at most this many times. A page is read again if one of its jobs ends
  * during the read. */
 #define MOST_READS 100
-/* No job is added to an answer that is longer than this number of bytes. The 8192 bytes left are enough for
- * one last job and the end of the line. */
+/* When an answer is longer than this many bytes, no more jobs are added to it. The remaining 8192 bytes are
+ * enough for one last job and the end of the line. */
 #define LIST_BYTES (WIRE_LINE_MAX - 8192)
 
-/* A job that was read from the state for one page. */
+/* A job that was read from the database for one page of the list. */
 struct listed {
     uint64_t id;
-    /* Offset and length in bytes of the job's text in `texts`. A live job has length 0, because the record in
-     * memory is newer. */
+    /* The offset and the length, in bytes, of the job's JSON text in `texts`. The length is 0 for a live job,
+     * because the record in memory is newer. */
     size_t at, bytes;
 };
 
-/* One request for a page of jobs, until the page is answered. */
+/* A request for one page of jobs. The struct exists until the request is answered. */
 struct list_page {
     struct request *rq;
     bool active;
@@ -46,7 +46,8 @@ struct list_page {
     uint64_t n; /* jobs in the answer */
 };
 
-/* Adds a job to the answer if there is space for the job. Otherwise records that more jobs follow. */
+/* Adds a job to the answer if the answer has space for the job. Otherwise notes in the answer that more jobs
+ * follow. */
 static void add_to_answer(struct list_page *l, const char *text, size_t bytes)
 {
     if (l->n == l->limit || l->answer.n > LIST_BYTES) {
@@ -108,8 +109,8 @@ static int take_listed(void *ctx, const struct state_job *disk)
     return 0;
 }
 
-/* Adds all jobs of the page to the answer. Returns false if a job has ended since it was read. In that case
- * the page must be read again. */
+/* Adds all jobs of the page to the answer. Returns false if a job that was live during the read has ended
+ * since. In that case the caller must read the page again. */
 static bool add_all(struct list_page *l)
 {
     for (size_t i = 0; !l->full && i < l->jobs.n; i++) {
@@ -131,7 +132,7 @@ static void rows_taken(void *ctx, int status)
 {
     struct list_page *l = ctx;
     if (status == 0)
-        /* If memory ran out during the read, the texts are incomplete, and none of them may be sent. */
+        /* If memory ran out during the read, the JSON texts are incomplete, so none of them may be sent. */
         status = strbuf_status(&l->texts);
     bool good = status == 0 && !l->unreadable, again = good && !add_all(l);
     if (again && ++l->reads < MOST_READS) {

@@ -1,5 +1,5 @@
-/* Method logs: returns the output of a job's workers, starting at a given offset. The log file is read in the
- * pool. */
+/* The method "logs": returns the output of a job's workers, starting at a given offset. The log file is read
+ * in the thread pool. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -50,8 +50,8 @@ static void reply_log(uv_work_t *work, int status)
         request_fail(l->rq, WIRE_INTERNAL, &err);
     } else {
         bool last = (uint64_t)l->n < l->limit;
-        /* If the bytes read end inside a UTF-8 character, this character is left for the next piece. The last
-         * piece of an ended job's log is sent completely. */
+        /* If the bytes end in the middle of a UTF-8 character, leave this character for the next answer. But
+         * if the job has ended and this is the end of its log, send all bytes. */
         size_t n = l->ended && last ? (size_t)l->n : utf8_whole_bytes(l->bytes, (size_t)l->n);
         if (n == 0 && l->n > 0 && !last)
             n = (size_t)l->n; /* the limit is smaller than one character */

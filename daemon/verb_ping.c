@@ -1,4 +1,4 @@
-/* Method ping: answers with {}, so that a client can find out whether the daemon serves. */
+/* The method "ping": answers with {}, so that a client can find out whether the daemon responds. */
 #include "daemon/server_verbs.h"
 
 void verb_ping(struct request *rq)

@@ -1,5 +1,6 @@
-/* Method show: returns everything that is known about one job. The facts about a live job are in memory, its
- * spec is in the state. An ended job is only in the state, and its answer is made in the pool. */
+/* The method "show": returns everything that is known about one job. The facts about a live job are in
+ * memory, but its spec is in the database. An ended job is only in the database, and its answer is built on a
+ * pool thread. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -11,11 +12,12 @@
 #include "daemon/server_verbs.h"
 #include "daemon/state.h"
 
-/* A request for one job that waits for a read from the state. */
+/* A request for one job that waits until the job has been read from the database. */
 struct showing {
     struct request *rq;
     uint64_t id, seq;
-    /* The answer. It is made in the pool if the job had already ended when the job was read. */
+    /* The JSON text of the answer. If the job had already ended when it was read, the text is built on a pool
+     * thread. */
     struct strbuf text;
 };
 
@@ -57,8 +59,8 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
 static void with_ended(void *ctx, int status)
 {
     struct showing *s = ctx;
-    /* EAGAIN means that the job's submit is not acknowledged yet, so clients must not see the job. If there
-     * was no memory for the text, request_reply answers with an error. */
+    /* -EAGAIN means that the job's submit is not on disk yet, so clients must not see the job. If memory ran
+     * out while `text` was built, request_reply answers with an error. */
     bool found = status == 0 && (s->text.n > 0 || strbuf_status(&s->text) < 0);
     if (found)
         request_reply(s->rq, &s->text);

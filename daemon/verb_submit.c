@@ -27,7 +27,7 @@
 
 #define KEY_MOST 128 /* characters of a key */
 
-/* One submit, from its parameters to its answer. */
+/* A request to submit a job, from the reading of its parameters to the answer. */
 struct submission {
     char *dir, *key;    /* key may be NULL */
     struct strbuf text; /* JSON text of the spec */
@@ -39,10 +39,10 @@ struct submission {
     struct request *rq;
     struct users_ask ask;
     uint64_t id;
-    /* The job with the same key that was read from the state. NULL if there is none. */
+    /* An earlier job of the user with the same key, read from the database. NULL if there is none. */
     struct job *found;
-    /* Negative errno of a refused submit. Not used if the state has a job with the same key, because that job
-     * is the answer. */
+    /* The negative errno with which the submit is refused, unless the database has a job with the same key.
+     * In that case, that job is the answer. */
     int status;
     struct err refusal; /* the message for that refusal */
 };
@@ -94,8 +94,8 @@ static int fill(struct submission *s, const struct json *params, struct err *err
     if (strbuf_status(&s->text) < 0 || s->dir == NULL || (key != NULL && s->key == NULL))
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
     s->hash = job_spec_hash(s->text.at, dir);
-    /* A wrong spec is not refused here. If another job already has the same key, the answer must name that
-     * job and not the error in the spec. */
+    /* Do not refuse a wrong spec here. If an earlier job already has the same key, the answer must name that
+     * job, and not the error in the spec. */
     const struct spec_options how = {.base_dir = dir};
     if (spec_read(spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
@@ -169,8 +169,8 @@ static void answer_found(void *ctx, int status)
     }
 }
 
-/* Refuses the submit, unless an ended job has the same key. A client that repeats its submit gets its job
- * back, even if the spec would be refused now. */
+/* Refuses the submit, unless an ended job has the same key. A client that repeats its submit gets the first
+ * job as the answer, even if the spec would be refused today. */
 static void refuse_unless_known(struct submission *s, int r, const struct err *err)
 {
     char key[JOB_KEY_CHARS];
@@ -205,22 +205,23 @@ static void submit_on_disk(void *ctx, int status)
     } else if (status == -ENOMEM) {
         refuse_submit(s, status, NULL);
     } else {
-        /* The disk is full, or an ended job has the same key (-EEXIST). refuse_full looks for such a job and,
-         * if there is one, answers with it. */
+        /* Either the disk is full, or an ended job has the same key (-EEXIST). refuse_full looks for such a
+         * job. If there is one, that job is the answer. */
         refuse_full(s);
     }
 }
 
-/* Answers a submit whose key belongs to a live job. An empty unit was committed after the unit with that job.
- * Now the empty unit is on disk, so it is known whether the job was stored. */
+/* Answers a submit whose key belongs to a live job. When this submit came, the job's own submit may not have
+ * been on disk. So an empty unit was committed after the job's unit. The empty unit is on disk now, so it is
+ * known whether the job was stored. */
 static void duplicate_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;
     const struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
     (void)status;
     if (j == NULL || !j->on_disk) {
-        /* The job of the first submit was not stored, or has ended meanwhile. refuse_full finds an ended job
-         * in the state. */
+        /* The job of the first submit was not stored, or it has ended meanwhile. refuse_full looks for the
+         * ended job in the database. */
         refuse_full(s);
         return;
     }

@@ -1,4 +1,4 @@
-/* Method watch: sends the client all events after a given event number, or only events that are new. */
+/* The method "watch": sends the client all events after a given event number, or only new events. */
 #include <errno.h>
 #include <inttypes.h>
 

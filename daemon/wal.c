@@ -20,8 +20,8 @@
 
 #define HEADER_BYTES 32 /* header of the log */
 #define FRAME_BYTES  24 /* header of a frame */
-/* First word of the log, without its lowest bit. If the lowest bit is set, checksums are sums of big-endian
- * words. */
+/* The first word of SQLite's log file, without its lowest bit. If the lowest bit is set, the checksums are
+ * sums of big-endian words. */
 #define MAGIC        0x377f0682u
 #define MOST_PAGE    65536u
 #define LEAST_PAGE   512u
@@ -31,7 +31,7 @@ struct wal_sum {
     uint32_t a, b;
 };
 
-/* The state of a walk through the frames of one log. */
+/* The state of wal_walk while it goes through the frames of a log. */
 struct wal_walker {
     int fd;
     uint32_t page_bytes;
@@ -51,8 +51,8 @@ static uint32_t little(const uint8_t *p)
     return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
 }
 
-/* Adds more words to a checksum of SQLite's log and returns the new checksum. The checksum consists of two
- * sums, each of which is added to the other. `bytes` must be a multiple of 8. */
+/* Adds `bytes` bytes at `p` to a checksum of SQLite's log, and returns the new checksum. A checksum consists
+ * of two sums, each of which is also added to the other. `bytes` must be a multiple of 8. */
 static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes, bool big_endian)
 {
     for (size_t i = 0; i < bytes; i += 8) {
@@ -62,8 +62,8 @@ static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes
     return s;
 }
 
-/* Reads up to `bytes` bytes at `offset`. Returns the number of bytes read, which is smaller only at the end
- * of the file, or a negative errno. */
+/* Reads up to `bytes` bytes at `offset`. Returns the number of bytes read or a negative errno. The number is
+ * smaller than `bytes` only at the end of the file. */
 static ssize_t read_at(int fd, void *buf, size_t bytes, uint64_t offset)
 {
     size_t got = 0;
@@ -85,8 +85,8 @@ static bool is_page_size(uint32_t bytes)
     return bytes >= LEAST_PAGE && bytes <= MOST_PAGE && (bytes & (bytes - 1)) == 0;
 }
 
-/* Reads the header of the log and returns whether it is valid. The values of a damaged header are kept too,
- * so that the walk can still look for commits. */
+/* Reads the header of the log and returns true if the header is valid. The values of a damaged header are
+ * kept too, so that the walk through the frames can still look for commits. */
 static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
 {
     struct wal_sum none = {0, 0};
@@ -101,8 +101,8 @@ static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
     return known && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* Returns whether the frame's checksum continues the checksum of the frame before. Stores the frame's
- * checksum, to check the next frame against it. */
+/* Returns true if the frame's checksum continues that of the previous frame. Stores the frame's checksum,
+ * which is needed to check the next frame. */
 static bool take_frame(struct wal_walker *w)
 {
     const uint8_t *f = w->frame;
@@ -112,7 +112,8 @@ static bool take_frame(struct wal_walker *w)
     return big(f) != 0 && memcmp(f + 8, w->salts, sizeof w->salts) == 0 && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* Takes the salts from the first frame, because the header that should have them is damaged. */
+/* Takes the two salt values from the first frame of the log, because the header, which should have them, is
+ * damaged. */
 static void salts_of_first_frame(struct wal_walker *w)
 {
     if (read_at(w->fd, w->frame, FRAME_BYTES, HEADER_BYTES) == FRAME_BYTES)
@@ -127,7 +128,7 @@ static int walk_frames(struct wal_walker *w, struct wal_walk *ret)
         if (n < 0)
             return (int)n;
         if ((uint64_t)n < frame_bytes)
-            /* The log ends here, perhaps with an incomplete frame that a crash cut off. */
+            /* This is the end of the log. Perhaps a crash has left an incomplete last frame. */
             return 0;
         bool good = take_frame(w);
         bool commit = big(w->frame + 4) != 0;

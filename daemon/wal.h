@@ -19,20 +19,20 @@
 struct wal_walk {
     uint64_t bytes;        /* length; 0: empty or missing */
     uint64_t good_commits; /* transactions that SQLite will read */
-    /* Offset in the file at which the last transaction that SQLite will read ends. */
+    /* The file offset of the end of the last transaction that SQLite will read. */
     uint64_t good_bytes;
     bool bad; /* an invalid frame or header was found */
     /* Offset of the first invalid frame in the file. 0 if the header of the log itself is invalid. */
     uint64_t bad_offset;
-    /* Number of commits after the first bad frame. SQLite will not read these commits. */
+    /* The number of commits after the first invalid frame. SQLite will not read these commits. */
     uint64_t commits_behind;
 };
 
-/* Inspects the log at `path`. A missing file counts as an empty log. Returns a negative errno if the file
- * cannot be read. */
+/* Inspects the log file at `path`. A missing file counts as an empty log. Returns a negative errno if the
+ * file cannot be read. */
 int wal_walk(const char *path, struct wal_walk *ret);
 
-/* Inspects the log that is open as `fd`. */
+/* Inspects the log file that is open as the descriptor `fd`. */
 int wal_walk_fd(int fd, struct wal_walk *ret);
 
 #endif

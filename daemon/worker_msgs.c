@@ -52,7 +52,7 @@ static void answer_error(struct worker_connection *c, const char *id, int code, 
     send_buf(c, &b);
 }
 
-/* An answer to a worker that waits until a change is on disk. */
+/* An answer to a worker's message. The answer is sent only when a change of the job is on disk. */
 struct answer {
     struct worker_connection *conn;
     struct wire_msg msg; /* the request that is answered */
@@ -98,7 +98,7 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
         wire_end(&b);
         send_buf(a->conn, &b);
         w->phase = WORKER_RUNNING;
-        /* The worker gets its job now, so the time limit for its first step starts now. */
+        /* The worker gets its job now, so the time limit for the first step of the job starts now. */
         w->moved_ms = daemon_now_ms(w->daemon);
         if (w->stop_sent && a->conn->connection != NULL)
             worker_msgs_stop(w, w->job->cancel ? "cancel" : "shutdown");
@@ -155,7 +155,7 @@ static int take_hello(const struct json *params, struct hello *ret, struct err *
     return json_obj_end(&o);
 }
 
-/* Returns whether `secret` is the secret of the job's worker. The comparison takes the same time for every
+/* Returns true if `secret` is the secret of the job's worker. The comparison takes the same time for every
  * secret, so that its duration reveals nothing. */
 static bool is_secret(const struct job *j, const char *secret)
 {
@@ -167,8 +167,8 @@ static bool is_secret(const struct job *j, const char *secret)
     return differs == 0;
 }
 
-/* Returns the worker that sent this hello. Returns NULL if no job expects such a worker or the secret is
- * wrong. */
+/* Returns the worker that sent this hello message. Returns NULL if no job expects such a worker or if the
+ * secret is wrong. */
 static struct worker *known(struct worker_connection *c, const struct hello *h)
 {
     const struct job *j = jobs_find(c->daemon->jobs, h->job);
@@ -193,7 +193,7 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         answer_error(c, m->id, -ESRCH, "no job of this daemon waits for this worker");
         return;
     }
-    /* If the same worker still has an older connection, close that connection. */
+    /* If the same worker still has an older connection, close the older one. */
     worker_msgs_hang_up(w);
     w->connection = c->connection;
     w->heard_ms = daemon_now_ms(c->daemon);
@@ -203,7 +203,8 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         if (w->phase == WORKER_SPAWNED)
             save_start(w, a);
         else
-            /* The worker repeats its hello because the answer to the first hello did not reach it. */
+            /* The answer to the first hello did not reach the worker, so the worker has sent its hello
+             * again. */
             start_on_disk(a, 0);
         return;
     }
@@ -219,8 +220,8 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
 
 /* ---- what it tells ---- */
 
-/* Replaces *to by the JSON text of the member `key` of `params`. Does nothing if the member is absent or
- * null. */
+/* Replaces *to by the JSON text of the member `key` of `params`. If the member is absent or null, *to stays
+ * unchanged. */
 static void take_json(char **to, const struct json *params, const char *key)
 {
     const struct json *node = get_node(params, key);
@@ -230,8 +231,8 @@ static void take_json(char **to, const struct json *params, const char *key)
     *to = json_print(node);
 }
 
-/* Publishes a worker's message as an event. Leaves out members whose names the event itself uses, and members
- * that would make the line too long for clients. */
+/* Publishes a worker's message as an event. Leaves out the members whose names the event itself uses. Also
+ * leaves out members that would make the line too long for clients. */
 static void publish(struct worker *w, const char *event, const struct json *params)
 {
     static const char *const own[] = {"event", "job", "seq", "time_ms"};
@@ -253,7 +254,7 @@ static void publish(struct worker *w, const char *event, const struct json *para
     strbuf_finish(&b);
 }
 
-/* Stores a text about the planning, which `tutti show` displays until the plan is ready. */
+/* Stores a text about the progress of planning. `tutti show` displays the text until the plan is ready. */
 static void on_planning(struct worker *w, const struct json *params, const char *text)
 {
     char says[64];
@@ -389,8 +390,8 @@ static void take_stopped(struct worker *w, struct answer *a)
         attempt_failed(w->daemon, w->job, "was stopped, but not by the daemon", outcome_on_disk, a);
 }
 
-/* Returns the worker's error as the text of a JSON object, or NULL if there is none. The daemon builds the
- * object itself, so that its form and its length are certain. */
+/* Returns the worker's error as the text of a JSON object, or NULL if there is none. The daemon builds a new
+ * object from the worker's values, so that its form and its length are known. */
 static char *take_error(const struct json *params)
 {
     const struct json *e = json_get(params, "error");
@@ -404,7 +405,7 @@ static char *take_error(const struct json *params)
     return b.at;
 }
 
-/* Tells devices.c which devices failed while this worker used them. */
+/* Reports to devices.c the devices that failed while this worker used them. */
 static void take_blame(struct worker *w, const struct json *params)
 {
     const struct json *failed = get_object(params, "failed_devices"), *list = get_array(failed, "indices");
@@ -451,7 +452,7 @@ static void on_outcome(struct worker *w, struct worker_connection *c, struct wir
     struct job *j = w->job;
     const char *state = get_text(m->params, "state");
     if (w->phase == WORKER_ENDED)
-        /* The worker has repeated its outcome. Only the first outcome gets an answer. */
+        /* The worker has sent its outcome again. Only the first outcome gets an answer. */
         return;
     take_json(&j->said.curve, m->params, "curve");
     take_json(&j->said.evals, m->params, "evals");

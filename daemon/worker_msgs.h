@@ -10,15 +10,14 @@
 
 #include "daemon/launch.h"
 
-/* Accepts a connection on worker.sock. The connection belongs to no worker until a valid hello arrives on
- * it. */
+/* Accepts a connection on the socket worker.sock. The connection belongs to no worker until a valid hello
+ * message arrives on it. */
 void worker_msgs_accept(struct daemon *d, uv_stream_t *listening);
 
-/* Asks a connected worker to stop. `reason` is "cancel", "limit" or "shutdown", and the worker gets it
- * too. */
+/* Asks a connected worker to stop. `reason` is "cancel", "limit" or "shutdown", and is sent to the worker. */
 void worker_msgs_stop(struct worker *w, const char *reason);
 
-/* Closes the worker's connection, if it has one. */
+/* Closes the connection of the worker. Does nothing if the worker has no connection. */
 void worker_msgs_hang_up(struct worker *w);
 
 #endif

@@ -33,19 +33,21 @@
 #include "daemon/worker_msgs.h"
 
 #define TICK_MS 200
-/* If a tick comes later than this many milliseconds after the previous tick, the daemon itself was stopped or
- * got no CPU time. */
+/* If the time between two ticks of the timer is longer than this many milliseconds, the daemon itself was
+ * stopped or got no CPU time. */
 #define MOST_LATE_MS 1000
-/* Time in milliseconds that a worker has to exit after its outcome was answered. Then it is killed. */
+/* The time in milliseconds that a worker has to exit after the daemon has answered its outcome. After that
+ * time, the worker is killed. */
 #define EXIT_WITHIN_MS 10000
-/* Time in milliseconds that a worker has to stop after a cancel, or when the job's time limit is over. Then
- * it is killed. */
+/* The time in milliseconds that a worker has to stop after a cancel or after the end of the job's time limit.
+ * After that time, the worker is killed. */
 #define STOP_WITHIN_MS 60000
 
 struct workers {
     struct daemon *daemon;
     uv_timer_t tick;
-    /* Time of the last tick, or of the start of the timer, on the loop's clock. */
+    /* The time of the last tick on the loop's clock, or the time when the timer was started if there was no
+     * tick yet. */
     uint64_t tick_ms;
 };
 
@@ -93,8 +95,8 @@ static void took_outcome(struct worker *w)
 
 /* ---- starting ---- */
 
-/* Writes a secret of 128 random bits in hexadecimal. Nobody can guess so many bits, so a plain SHA-256 of the
- * secret can be stored safely. */
+/* Writes a secret of 128 random bits in hexadecimal. Nobody can guess so many bits. So storing a plain
+ * SHA-256 hash of the secret is safe. */
 static void draw_secret(char ret[LAUNCH_SECRET_CHARS + 1])
 {
     uint8_t bytes[LAUNCH_SECRET_CHARS / 2];
@@ -116,8 +118,8 @@ static void tell_pause(struct daemon *d)
     strbuf_finish(&b);
 }
 
-/* Makes the job fail, although the fault is not its own. Used by the private daemon of `tutti run`, whose
- * user sees the error at once and need not wait for an administrator. */
+/* Makes the job fail because no worker can be started, although the job is not to blame. Only the private
+ * daemon of `tutti run` does this. Its user sees the error at once and need not wait for an administrator. */
 static void give_up_starting(struct daemon *d, struct job *j)
 {
     struct strbuf b = {0};
@@ -128,8 +130,8 @@ static void give_up_starting(struct daemon *d, struct job *j)
     strbuf_finish(&b);
 }
 
-/* Pauses all launches, because no worker can be started for the reason `what`. The job `j` is not to blame
- * and stays in the queue. `j` is NULL if the probe of the devices could not be started. */
+/* Pauses all launches of workers, because no worker can be started. `what` is the reason. The job `j` is not
+ * to blame and stays in the queue. `j` is NULL if the probe of the devices could not be started. */
 static void cannot_start(struct daemon *d, struct job *j, const char *what)
 {
     struct strbuf reason = {0};
@@ -158,7 +160,7 @@ static void took_job(struct worker *w)
     workers_schedule(d);
 }
 
-/* Handles the end of a worker that ended before it sent its hello, and so before it had a job. */
+/* Handles a worker that ended before it sent its hello. Such a worker never received its job. */
 static void end_unstarted(struct worker *w, const char *how)
 {
     struct strbuf b = {0};
@@ -193,8 +195,8 @@ static void gone(struct worker *w, const char *how)
 
 static const struct worker_ops worker_ops = {took_job, took_outcome, gone};
 
-/* Returns whether a failure to open the log file concerns only this job, because a directory, a link or a
- * special file has the log's name. */
+/* Returns true if the log file could not be opened for a reason that concerns only this job: a directory, a
+ * link or a special file has the name of the log. */
 static bool is_own_failure(int code)
 {
     return code == -EISDIR || code == -ELOOP || code == -ENXIO;
@@ -224,8 +226,8 @@ static void launch(struct daemon *d, struct job *j)
         return;
     }
     occupy_devices(d, j);
-    /* During a pause of launches, this line is not logged here. took_job logs the start once it has
-     * succeeded. */
+    /* While launches are paused, do not log the start here. took_job logs the start later, when the worker
+     * has taken its job. */
     if (!launch_paused(&d->pause))
         log_info("job %" PRIu64 ": worker %ld started, attempt %u", j->id, (long)j->worker->pid, j->attempt);
 }
@@ -255,7 +257,8 @@ static bool something_to_come(const struct daemon *d)
     return false;
 }
 
-/* Returns the job to start now and sets *ret to its lease. Returns NULL if no job may start. */
+/* Returns the job that should start now and sets *ret to the job's lease. Returns NULL if no job may
+ * start. */
 static struct job *next_job(struct daemon *d, const struct queue_machine *m, struct job_lease *ret)
 {
     if (d->stopping || !launch_pause_allows(&d->pause, daemon_now_ms(d)))
@@ -263,7 +266,8 @@ static struct job *next_job(struct daemon *d, const struct queue_machine *m, str
     return queue_next(d->jobs->live.at, d->jobs->live.n, m, daemon_now_ms(d), ret);
 }
 
-/* Starts the job `next` (may be NULL) with the lease `lease`, and then all other jobs that can start. */
+/* Starts the job `next` with the lease `lease`, and then all other jobs that can start. `next` may be
+ * NULL. */
 static void start_jobs(struct daemon *d, const struct queue_machine *m, struct job *next,
                        struct job_lease lease)
 {
@@ -299,7 +303,7 @@ void workers_schedule(struct daemon *d)
         r = devices_reprobe_first(d, next, on_reprobed, &err);
     if (r < 0) {
         cannot_start(d, NULL, err_text(&err, text, sizeof text));
-        /* Do not start this job, because the pause of launches that has just begun also applies to it. */
+        /* Do not start this job. A pause of all launches has just begun, and it applies to this job too. */
         next = NULL;
     }
     if (r <= 0)
@@ -317,7 +321,7 @@ static void ask_to_stop(struct worker *w, const char *reason, uint64_t within_ms
         return;
     w->stop_sent = true;
     if (w->phase == WORKER_SPAWNED)
-        /* This worker has no job yet, so there is nothing to save before the kill. */
+        /* The worker has not received its job yet, so it has nothing to save. Kill it at once. */
         launch_signal(w, SIGKILL);
     else if (w->connection != NULL)
         worker_msgs_stop(w, reason);
@@ -380,8 +384,8 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
     }
 }
 
-/* Restarts the timeouts of all workers. Called when the daemon itself did not run for a while, because it may
- * not have read their messages yet. */
+/* Restarts the timeouts of all workers. Called when the daemon itself did not run for a while. In that time
+ * the workers may have sent messages that the daemon has not read yet. */
 static void forgive_silence(struct daemon *d, uint64_t now)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -407,13 +411,14 @@ static void on_tick(uv_timer_t *t)
 
 /* ---- start and end ---- */
 
-/* Adopts the workers that an earlier daemon left running. A worker that died in the meantime, most likely in
- * a reboot, does not count as a failure of its job. */
+/* Takes over the workers that an earlier daemon left running. If a worker has died since, most likely in a
+ * reboot, its death does not count as a failure of the job. */
 static void adopt(struct daemon *d)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++) {
         struct job *j = d->jobs->live.at[i];
-        /* A user cancelled the job, but the earlier daemon ended before a worker took the job. */
+        /* A user cancelled the job, but the earlier daemon ended before a worker received the job. So end the
+         * job now. */
         if (j->state == JOB_QUEUED && j->cancel)
             attempt_end_job(d, j, JOB_CANCELLED, EXIT_CANCELLED, NULL, NULL, NULL);
         if (j->state != JOB_RUNNING && j->state != JOB_STOPPING)
@@ -422,7 +427,8 @@ static void adopt(struct daemon *d)
             log_info("job %" PRIu64 ": worker %ld is alive and was adopted", j->id, (long)j->process.pid);
             occupy_devices(d, j);
             if (j->secret_in_clear)
-                /* Save the job, so that the worker's secret on disk is replaced by its hash. */
+                /* The disk still has the worker's secret itself. Saving the job replaces the secret by its
+                 * hash. */
                 jobs_save(d->jobs, j, NULL, NULL, NULL, NULL);
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
                 inventory_count_own(&d->inventory, j->lease.devices[k]);

@@ -11,21 +11,22 @@
 
 #include "daemon/jobs.h"
 
-/* Listens on worker.sock, adopts the workers that an earlier daemon left, and starts the jobs that can
- * start. */
+/* Listens on the socket worker.sock, takes over the workers that an earlier daemon left running, and starts
+ * the jobs that can start. */
 int workers_open(struct daemon *d, struct workers **ret, struct err *err);
 
-/* Starts all queued jobs that can start now. Called after each change that may let a job start. */
+/* Starts all queued jobs that can start now. Must be called after each change that may allow a job to
+ * start. */
 void workers_schedule(struct daemon *d);
 
-/* Stops the worker of a cancelled job. If `now` is set, the worker is killed. Otherwise the worker first
- * writes a checkpoint. The job must have a worker, and job->cancel must be set. */
+/* Stops the worker of a cancelled job. If `now` is true, the worker is killed. Otherwise the worker writes a
+ * checkpoint before it stops. The job must have a worker, and job->cancel must be set. */
 void workers_cancel(struct daemon *d, struct job *j, bool now);
 
 /* Asks every worker to write a checkpoint and stop. Called when the daemon shuts down. */
 void workers_stop_all(struct daemon *d);
 
-/* Ends the loop if the daemon is stopping and no worker and no disk write is left to wait for. */
+/* Ends the event loop if the daemon is stopping and there is no worker and no disk write left to wait for. */
 void workers_maybe_finished(struct daemon *d);
 
 #endif

@@ -14,9 +14,9 @@
 #include "base/log.h"
 #include "kernels/device.h"
 
-/* The fields that the devsets of all backends have in common. A backend's `open` function fills them in.
- * Later, only devset_release and devset_acquire change them, to free the arenas and to allocate new
- * arenas. */
+/* The fields that all backends have in their devsets (a devset is the open devices of one job). A backend's
+ * `open` function fills these fields in. Later, only devset_release and devset_acquire change them, to free
+ * the arenas and to allocate new arenas. */
 struct devset {
     const struct backend *backend;
     uint32_t n_devices;
@@ -53,26 +53,27 @@ struct backend {
     void (*host_free)(struct devset *ds, void *p, uint64_t bytes);                     /* p is not NULL */
 
     /* device.c calls `release` and `acquire` only while the streams are drained. `release` frees the arenas,
-     * and `acquire` allocates new arenas. If `acquire` fails, it frees every arena that it has allocated. */
+     * and `acquire` allocates new arenas. When `acquire` fails, it first frees all arenas that it has already
+     * allocated. */
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-    /* Finds the devices that no longer work and adds them to *ret, which the caller has zeroed. The function
-     * pointer is NULL for a backend whose devices never break. */
+    /* Finds the devices that no longer work and adds them to *ret, which the caller has zeroed. This pointer
+     * is NULL if the backend's devices never break. */
     void (*blame)(struct devset *ds, struct device_blame *ret);
 };
 
 extern const struct backend backend_cpu;
-/* The program's entry for cuda has only `name`, `probe` and `open`, and the two functions load the cuda
- * module. The devsets that `open` returns use the backend table of that module. */
+/* The cuda backend as the program sees it. Only `name`, `probe` and `open` are set. `probe` and `open` load
+ * the cuda module. Devsets that `open` returns use the module's own table of functions. */
 extern const struct backend backend_cuda;
 
 /* ---- backends in modules ---- */
 
 struct pool;
 
-/* Functions of the program that a backend module calls. Because the module uses these functions and has none
- * of its own, the process has one clock, one log and one set of cpu ops. Any thread may call `run_op`. */
+/* Functions of the program that a backend module calls. The module has no copies of these functions, so the
+ * process has only one clock, one log and one set of cpu ops. Any thread may call `run_op`. */
 struct backend_host {
     uint64_t (*now_ns)(void);
     void (*log)(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -82,9 +83,9 @@ struct backend_host {
     void (*run_op)(const struct op_call *call, struct pool *pool);
 };
 
-/* The version of the interface between program and module. The program refuses a module whose version
- * differs. Raise the leading number when the interface changes. The version also contains the sizes of the
- * shared structs, so it changes by itself when a struct gets larger or smaller. */
+/* The version of the interface between program and module. The program refuses a module with another version.
+ * Raise the leading number when the interface changes. The sizes of the shared structs are part of the
+ * version, so the version also changes when such a struct grows or shrinks. */
 #define BACKEND_ABI                                                                                          \
     (5u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
@@ -102,8 +103,8 @@ static inline enum lane backend_lane(const struct devset *ds, uint32_t stream)
     return stream == LANE_COUNT * ds->n_devices ? LANE_COMPUTE : (enum lane)(stream % LANE_COUNT);
 }
 
-/* Returns true if `stream` is a peer stream and `dst` is on the stream's own device, so that the copy stays
- * inside one device. Such a copy uses no link. Therefore it is not counted and has no speed limit. */
+/* Returns true if `stream` is a peer stream and `dst` is on the stream's own device. The copy then stays
+ * inside one device and uses no link, so its bytes are not counted and its speed is not limited. */
 static inline bool backend_copy_stays(const struct devset *ds, uint32_t stream, const void *dst)
 {
     uint32_t device = stream / LANE_COUNT;

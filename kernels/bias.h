@@ -21,14 +21,14 @@
 #define BIAS_INLINE static inline /* kernels/cuda/ has another definition for devices */
 #endif
 
-/* A number with about twice the precision of a double. The value is the sum hi + lo, where `hi` is the
- * double nearest to the value and `lo` is the small rest. */
+/* A number with about twice the precision of a double. The number is the sum hi + lo, where `hi` is the
+ * nearest double and `lo` is the small rest. */
 struct bias_pair {
     double hi, lo;
 };
 
-/* Splits x into a sum of two numbers with at most 26 bits each. A product of two such numbers fits into the
- * 53 bits of a double, so it has no rounding error. */
+/* Splits x into a sum of two numbers with at most 26 bits each. The product of two such numbers fits into the
+ * 53 bits of a double, so the product has no rounding error. */
 BIAS_INLINE struct bias_pair bias_split(double x)
 {
     const double c = 134217729.0 * x; /* 2^27 + 1 */

@@ -27,8 +27,8 @@
 
 #define MODULE_FILE "libtutti-cuda.so"
 
-/* Runs an op on the cpu for the cuda module. The CUDA driver may call this function from a different thread
- * each time, so every call first initializes the thread that it runs on. */
+/* Runs an op on the cpu for the cuda module. The CUDA driver may use a different thread for each call, so
+ * every call first initializes its own thread. */
 static void run_op(const struct op_call *call, struct pool *pool)
 {
     cpu_thread_init();
@@ -61,7 +61,8 @@ static bool program_folder(char *ret, size_t size)
 }
 
 /* Searches for the module file and writes its path to `ret`. In a build directory, the program is one or two
- * folders below the root. If no file exists, the function returns false and `ret` is the last path tried. */
+ * folders below the root. If the module file does not exist, the function returns false, and `ret` is the
+ * last path that was tried. */
 static bool find_module(char *ret, size_t size)
 {
     static const char *const from_program[] = {"/../kernels/cuda/", "/../../kernels/cuda/"};

@@ -134,8 +134,8 @@ static bool known_stream(const struct devset *ds, uint32_t stream)
 static bool in_arena(const struct devset *ds, uint32_t device, const void *p, uint64_t bytes)
 {
     uint64_t capacity = ds->capacity_bytes[device];
-    /* If `p` is before the start of the arena, the subtraction wraps around to a huge offset, and the
-     * comparison with the capacity below returns false. */
+    /* If `p` is before the start of the arena, this subtraction wraps around to a huge offset. The comparison
+     * with the capacity below then returns false. */
     uint64_t offset = (uintptr_t)p - (uintptr_t)ds->arena[device];
 
     return offset <= capacity && bytes <= capacity - offset;

@@ -26,7 +26,7 @@
 #include "base/err.h"
 #include "kernels/op.h"
 
-/* The four streams that each device has. Stream number LANE_COUNT * d + lane is this lane of device d. */
+/* The four streams of each device. The lane `lane` of device d is stream number LANE_COUNT * d + lane. */
 enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_PEER, LANE_COUNT };
 extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "peer" */
 
@@ -43,8 +43,8 @@ struct device_info {
      * /sys, for example "0000:3b:00.0". */
     char name[80], bus_id[24], uuid[48];
     uint64_t total_bytes;
-    /* The number of bytes of device memory that no process uses at the moment. 0 if devset_probe was not
-     * asked for this number. */
+    /* The number of bytes of device memory that no process uses at the moment, or 0 if the caller did not ask
+     * devset_probe for this number. */
     uint64_t free_bytes;
     /* The NUMA node of the host that is nearest to this device, or -1 if it is not known. */
     int32_t numa_node;
@@ -56,7 +56,7 @@ struct device_info {
     bool peer[DEVICE_MAX];
 };
 
-/* Pass this value as `asked` to devset_probe to find out the free memory of every device. */
+/* Pass this value to devset_probe as the argument `asked` to learn the free memory of every device. */
 #define DEVICES_ALL UINT64_MAX
 
 /* Lists the devices that the backend finds on this machine. Writes up to `max` of them to ret and their
@@ -77,8 +77,8 @@ struct devset;
  * event. */
 struct event;
 
-/* Lists the devices of a devset that no longer work: the machine has lost them, or this process cannot
- * recover from their errors. `why` is the backend's message for the first error. */
+/* The devices of a devset that no longer work. The machine has lost such a device, or this process cannot
+ * recover from the device's errors. `why` is the backend's message for the first error. */
 struct device_blame {
     uint64_t devices; /* bit d: device d is broken */
     char why[96];
@@ -90,16 +90,16 @@ struct devset_config {
     const char *backend;                 /* "cpu", "cuda" */
     uint32_t n_devices;                  /* 1..DEVICE_MAX */
     uint64_t capacity_bytes[DEVICE_MAX]; /* arena sizes, multiples of DEVICE_ALIGN */
-    /* The number of threads that share the work of one op, on the cpu backend and in the host's ops. At
-     * least 1. The number changes only the speed, never the bits of a result. */
+    /* The number of threads that share the work of one op, on the cpu backend and in the ops of the host. The
+     * number is at least 1. It affects only the speed, never the bits of a result. */
     uint32_t threads;
-    /* cpu only: the largest speed of copies between the host and one device, in each direction. With a
-     * limit, virtual devices behave like devices behind a real link. 0 means no limit. */
+    /* cpu only: the largest speed of copies between the host and one device, in each direction. 0 means no
+     * limit. A limit makes a virtual device as slow as a device behind a real link. */
     uint64_t link_bytes_per_s;
     /* cpu only: the largest speed of copies between two virtual devices. 0 means no limit. */
     uint64_t peer_bytes_per_s;
-    /* cpu only: if this seed is not 0, streams sleep for random times before commands, so that tests find
-     * missing waits between streams. */
+    /* cpu only: if this seed is not 0, streams sleep for random times before commands. Tests use this to find
+     * places where one stream should wait for another stream. */
     uint64_t delay_seed;
     /* cuda only: the size in bytes of the chunks in which host memory is pinned. 0 means 256 MiB. */
     uint64_t host_chunk_bytes;
@@ -126,7 +126,7 @@ struct device_counters {
 const char *devset_backend_name(uint32_t i);
 
 /* Opens the devices that `config` describes and allocates their arenas. Returns -EINVAL for a wrong config.
- * The cuda backend also returns -ENOENT or -ELIBACC if its module is missing or cannot be loaded, -ENODEV if
+ * On the cuda backend, returns -ENOENT or -ELIBACC if the module is missing or cannot be loaded, -ENODEV if
  * there are too few devices, and -ENOMEM if there is too little free memory. On failure, `err` says what to
  * do. */
 int devset_open(const struct devset_config *config, struct devset **ret, struct err *err);
@@ -139,13 +139,13 @@ const char *devset_backend(const struct devset *ds);
  * same spec on them gives the same bits. */
 const char *devset_numerics(const struct devset *ds);
 
-/* Returns the address of the byte at `offset` in a device's arena. `offset` must not be larger than the
- * capacity of the device. */
+/* Returns the address of the byte at `offset` in a device's arena. `offset` must not exceed the capacity of
+ * the device. */
 void *devset_address(const struct devset *ds, uint32_t device, uint64_t offset);
 
-/* Enqueues an op on the compute stream of a device or of the host. For a device, all addresses in `call`
- * must be in its arena. For the host, they must be in host memory. Returns -EINVAL for a wrong stream or
- * op. */
+/* Enqueues an op on the compute stream of a device or of the host. On a device's stream, all addresses in
+ * `call` must be in the device's arena. On the host's stream, they must be in host memory. Returns -EINVAL
+ * for a wrong stream or op. */
 int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call);
 
 /* Enqueues a copy on one of a device's three copy streams. dst and src are host memory or addresses from
@@ -178,11 +178,11 @@ int devset_mark(struct devset *ds, uint32_t stream, uint64_t *at);
 int event_create(struct devset *ds, struct event **ret);
 /* Frees an event. Drain the devset before this call. `e` may be NULL. */
 void event_destroy(struct devset *ds, struct event *e);
-/* Enqueues a record of event `e`. The record runs when all earlier commands of the stream are done. Later
- * calls of event_wait and event_sync wait until the record has run. */
+/* Enqueues a command that records event `e`. The command runs when all earlier commands of the stream are
+ * done. Later calls of event_wait and event_sync wait until it has run. */
 int event_record(struct devset *ds, uint32_t stream, struct event *e);
-/* Makes all later commands of the stream wait for the latest record of event `e`. Only records that were
- * enqueued before this call count. */
+/* Makes all later commands of the stream wait for the latest record of event `e` that was enqueued before
+ * this call. */
 int event_wait(struct devset *ds, uint32_t stream, struct event *e);
 /* Blocks the calling thread until the latest record of event `e` has run. */
 int event_sync(struct devset *ds, struct event *e);
@@ -191,7 +191,7 @@ int event_sync(struct devset *ds, struct event *e);
 int devset_drain(struct devset *ds);
 
 /* Asks every device whether it still works, and lists the broken devices in `ret`. Call this function after
- * an error. A refused call or missing memory is an error that does not break a device. */
+ * an error. Some errors, such as a refused call or missing memory, do not break a device. */
 void devset_blame(struct devset *ds, struct device_blame *ret);
 
 /* Copies the counters of a device to `ret`. The counters are exact after devset_drain, but may lag behind
@@ -208,9 +208,9 @@ void devset_counters(const struct devset *ds, uint32_t device, struct device_cou
 int devset_release(struct devset *ds);
 int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-/* Allocates zeroed, page-aligned host memory for tensors, which is pinned if the backend's copies need
- * pinned memory. Returns -ENOMEM, with advice in `err`, if there is too little memory. Pass the same number
- * of bytes to devset_host_free, whose `p` may be NULL. */
+/* Allocates zeroed, page-aligned host memory for tensors. The memory is pinned if the backend's copies need
+ * pinned memory. Returns -ENOMEM, with advice in `err`, if there is too little memory. devset_host_free needs
+ * the same number of bytes; its argument `p` may be NULL. */
 int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err);
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes);
 

@@ -16,7 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* All types: the enum constant, which is also the name in safetensors files, and the bytes of an element. */
+/* All element types. Each row has the name of the type, as in safetensors files and in enum dtype, and the
+ * number of bytes of one element. */
 #define DTYPES(DTYPE)                                                                                        \
     DTYPE(F32, 4)                                                                                            \
     DTYPE(F64, 8)                                                                                            \

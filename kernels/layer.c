@@ -1,5 +1,5 @@
-/* This file has the table of layer kinds, the code that makes initial weights, and launches that several
- * kinds of layers share. No function keeps state, so any thread may call every function. */
+/* The table of layer kinds, the code that makes initial weights, and launches that several kinds of layers
+ * share. The functions keep no state, so any thread may call them. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +23,8 @@ const char *const param_class_names[PARAM_CLASS_COUNT] = {
     [PARAM_EMBEDDING] = "embedding",
 };
 
-/* Returns the number of elements of a row. The builder of the model has checked that it fits. */
+/* Returns the number of elements of a row. The builder of the model has checked that the number fits into 32
+ * bits. */
 static uint32_t row_elements(const struct shape *s)
 {
     uint32_t n = 0;
@@ -109,8 +110,8 @@ void layer_add_param(struct layer_params *p, const char *name, enum param_class 
     p->n++;
 }
 
-/* Writes the uniform random numbers 2 * pair and 2 * pair + 1 of a layer's sequence to `ret`. Number i
- * belongs to element i of the layer's parameters. */
+/* Each layer has a sequence of uniform random numbers, and number i belongs to element i of the layer's
+ * parameters. This function writes the numbers 2 * pair and 2 * pair + 1 to `ret`. */
 static void init_pair(uint64_t seed, uint32_t key, uint64_t pair, float ret[2])
 {
     uint64_t block = pair / 2;
@@ -130,8 +131,8 @@ static void make_normal(float x[2])
     x[1] = (float)(r * sin(angle));
 }
 
-/* Fills `w` with `n` random initial values. w[0] is element `from` of its layer, so it gets random number
- * `from` of the layer's sequence. */
+/* Fills `w` with the initial values of `n` elements. w[0] is element `from` of the layer, so w[0] gets random
+ * number `from` of the layer's sequence. */
 static void init_random(const struct layer_param *p, uint64_t seed, uint64_t from, uint64_t n, float *w)
 {
     float bound = (float)(1.0 / sqrt((double)p->fan_in));
@@ -157,8 +158,8 @@ static void init_param(const struct layer_param *p, uint64_t seed, uint64_t from
         init_random(p, seed, from, p->count, w);
 }
 
-/* Each layer and each inner layer has its own key and its own sequence of random numbers. So the count of
- * random numbers starts again at 0 wherever the key of the parameters changes. */
+/* Each layer and each inner layer has a key, which selects a sequence of random numbers. When the key changes
+ * from one parameter to the next, the count of random numbers starts again at 0. */
 void layer_init(const struct layer *l, uint64_t seed, float *w)
 {
     uint32_t n = layer_type(l)->params(l, NULL);
@@ -177,8 +178,8 @@ void layer_init(const struct layer *l, uint64_t seed, float *w)
     free(params);
 }
 
-/* Sets the id and the key of every layer inside `outer`, at all nesting levels. *n counts the inner layers
- * that have been numbered so far. */
+/* Sets the id and the key of every layer inside `outer`, at all nesting levels. *n is the number of inner
+ * layers that have their key already. */
 static void number_inner(const struct layer *outer, uint32_t id, uint32_t *n)
 {
     struct layer *inner = (struct layer *)(uintptr_t)outer->inner;

@@ -40,19 +40,20 @@ struct layer {
     /* Selects the layer's sequence of random numbers. The key of a layer in the chain is its id. An inner
      * layer gets its key from layer_inner_key. */
     uint32_t key;
-    /* The shapes of a row of the input and of the output. The output of a loss has rank 0. A row has at most
-     * UINT32_MAX elements. */
+    /* The shapes of a row of the input and of a row of the output. The output of a loss has rank 0. A row has
+     * at most UINT32_MAX elements. */
     struct shape in, out;
     /* If `tied` is true, the layer has no weights of its own and uses the W of the earlier layer `owner`. */
     bool tied;
     uint32_t owner;
-    /* Whether the gradients of all layers that use this layer's W are averaged instead of added. */
+    /* True if the gradients of all layers that use this layer's W are averaged. False if they are added. */
     bool mean_uses;
 
-    /* The prefix of an inner layer's parameter names. The name "attn" gives, for example,
+    /* An inner layer's name, which becomes the prefix of its parameter names. For example, "attn" gives
      * "attn.qkv.weight". */
     const char *name;
-    const struct layer *inner; /* the chain of layers inside a block or a residual; NULL for other kinds */
+    /* The chain of layers inside a block or a residual. NULL for other kinds of layers. */
+    const struct layer *inner;
     uint32_t n_inner;
 
     /* The settings of the layer's own kind. */
@@ -70,8 +71,8 @@ struct layer {
     };
 };
 
-/* The largest id that a layer may have, and the largest number of inner layers that one layer may
- * contain. */
+/* LAYER_MAX_ID is the largest id that a layer may have. LAYER_MAX_INNER is the largest number of inner layers
+ * that one layer may contain. */
 #define LAYER_MAX_ID    ((1u << 14) - 1)
 #define LAYER_MAX_INNER 1023u
 /* Returns the key of inner layer number `n` inside layer `id`. The key selects a sequence of random numbers.
@@ -81,19 +82,20 @@ static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
     return n << 14 | id;
 }
 
-/* A neural network: its layers in the order of the forward pass. Usually they form a chain whose last layer
- * is the loss. Other connections are given to graph_build (scheduler/graph.h). */
+/* A neural network: its layers in the order of the forward pass. Usually the layers form a chain whose last
+ * layer is the loss. If they are connected in another way, the caller of graph_build (scheduler/graph.h)
+ * describes the connections. */
 struct model {
     struct layer *layers;
     uint32_t n_layers;
 };
 
-/* Sets the id and the key of every layer and every inner layer. The function writes to the inner layers, so
- * they must be in writable memory although the pointer `inner` is const. */
+/* Sets the id and the key of every layer and every inner layer. The inner layers must be in writable memory,
+ * although the pointer `inner` is const, because this function writes to them. */
 void model_number(const struct model *m);
 
-/* The sizes in bytes of the memory blocks that a layer needs for `rows` rows, and the types of the elements
- * of W, X, Y and T. A size of 0 means that the layer has no such block. The other blocks have no type: each
+/* The sizes in bytes of the memory blocks that a layer needs for `rows` rows, and the element types of W, X,
+ * Y and T. Size 0 means that the layer has no such block. The other blocks have no element type, because each
  * layer divides them into arrays of its own. */
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
@@ -118,8 +120,8 @@ static inline uint64_t layer_w_elements(const struct layer_sizes *s)
     return dtype_elements(s->w_dtype, s->w);
 }
 
-/* The arithmetic operations and the memory traffic of a layer for `rows` rows. If the planner has no
- * measured times, it estimates them from these numbers. */
+/* The number of arithmetic operations and the memory traffic of a layer for `rows` rows. The planner
+ * estimates times from these numbers if it has no measured times. */
 struct layer_cost {
     uint64_t fwd_flops, bwd_flops;
     uint64_t fwd_bytes, bwd_bytes; /* bytes that the ops read and write */
@@ -170,17 +172,17 @@ struct layer_io {
     bool accumulate;
     const float *w, *x;
     const float *b; /* the buffers B, or NULL */
-    /* fwd in training: where to write the statistics of this micro-batch, which `fold` later adds to B. NULL
-     * if the layer has no buffers, in a recomputation, and in an evaluation. */
+    /* fwd in training: where to write the statistics of this micro-batch, which `fold` later adds to B. This
+     * pointer is NULL if the layer has no buffers, in a recompute, and in an evaluation. */
     float *stat;
-    /* fwd: the output of the layer. NULL if the pass is a recompute, which needs only S. */
+    /* fwd: the output of the layer. In a recompute, which needs only S, this pointer is NULL. */
     float *y;
     /* fwd: where to save S, or NULL if S is not saved. bwd: the S that the forward pass saved. */
     float *s;
     float *dw, *dx; /* dx is NULL in the first layer */
     const float *dy;
-    /* Workspace, with sizes from layer_sizes. A forward pass that saves S gets `room` bytes, and one that
-     * does not save S gets `scratch_fwd` bytes. A backward pass gets `scratch_bwd` bytes. */
+    /* Workspace. A forward pass that saves S gets layer_sizes.room bytes, a forward pass that does not save S
+     * gets layer_sizes.scratch_fwd bytes, and a backward pass gets layer_sizes.scratch_bwd bytes. */
     float *scratch;
     const void *target;
     struct step_result *result;
@@ -191,32 +193,33 @@ struct layer_io {
 struct layer_type {
     const char *name;
     bool is_loss;
-    /* If true, the forward pass of this loss does nothing in training, and its backward pass computes the
-     * loss together with the gradient. */
+    /* True for a loss whose forward pass does nothing in training. Its backward pass computes the loss
+     * together with the gradient. */
     bool loss_in_bwd;
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
     /* Writes the layer's parameters to `ret` and returns their number. If `ret` is NULL, the function only
      * counts the parameters. */
     uint32_t (*params)(const struct layer *l, struct layer_param *ret);
-    /* Writes the layer's named buffers, which fill B as parameters fill W, to `ret` and returns their number.
-     * If `ret` is NULL, the function only counts them. The pointer is NULL if the kind has no buffers. */
+    /* Writes the layer's named buffers to `ret` and returns their number. If `ret` is NULL, the function only
+     * counts the buffers. They lie in B in the same way as parameters lie in W. This pointer is NULL if the
+     * kind has no buffers. */
     uint32_t (*buffers)(const struct layer *l, struct layer_param *ret);
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
-    /* Folds the statistics of one micro-batch into the buffers B, after the backward pass. The executor calls
-     * it for one micro-batch after another, in ascending order. NULL if the kind has no buffers that training
-     * changes. */
+    /* Updates the buffers B with the statistics of one micro-batch, after the backward pass. The executor
+     * calls `fold` for one micro-batch after another, in ascending order. This pointer is NULL if training
+     * does not change the buffers of this kind. */
     int (*fold)(const struct layer *l, const struct step_args *step, float *b, const float *stat,
                 const struct op_sink *sink);
 };
 
-/* The functions of each kind in layers.def, for example layer_dense. */
+/* Declares the layer_type of each kind in layers.def, for example layer_dense. */
 #define LAYER(name) extern const struct layer_type layer_##name;
 #include "kernels/layers.def"
 #undef LAYER
-/* All kinds in the order of layers.def, ended by NULL. A layer may also have a type that is not in this
- * table. */
+/* The layer_type of every kind, in the order of layers.def. The last element is NULL. A layer may also have a
+ * type that is not in this table. */
 extern const struct layer_type *const layer_types[];
 
 static inline const struct layer_type *layer_type(const struct layer *l)
@@ -229,7 +232,7 @@ static inline const struct layer_type *layer_type(const struct layer *l)
 uint32_t layer_in(const struct layer *l);
 uint32_t layer_out(const struct layer *l);
 /* layer_seq returns the number of tokens in a row. layer_width returns the number of elements in a token of
- * the input, and layer_width_out returns the number of elements in a token of the output. */
+ * the input. layer_width_out returns the number of elements in a token of the output. */
 static inline uint32_t layer_seq(const struct layer *l)
 {
     return l->in.rank == 2 ? l->in.dim[0] : 1;
@@ -268,36 +271,36 @@ struct optimizer {
  * before ends, and the last part ends with K. For example, AdamW has two parts for a W of 10 floats:
  * exp_avg, bytes 0 to 40, and exp_avg_sq, bytes 40 to 80. */
 struct state_part {
-    /* The name of the part, which ends the names of its tensors in checkpoints, such as "exp_avg". NULL in
-     * graphs that are made from a profile table. */
+    /* The name of the part, such as "exp_avg". In checkpoints, the names of the part's tensors end with this
+     * name. NULL in graphs that are made from a profile table. */
     const char *name;
     enum dtype dtype;
-    /* Number of elements. If it is equal to the number of elements of W, element i of the part belongs to
-     * element i of W. */
+    /* The number of elements. If W has the same number of elements, element i of the part belongs to element
+     * i of W. */
     uint64_t elements;
-    /* The bytes of K that the part takes. If the next part has a type with larger elements, `end` may be
-     * larger than the end of the last element, so that the next part is aligned. */
+    /* The part lies in K from byte `begin` up to byte `end`. If the next part has larger elements, there may
+     * be a gap before `end`, so that the next part is aligned. */
     uint64_t begin, end;
 };
 
 #define OPTIMIZER_PARTS 2       /* largest number of parts of K */
 #define OPTIMIZER_USES  OP_USES /* largest number of layers that use one W */
 /* Lists the parts of the optimizer state K for a layer whose W has `w_elements` elements, and returns their
- * number. AdamW has the parts exp_avg and exp_avg_sq (m and v in formulas), SGD with momentum has
- * momentum_buffer (v), and SGD without momentum has none. */
+ * number. AdamW has the parts exp_avg and exp_avg_sq, called m and v in formulas. SGD with momentum has the
+ * part momentum_buffer, called v. SGD without momentum has no parts. */
 uint32_t optimizer_parts(const struct optimizer *o, uint64_t w_elements,
                          struct state_part ret[OPTIMIZER_PARTS]);
 /* Returns the size in bytes of the optimizer state K for a layer whose W has `w_elements` elements. */
 uint64_t optimizer_k_bytes(const struct optimizer *o, uint64_t w_elements);
 
-/* Describes one part of the group state, which is one field of struct group_state. A checkpoint stores the
+/* Describes one part of the group state. A part is a field of struct group_state. A checkpoint stores the
  * parts whose `saved` flag is set, under their names. */
 struct group_part {
     const char *name;
     enum dtype dtype; /* F32, U32 or U64 */
     size_t offset;    /* offset in struct group_state */
-    /* True if a checkpoint stores this part. The other parts need not be stored, because the task DECIDE
-     * computes them again in every step that is not skipped. */
+    /* True if a checkpoint stores this part. The other parts need not be stored, because every step that is
+     * not skipped computes them again, in the task DECIDE. */
     bool saved;
 };
 /* Returns the number of parts in the optimizer's group state, and points *ret at an array of them.
@@ -307,35 +310,38 @@ uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const s
 /* Returns the size in bytes of the group state, or 0 if the optimizer has no group state. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 
-/* The memory that one update works on: a range of the weights W, and the same range of each gradient dW and
- * of each part of the optimizer state K. */
+/* The memory that one update reads and writes: a range of the weights W, and the same range of each gradient
+ * dW and of each part of the optimizer state K. */
 struct optimizer_io {
     void *w;
-    struct op_gradients g;           /* the gradients of W, one from each layer that uses W */
-    void *k[OPTIMIZER_PARTS];        /* the first optimizer_parts() pointers are used */
+    /* The gradients of W, one from each layer that uses W. */
+    struct op_gradients g;
+    /* Only the first optimizer_parts() pointers are used. */
+    void *k[OPTIMIZER_PARTS];
     const struct group_state *group; /* NULL: no scale, no bias correction */
     uint64_t w_bytes;
     enum dtype dtype; /* of w and the gradients */
     bool no_decay;
 };
-/* Points io->k[0], io->k[1] and so on at the parts of the whole optimizer state `k` of a layer, whose W has
- * io->w_bytes bytes. `k` may be NULL if the optimizer has no state. */
+/* Sets io->k[0], io->k[1] and so on to the parts of `k`, the whole optimizer state of a layer. W of this
+ * layer has io->w_bytes bytes. `k` may be NULL if the optimizer has no state. */
 void optimizer_split(const struct optimizer *o, void *k, struct optimizer_io *io);
-/* The bytes from `begin` up to `end` of a layer's W. Weight decay applies either to all bytes of the range
- * or to none. */
+/* The bytes from `begin` up to `end` of a layer's W. Weight decay applies to all of these bytes or to
+ * none. */
 struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;
 };
-/* Cuts the bytes from `begin` to `end` of W into ranges, wherever weight decay starts or stops. Writes the
- * ranges to `ret` and returns their number. If `ret` is NULL, the function only counts the ranges. */
+/* Cuts the bytes from `begin` to `end` of W into ranges. A new range starts wherever weight decay starts or
+ * stops. Writes the ranges to `ret` and returns their number. If `ret` is NULL, the function only counts the
+ * ranges. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* Returns an optimizer_io for the bytes from `begin` to `end` of *io. Both are counted from the start of the
+/* Returns an optimizer_io for a part of *io: the bytes from `begin` to `end`, counted from the start of the
  * range that *io describes. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
-/* Launches the one op that updates the weights in the range that `io` describes. */
+/* Launches one op, which updates the weights in the range that `io` describes. */
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink);
 

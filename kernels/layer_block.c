@@ -24,17 +24,18 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* A position in the chain of inner layers. Holds the byte offsets that the blocks of the current inner layer
- * have in the blocks of the outer layer. */
+/* The current inner layer while a function visits one inner layer after another. W and S of the inner layers
+ * are parts of the outer W and S, at the byte offsets that this struct gives. */
 struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
     uint64_t w; /* offset of its W in W */
     /* The offsets of the current layer's input and output in the outer S. The first layer's input and the
-     * last layer's output are not in S, so these two offsets are not used. */
+     * last layer's output are not in S, so `x` is not used in the first layer and `y` is not used in the last
+     * layer. */
     uint64_t x, y;
-    /* `s` is the offset in the outer S where the current layer's own S begins. `end` is the offset where the
-     * part of the next inner layer begins. */
+    /* The current layer's own S begins at byte `s` of the outer S. The part that belongs to the next inner
+     * layer begins at byte `end`. */
     uint64_t s, end;
 };
 
@@ -43,8 +44,8 @@ static void inner_walk_begin(struct inner_walk *k)
     *k = (struct inner_walk){0};
 }
 
-/* Moves the walk to inner layer `i`. Call this function for i = 0, 1, 2 and so on without gaps, because each
- * call computes its offsets from those of the previous layer. */
+/* Moves `k` to inner layer `i`. Call this function for i = 0, 1, 2 and so on without gaps, because each call
+ * adds to the offsets of the layer before. */
 static void inner_walk_to(struct inner_walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
 {
     k->w += k->size.w;
@@ -72,15 +73,15 @@ static uint64_t needed_workspace(const struct inner_walk *k)
     return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
 }
 
-/* Returns true if the workspace of the current inner layer fits into the part of S that later inner layers
- * will fill. `saved` is the size in bytes of the whole S. */
+/* Returns true if the current inner layer can use the end of S, which later inner layers will fill, as its
+ * workspace. `saved` is the size in bytes of the whole S. */
 static bool fits_in_s(const struct inner_walk *k, uint64_t saved)
 {
     return needed_workspace(k) <= saved - k->end;
 }
 
-/* Returns the size in bytes of the largest gradient that passes between two inner layers. *ret_n is the
- * number of such gradients that must be in scratch at the same time. */
+/* Returns the size in bytes of the largest gradient that one inner layer passes to another. *ret_n becomes
+ * the number of such gradients that must be in scratch memory at the same time. */
 static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_t *ret_n)
 {
     uint64_t most = 0;
@@ -112,8 +113,8 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     }
     gradient = gradient_bytes(l, rows, &gradients);
     ret->scratch_fwd = ret->s + ret->room;
-    /* If no inner layer saves anything, the block has no S. Every forward pass then counts as one without S
-     * and gets scratch_fwd bytes, so `room` is never used. */
+    /* If no inner layer saves anything, the block has no S. A forward pass then always counts as a pass that
+     * does not save S. Its workspace has scratch_fwd bytes, and `room` is never used. */
     if (ret->s == 0)
         ret->room = 0;
     ret->scratch_bwd = gradients * gradient + scratch;
@@ -143,8 +144,8 @@ static void residual_cost(const struct layer *l, uint32_t rows, struct layer_cos
     ret->bwd_bytes += 3 * x;
 }
 
-/* Puts the name of an inner layer and a dot in front of the parameter's name, as in "attn.qkv.weight". Does
- * nothing if `prefix` is NULL. */
+/* Puts the name of an inner layer and a dot in front of the parameter's name, as in "attn.qkv.weight". A
+ * `prefix` of NULL changes nothing. */
 static void add_prefix(struct layer_param *p, const char *prefix)
 {
     char name[sizeof p->name];
@@ -203,9 +204,9 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
     return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * layer_in(l));
 }
 
-/* Runs the backward pass of inner layer `i`. Two buffers in scratch, half[0] and half[1], take turns: the
- * pass reads the gradient of its output from half[i % 2] and writes the gradient of its input to the other
- * buffer. */
+/* Runs the backward pass of inner layer `i`. The gradients use two buffers in scratch memory, half[0] and
+ * half[1], in turn. The pass reads its output's gradient from half[i % 2] and writes its input's gradient to
+ * the other buffer. */
 static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t i, const struct op_sink *sink)
 {
     uint32_t gradients;

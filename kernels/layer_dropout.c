@@ -1,6 +1,6 @@
-/* The dropout layer computes y = x / (1 - p) for the elements that it keeps and y = 0 for the others, with
- * in = out. It saves nothing, because the mask can be computed again. The backward pass applies the same op
- * to the gradient. All functions run in the caller's thread. */
+/* The dropout layer computes y = x / (1 - p) for the elements that it keeps, and y = 0 for the others. It
+ * saves nothing, because the mask can be computed again. The backward pass applies the same op to the
+ * gradient. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void dropout_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -15,7 +15,7 @@ static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost
 }
 
 /* Launches the dropout op even if p is 0, because the layer must then copy its input to its output. The
- * helper layer_drop would launch nothing for p = 0. */
+ * helper function layer_drop is not used here, because it launches nothing if p is 0. */
 static int launch_dropout(const struct layer *l, const struct layer_io *io, const float *from, float *to,
                           const struct op_sink *sink)
 {

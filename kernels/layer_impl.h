@@ -1,5 +1,4 @@
-/* Helper functions that the layer files (layer_*.c) share. Code outside of those files includes layer.h
- * instead. */
+/* Helper functions for the layer files (layer_*.c). All other code includes layer.h instead. */
 #ifndef KERNELS_LAYER_IMPL_H
 #define KERNELS_LAYER_IMPL_H
 
@@ -7,21 +6,21 @@
 
 #include "kernels/layer.h"
 
-/* Sends one op to the sink and evaluates to 0 or a negative errno. Example: LAYER_LAUNCH(io, sink, bias_fwd,
- * .y = y, .x = x, .b = b, .rows = rows, .n = n). */
+/* Sends one op to the sink. The value of the macro is 0 or a negative errno. Example: LAYER_LAUNCH(io, sink,
+ * bias_fwd, .y = y, .x = x, .b = b, .rows = rows, .n = n). */
 #define LAYER_LAUNCH(io, sink, name, ...)                                                                    \
     ((sink)->launch((sink)->ctx,                                                                             \
                     &(struct op_call){.op = OP_##name, .step = (io)->step, .name = {__VA_ARGS__}}))
 
-/* Returns the size in bytes of an array [a][b] of elements of the given type. If the size is 2^60 or more,
- * returns 2^60, so that callers can add up several sizes without an overflow. */
+/* Returns the size in bytes of an array [a][b] of elements of type `dtype`. The result is at most 2^60, even
+ * if the size is larger, so that callers can add several sizes without an overflow. */
 static inline uint64_t layer_bytes_of(enum dtype dtype, uint32_t a, uint32_t b)
 {
     const uint64_t most = UINT64_C(1) << 60;
     uint64_t bytes;
     return dtype_bytes(dtype, (uint64_t)a * b, &bytes) && bytes < most ? bytes : most;
 }
-/* Returns the size in bytes of an array [a][b] of the type that layers compute with. */
+/* Returns the size in bytes of an array [a][b] whose elements have the type that layers compute with. */
 static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
 {
     return layer_bytes_of(DTYPE_F32, a, b);
@@ -55,8 +54,8 @@ static inline uint32_t layer_tokens(const struct layer *l, uint32_t rows)
 int layer_drop(const struct layer *l, float p, const struct layer_io *io, const float *from, float *to,
                const struct op_sink *sink);
 
-/* The arguments of layer_linear_bwd, which computes the gradients of y = x w^T + b. The function always
- * computes `dw`, and it computes `db` and `dx` only if these pointers are not NULL. */
+/* The arguments of layer_linear_bwd, which computes the gradients of y = x w^T + b. The gradient `dw` is
+ * always computed. The gradients `db` and `dx` are computed only if these pointers are not NULL. */
 struct layer_linear {
     const float *dy, *x, *w;
     float *dw, *db, *dx;
@@ -64,7 +63,7 @@ struct layer_linear {
 };
 int layer_linear_bwd(const struct layer_io *io, const struct layer_linear *p, const struct op_sink *sink);
 
-/* The `params` function for those kinds of layers that have no parameters. */
+/* The `params` function of layers that have no parameters. */
 static inline uint32_t layer_no_params(const struct layer *l, struct layer_param *ret)
 {
     (void)l;
@@ -72,16 +71,16 @@ static inline uint32_t layer_no_params(const struct layer *l, struct layer_param
     return 0;
 }
 
-/* Collects the parameters of one layer, in the order in which they lie in W. Each kind's `params` function
- * uses this struct with layer_add_param. */
+/* Collects the parameters of one layer, in the order in which they lie in W. The `params` function of each
+ * kind passes this struct to layer_add_param. */
 struct layer_params {
     const struct layer *l;
     struct layer_param *at; /* output array, or NULL to only count */
     uint32_t n;
     uint64_t offset; /* total size so far, in bytes */
 };
-/* Adds a parameter of shape [a][b], or of shape [a] if `b` is 0. The comment of enum param_init shows how
- * `class`, `std` and `fan_in` decide the parameter's initial values. */
+/* Adds a parameter of shape [a][b], or of shape [a] if `b` is 0. Its initial values follow from `class`,
+ * `std` and `fan_in`, as the comment of enum param_init says. */
 void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
                      float std, uint32_t fan_in);
 

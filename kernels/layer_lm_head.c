@@ -12,12 +12,12 @@
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP 128u
-/* A chunk of tokens may have this many logits (4 million), even if the table of weights is small. Small
- * models then compute few large chunks and not many tiny ones. */
+/* The number of logits (4 million) that a chunk of tokens may always have. With this limit, a small model
+ * computes a few large chunks and not many tiny chunks. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
-/* Returns the number of tokens in a chunk. A chunk may have CHUNK_SMALL logits. If W is large, a chunk may
- * have more, up to a sixth of the number of elements of W. */
+/* Returns the number of tokens in a chunk. A chunk may have CHUNK_SMALL logits, or a sixth as many logits as
+ * W has elements, whichever is more. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->lm_head.vocab,
@@ -43,8 +43,8 @@ static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_siz
     };
 }
 
-/* Computes the cost of the layer in training, where the forward pass does nothing and the backward pass does
- * all the work. */
+/* Computes the cost of the layer in training. In training the forward pass does nothing, and the backward
+ * pass does all the work. */
 static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_bytes(rows, layer_in(l)),
@@ -68,15 +68,15 @@ static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* The `n` tokens of a micro-batch that start at token number `first`. `x` points at the input of the first
- * of them. */
+/* A chunk of `n` tokens of a micro-batch. The first token of the chunk has number `first`, and `x` points at
+ * its input. */
 struct token_chunk {
     uint32_t first, n;
     const float *x;
 };
 
-/* Launches the ops that compute the logits of a chunk and their loss. If `dx` is not NULL, the launch also
- * computes the gradient of the logits and writes it to `dx`. */
+/* Launches the ops that compute the logits of a chunk and their loss. If `dx` is not NULL, the gradient of
+ * the logits is also computed and written to `dx`. */
 static int logits_of(const struct layer *l, const struct layer_io *io, const struct token_chunk *c, float *dx,
                      const struct op_sink *sink)
 {
@@ -122,8 +122,8 @@ static int for_chunks(const struct layer *l, const struct layer_io *io, bool bac
     return r;
 }
 
-/* Does nothing in training, where io->result is NULL, because the backward pass computes the loss. Only an
- * evaluation computes the loss here. */
+/* In training, io->result is NULL and this function does nothing, because the backward pass computes the
+ * loss. In an evaluation, this function computes the loss. */
 static int lm_head_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return io->result ? for_chunks(l, io, false, sink) : 0;

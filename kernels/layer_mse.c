@@ -1,5 +1,5 @@
-/* The mse layer is a loss: the mean of (x - target)^2 over the elements of a row. The targets are floats
- * [rows][in]. The layer saves nothing in its forward pass. All functions run in the caller's thread. */
+/* The mse layer is a loss. It computes the mean of (x - target)^2 over the elements of a row. The targets are
+ * floats [rows][in]. The forward pass saves nothing. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void mse_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

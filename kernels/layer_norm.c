@@ -1,5 +1,5 @@
-/* The norm layer computes the layer norm or RMS norm of every token, with in = out. It saves the mean and
- * the reciprocal standard deviation of each token in S. All functions run in the caller's thread. */
+/* The norm layer computes the layer norm or the RMS norm of every token. It saves the mean and the reciprocal
+ * standard deviation of each token in S. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void norm_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

@@ -28,7 +28,8 @@ struct attention_settings {
      * `kv_heads`, and the width of a token must be a multiple of `heads`. */
     uint32_t heads, kv_heads;
     bool bias;
-    float rope_theta;    /* rotary base; 0 if positions are not rotary */
+    /* The base of rotary positions. 0 if positions are not rotary. */
+    float rope_theta;
     float score_dropout; /* probability that a score is dropped */
     float dropout;
     float init_std, proj_std;
@@ -72,7 +73,8 @@ struct norm_settings {
 };
 
 struct positions_settings {
-    uint32_t count; /* number of learned positions, at least the number of tokens of a row */
+    /* The number of learned positions. It is at least the number of tokens of a row. */
+    uint32_t count;
     float dropout;
     float init_std;
 };

@@ -1,5 +1,5 @@
-/* This file defines the names of all ops and activation functions, and finds the type that a call computes
- * with. It keeps no state, so any thread may use it. */
+/* Defines the names of all ops and activation functions, and finds the element type that a call computes
+ * with. The functions keep no state, so any thread may call them. */
 #include "kernels/op.h"
 
 const char *const op_names[OP_COUNT] = {

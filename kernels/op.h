@@ -35,7 +35,7 @@ enum op {
 
 extern const char *const op_names[OP_COUNT];
 
-/* The activation functions. ACT_GELU is gelu in its tanh approximation, ACT_GELU_ERF is exact gelu, and
+/* The activation functions. ACT_GELU is the tanh approximation of gelu, ACT_GELU_ERF is the exact gelu, and
  * ACT_SILU is x * sigmoid(x). */
 enum act { ACT_NONE, ACT_RELU, ACT_GELU, ACT_TANH, ACT_GELU_ERF, ACT_SILU, ACT_COUNT };
 extern const char *const act_names[ACT_COUNT];
@@ -44,15 +44,16 @@ extern const char *const act_names[ACT_COUNT];
 struct op_linear_fwd {
     const float *x, *w;
     const float *b; /* bias, or NULL */
-    /* If not NULL, the op also writes the input of the activation to this array, [rows][out]. It must be
-     * NULL if there is no activation. */
+    /* If this pointer is not NULL, the op also writes the input of the activation to this array, [rows][out].
+     * It must be NULL if there is no activation. */
     float *z;
     float *y;
     uint32_t rows, in, out;
     enum act act;
 };
-/* The gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If `z` is not NULL, the
- * op also multiplies each element of dx by act'(z), the slope of the activation before this layer. */
+/* Computes the gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If `z` is not
+ * NULL, the op also multiplies each element of dx by act'(z), the slope of the activation before this
+ * layer. */
 struct op_linear_bwd_data {
     const float *dy, *w;
     /* If an activation produced the linear layer's input, `z` is the input of that activation, [rows][in].
@@ -62,8 +63,8 @@ struct op_linear_bwd_data {
     uint32_t rows, in, out;
     enum act act;
 };
-/* The gradient of a linear layer's weights: dw[out][in] = dy^T * x. If `accumulate` is true, the op adds the
- * gradient to the old dw. */
+/* Computes the gradient of a linear layer's weights: dw[out][in] = dy^T * x. If `accumulate` is true, the op
+ * adds the gradient to the old dw. */
 struct op_linear_bwd_weight {
     const float *dy, *x;
     float *dw;
@@ -76,8 +77,8 @@ struct op_bias_fwd {
     float *y;
     uint32_t rows, n;
 };
-/* The gradient of a bias: db[n] = the column sums of dy[rows][n]. If `accumulate` is true, the op adds the
- * sums to the old db. */
+/* Computes the gradient of a bias: db[n] is the sum of column n of dy[rows][n]. If `accumulate` is true, the
+ * op adds the sums to the old db. */
 struct op_bias_bwd {
     const float *dy;
     float *db;
@@ -91,8 +92,8 @@ struct op_act_fwd {
     uint64_t n;
     enum act act;
 };
-/* The gradient of an activation: dx = dy * act'(x), where `x` is the activation's input. The op can work in
- * place, with dx equal to dy. */
+/* Computes the gradient of an activation: dx = dy * act'(x), where `x` is the activation's input. The op can
+ * work in place, with dx equal to dy. */
 struct op_act_bwd {
     const float *x, *dy;
     float *dx;
@@ -119,8 +120,8 @@ struct op_embedding_fwd {
     float *y;
     uint32_t rows, n, vocab;
 };
-/* The gradient of the embedding table: dtable[ids[row]] += dy[row]. The rows are added in ascending order,
- * so that the bits of the sums are always the same. */
+/* Computes the gradient of the embedding table: dtable[ids[row]] += dy[row]. The rows are added in ascending
+ * order, so that the bits of the sums are always the same. */
 struct op_embedding_bwd {
     const int32_t *ids;
     const float *dy;
@@ -134,23 +135,22 @@ struct op_rownorm_fwd {
     const float *x, *w;
     const float *b; /* bias, or NULL */
     float *y;       /* NULL to compute only the statistics */
-    /* The op writes the mean and the rstd of each row to this array, [rows][2]. NULL if the caller does not
-     * need them. */
+    /* The op writes the mean and the rstd of each row to this array, [rows][2]. The pointer may be NULL. */
     float *stats;
     uint32_t rows, n;
     float eps;
     bool rms;
 };
-/* The gradients of op_rownorm_fwd. In the comments of the fields, xhat is the normalized row before the op
- * applies w and b. */
+/* Computes the gradients of op_rownorm_fwd. In the comments of the fields, xhat is the normalized row, before
+ * it is multiplied by w and b is added. */
 struct op_rownorm_bwd {
     const float *x, *w, *stats, *dy;
     float *dx; /* may be dy, or NULL */
-    /* The gradient of w, which is the column sums of dy * xhat. If `accumulate` is true, the op adds the
-     * sums to the old dw. */
+    /* The gradient of w: the sum of each column of dy * xhat. If `accumulate` is true, the op adds the sums
+     * to the old dw. */
     float *dw;
-    /* The gradient of b, which is the column sums of dy. If `accumulate` is true, the op adds the sums to
-     * the old db. NULL if there is no bias. */
+    /* The gradient of b: the sum of each column of dy. If `accumulate` is true, the op adds the sums to the
+     * old db. NULL if there is no bias. */
     float *db;
     uint32_t rows, n;
     bool rms, accumulate;
@@ -174,8 +174,8 @@ struct op_attention_fwd {
     uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
 };
-/* The gradient of op_attention_fwd. dqkv has the same layout as qkv: queries, then keys, then values of each
- * token. */
+/* Computes the gradient of op_attention_fwd's input qkv. dqkv has the same layout as qkv: for each token its
+ * queries, then its keys, then its values. */
 struct op_attention_bwd {
     const float *qkv, *y, *lse, *dy;
     float *dqkv;
@@ -184,9 +184,9 @@ struct op_attention_bwd {
     uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
 };
-/* Rotates the first `heads` heads of each token in x[rows][seq][n], which gives a model rotary positions. At
+/* Rotates the first `heads` heads of each token in x[rows][seq][n], for models with rotary positions. At
  * position t, the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head). If `inverse` is
- * true, the pair turns back by the same angle. */
+ * true, the pair turns back by this angle. */
 struct op_rope {
     float *x;
     uint32_t rows, seq, n;
@@ -201,7 +201,8 @@ struct op_swiglu_fwd {
     float *y;
     uint32_t rows, n;
 };
-/* The gradient of op_swiglu_fwd's input, dx[rows][2n]. The op can work in place, with dx equal to x. */
+/* Computes the gradient of op_swiglu_fwd's input, dx[rows][2n]. The op can work in place, with dx equal to
+ * x. */
 struct op_swiglu_bwd {
     const float *x, *dy;
     float *dx;
@@ -221,28 +222,29 @@ struct op_zero {
 struct op_softmax_xent {
     const float *x;        /* logits [rows][n] */
     const int32_t *target; /* [rows], < n; negative targets are ignored */
-    /* Receives the loss and the number of correct answers, summed in row order over the rows that count. If
-     * `accumulate` is true, the op adds the sums to the old values. May be NULL. */
+    /* The op writes the loss and the number of correct answers here. Both are sums over the rows that count,
+     * in the order of the rows. If `accumulate` is true, the op adds the sums to the old values. May be
+     * NULL. */
     struct step_result *result;
-    /* Receives the gradient of x, multiplied by step->grad_scale. Rows that do not count get 0. `dx` may be
-     * equal to `x`, and it may be NULL. */
+    /* The op writes the gradient of x, multiplied by step->grad_scale, to this array. Rows that do not count
+     * get 0. `dx` may be equal to `x`, and it may be NULL. */
     float *dx;
     uint32_t rows, n;
     /* `seq` is the number of targets in a sample, at least 1. `first_row` is the position of row 0 in the
-     * global batch, counted in targets and not in samples. */
+     * global batch. It counts targets, not samples. */
     uint32_t first_row, seq;
     float smoothing;
     bool accumulate;
 };
-/* The mean squared error. The op sets result->loss to the sum of mean((x - target)^2) over the valid rows,
- * and result->correct to 0. */
+/* Computes the mean squared error. The op sets result->loss to the sum of mean((x - target)^2) over the valid
+ * rows, and result->correct to 0. */
 struct op_mse_fwd {
     const float *x, *target; /* [rows][n] each */
     struct step_result *result;
     uint32_t rows, n, first_row;
 };
-/* The gradient of op_mse_fwd's input: dx = 2 (x - target) / n * step->grad_scale. Rows that are only padding
- * get 0. */
+/* Computes the gradient of op_mse_fwd's input: dx = 2 (x - target) / n * step->grad_scale. Padding rows get
+ * 0. */
 struct op_mse_bwd {
     const float *x, *target;
     float *dx;
@@ -250,12 +252,13 @@ struct op_mse_bwd {
 };
 /* The largest number of gradients that an op can combine. */
 #define OP_USES 8
-/* The gradients of one W, one from each layer that uses W. Ops combine them element by element, in float and
- * in the order of the array: the sum ((dw[0] + dw[1]) + dw[2]) + ..., or that sum times the float 1/n if
- * `mean` is true. */
+/* The gradients of one W, one from each layer that uses W. Ops add the gradients element by element, in float
+ * and in the order of the array: ((dw[0] + dw[1]) + dw[2]) + .... If `mean` is true, they multiply the sum by
+ * the float 1/n. */
 struct op_gradients {
-    const void *dw[OP_USES]; /* the first n pointers are used; the op gives their type */
-    uint32_t n;              /* at least 1 */
+    /* Only the first n pointers are used. The op that uses this struct says which type the elements have. */
+    const void *dw[OP_USES];
+    uint32_t n; /* at least 1 */
     bool mean;
 };
 /* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. Without
@@ -264,7 +267,7 @@ struct op_sgd {
     void *w;
     struct op_gradients g;
     void *v;
-    /* The group state that this step's decision wrote. If the pointer is NULL, the op always applies the
+    /* The group state that this step's decision wrote. If this pointer is NULL, the op always applies the
      * update, with scale 1. */
     const struct group_state *group;
     uint64_t n;
@@ -277,8 +280,8 @@ struct op_adamw {
     void *w;
     struct op_gradients g;
     void *m, *v;
-    /* The group state that this step's decision wrote. If the pointer is NULL, the op always applies the
-     * update, with scale, bc1 and bc2 equal to 1. */
+    /* The group state that this step's decision wrote. If this pointer is NULL, the op always applies the
+     * update, and scale, bc1 and bc2 are 1. */
     const struct group_state *group;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
@@ -291,8 +294,8 @@ struct op_add {
     uint64_t n;
     enum dtype dtype; /* of x and y */
 };
-/* Computes the squared norm of a gradient in double precision: *sum = the sum of the squares of the combined
- * gradients. The op adds within blocks of a fixed size, so the order of additions and the bits of the result
+/* Computes the squared norm of a gradient in double precision: *sum is the sum of the squares of the combined
+ * gradients. The op adds in blocks of a fixed size, so the order of the additions and the bits of the result
  * are always the same. */
 struct op_sumsq {
     struct op_gradients g;
@@ -301,7 +304,7 @@ struct op_sumsq {
     enum dtype dtype; /* of the gradients */
 };
 /* Adds one layer's sum of squares, *sum, to the total decision->sumsq. If `first` is true, the op first sets
- * the total to 0 and decision->bad_layer to STEP_NO_LAYER. If *sum is not finite, the op sets
+ * the total to 0 and decision->bad_layer to STEP_NO_LAYER. If *sum is infinite or NaN, the op sets
  * decision->bad_layer to `layer`. */
 struct op_norm_add {
     const double *sum;
@@ -314,7 +317,7 @@ struct op_norm_add {
  * += 1; scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1; bias_correct1 = 1 / (1 - beta1^t);
  * bias_correct2 = 1 / (1 - beta2^t). */
 struct op_decide {
-    /* The op reads the field `sumsq` of the decision and writes the field `apply`. If the pointer is NULL,
+    /* The op reads the field `sumsq` of the decision and writes the field `apply`. If this pointer is NULL,
      * every step is applied with scale 1. */
     struct step_decision *decision;
     struct group_state *group;
@@ -322,8 +325,8 @@ struct op_decide {
     float beta1, beta2;
 };
 
-/* One launch of an op, with its arguments. A stream copies this struct into its queue. It does not copy
- * *step, which must stay valid until the launch has run. */
+/* One launch of an op, with its arguments. A stream copies this struct into its queue, but not the struct
+ * that `step` points at. *step must stay valid until the launch has run. */
 struct op_call {
     enum op op;
     const struct step_args *step;
@@ -334,8 +337,8 @@ struct op_call {
     };
 };
 
-/* Returns the type of the elements that a call computes with: its field `dtype`, or DTYPE_F32 if the op has
- * no such field. */
+/* Returns the type of the elements that a call computes with. This is the field `dtype` of the op's
+ * arguments, or DTYPE_F32 if the op has no such field. */
 enum dtype op_dtype(const struct op_call *call);
 
 /* One of the arrays that an op_call reads or writes. */
@@ -346,13 +349,13 @@ struct op_range {
 };
 #define OP_RANGES (OP_USES + 4) /* largest number of arrays in one call */
 
-/* Lists all arrays that a call may read or write, each once and with its exact size in bytes. Returns the
- * number of arrays. The result of the op depends only on these arrays, the shapes in `call` and the values
- * in *step. */
+/* Lists all arrays that a call may read or write. Each array is listed once, with its exact size in bytes.
+ * Returns the number of arrays. The result of the op depends only on these arrays, the shapes in `call` and
+ * the values in *step. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
 
-/* Receives the ops that a layer launches. The receiver is a stream of a device, or a test that runs each op
- * at once. */
+/* The place to which a layer sends the ops that it launches: a stream of a device, or a test that runs each
+ * op at once. */
 struct op_sink {
     int (*launch)(void *ctx, const struct op_call *call); /* 0 or negative errno */
     void *ctx;

@@ -1,6 +1,6 @@
-/* Lists the arrays that each op reads and writes. Only this file computes sizes in bytes from the shapes of
- * ops. If an op has no function here, the file does not compile. The functions keep no state, so any thread
- * may call them. */
+/* Lists the arrays that each op reads and writes. This is the only file that computes sizes in bytes from the
+ * shapes of ops. Each op must have a function here; otherwise the file does not compile. The functions keep
+ * no state, so any thread may call them. */
 #include "kernels/op.h"
 
 /* The list of arrays that op_ranges has found so far for one call. */
@@ -35,8 +35,8 @@ static uint64_t floats(uint64_t a, uint64_t b)
     return elements(DTYPE_F32, a * b);
 }
 
-/* Adds the input and the output of an elementwise op. If the op works in place, input and output are the
- * same array, and the list gets one output and no input. */
+/* Adds the input and the output of an elementwise op. If the op works in place, both are the same array,
+ * which is added only once, as an output. */
 static void add_mapped(struct range_list *l, const float *from, float *to, uint64_t bytes)
 {
     if (from != to)
@@ -131,7 +131,7 @@ static void ranges_rownorm_bwd(const struct op_rownorm_bwd *o, struct range_list
     writes(l, o->db, floats(1, o->n));
 }
 
-/* Returns the number of elements that one token has in qkv: its queries, keys and values. */
+/* Returns the number of elements that one token has in qkv. This includes its queries, keys and values. */
 static uint64_t qkv_width(uint32_t heads, uint32_t kv_heads, uint32_t head)
 {
     return ((uint64_t)heads + 2 * (uint64_t)kv_heads) * head;

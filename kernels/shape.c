@@ -1,4 +1,4 @@
-/* Implements shape.h. No function keeps state, so any thread may call every function. */
+/* Implements shape.h. The functions keep no state, so any thread may call them. */
 #include "kernels/shape.h"
 
 #include <inttypes.h>
@@ -10,7 +10,8 @@ bool shape_elements(const struct shape *s, uint32_t *ret)
     uint64_t n = s->rank > 0;
 
     for (uint32_t i = 0; i < s->rank; i++) {
-        n *= s->dim[i]; /* both factors are below 2^32, so the product fits into 64 bits */
+        /* Both factors are below 2^32, so the product fits into 64 bits. */
+        n *= s->dim[i];
         if (n > UINT32_MAX)
             return false;
     }

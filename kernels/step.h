@@ -1,18 +1,19 @@
-/* Small structs with the values of one training step: arguments, result, decision, and the group state that
- * outlives the step. The structs contain no pointers, so a plan can copy them between host and device. */
+/* Small structs with the values of one training step: its arguments, its result, its decision, and the group
+ * state, which is kept from step to step. The structs contain no pointers, so a plan can copy them between
+ * host and device. */
 #ifndef KERNELS_STEP_H
 #define KERNELS_STEP_H
 
 #include <stdint.h>
 
-/* The values of a training step that are known when the step is enqueued. Every launch gets them. No field
- * may depend on the results of earlier steps, because those may still be running. Values that do depend on
+/* The values of a training step that are known when the step is enqueued. Every launch gets these values.
+ * They must not depend on the results of earlier steps, which may still be running. Values that do depend on
  * earlier steps belong in struct group_state. */
 struct step_args {
     uint64_t step; /* number of the step, starting at 0 */
     uint64_t seed; /* seed of dropout */
-    /* The learning rate of this step, from the schedule. The schedule counts every step, also a step whose
-     * update is skipped. */
+    /* The learning rate that the schedule gives for this step. The schedule counts every step, even a step
+     * whose update is skipped. */
     float lr;
     /* The factor by which each row's loss gradient is multiplied: 1 / (number of valid targets in the global
      * batch). */
@@ -23,24 +24,24 @@ struct step_args {
     uint32_t training; /* 0 turns dropout off */
 };
 
-/* The result of the loss layer for one micro-batch. Each field is a sum over the valid rows, added in row
- * order. */
+/* The result of the loss layer for one micro-batch. Each field is a sum over the valid rows, in the order of
+ * the rows. */
 struct step_result {
     double loss; /* sum of the losses of the rows */
-    /* For a classification, the number of rows whose largest output is that of the target class. For a
+    /* For a classification, the number of rows whose largest output is the output of the right class. For a
      * regression, 0. */
     double correct;
 };
 
-/* The decision whether a step's update is applied. The task DECIDE writes it if the job clips gradients or
- * skips steps, and the trainer reads it after the step. Updates do not read it: they read the copy of
- * `apply` in struct group_state. */
+/* The decision whether a step's update is applied. If the job clips gradients or skips steps, the task DECIDE
+ * writes this struct, and the trainer reads it after the step. Updates do not read this struct. They read the
+ * copy of `apply` in struct group_state. */
 struct step_decision {
     /* The squared norm of the whole gradient. The squared norms of the layers are added in ascending order
      * of layer ids, so the bits are always the same. */
     double sumsq;
-    /* If `apply` is 0, this is the id of the last layer whose gradient is not finite. It is STEP_NO_LAYER if
-     * every layer's gradient is finite and only their sum overflows. */
+    /* If `apply` is 0, this is the id of the last layer whose gradient is not finite. If every layer's
+     * gradient is finite and only their sum overflows, it is STEP_NO_LAYER. */
     uint32_t bad_layer;
     uint32_t apply; /* 0 if the step is skipped */
 };
@@ -61,8 +62,8 @@ struct group_state {
     uint64_t t;          /* number of updates made so far */
     float bias_correct1; /* AdamW: 1 / (1 - beta1^t) */
     float bias_correct2; /* AdamW: 1 / (1 - beta2^t) */
-    /* The factor by which this step's gradients are multiplied before the update. It is 1 if the gradients
-     * are not clipped. */
+    /* The factor by which this step's gradients are multiplied before the update. The factor is 1 if the
+     * gradients are not clipped. */
     float scale;
     /* 0 if this step is skipped. The updates of a skipped step leave weights and optimizer state
      * unchanged. */

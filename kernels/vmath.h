@@ -17,8 +17,8 @@
 #include <string.h>
 
 #ifndef VMATH_INLINE
-/* Code in kernels/cuda/ defines this macro before it includes this file, so that the functions compile for
- * GPUs. */
+/* Code in kernels/cuda/ defines this macro before it includes this file, so that the functions also compile
+ * for GPUs. */
 #define VMATH_INLINE static inline __attribute__((always_inline))
 #endif
 
@@ -30,8 +30,8 @@ VMATH_INLINE float vmath_clamp(float x, float most)
     return x < -most ? -most : x;
 }
 
-/* To compute e^x, write x = n ln 2 + r with an integer n. Then e^x = 2^n e^r. Adding this magic number to x
- * / ln 2 rounds it to the integer n and leaves n in the low bits of the float. */
+/* To compute e^x, write x = n ln 2 + r with an integer n. Then e^x = 2^n e^r. Adding this magic number to x /
+ * ln 2 rounds the quotient to n, and n is then in the low bits of the sum. */
 #define VMATH_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
 
 VMATH_INLINE float vmath_exp_steps(float x)
@@ -39,8 +39,8 @@ VMATH_INLINE float vmath_exp_steps(float x)
     return x * 1.44269504f + VMATH_ROUND_MAGIC;
 }
 
-/* Returns the rest r = x - n ln 2, where t holds n. The constant ln 2 is split into two parts, so that the
- * product of n and the first part has no rounding error. */
+/* Returns the rest r = x - n ln 2. `t` is the result of vmath_exp_steps, which contains n. The constant ln 2
+ * is split into two parts, so that n times the first part has no rounding error. */
 VMATH_INLINE float vmath_exp_rest(float x, float t)
 {
     float n = t - VMATH_ROUND_MAGIC;
@@ -48,8 +48,8 @@ VMATH_INLINE float vmath_exp_rest(float x, float t)
     return r - n * -2.12194440e-4f;
 }
 
-/* Returns 2^n e^r, where t holds n. The polynomial for e^r is precise even if |r| is slightly more than ln 2
- * / 2. */
+/* Returns 2^n e^r. `t` is the result of vmath_exp_steps, which contains n. The polynomial for e^r is precise
+ * even if |r| is slightly more than ln 2 / 2. */
 VMATH_INLINE float vmath_exp_finish(float r, float t)
 {
     float p = 1.9875691500e-4f;
@@ -60,8 +60,8 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     p = p * r + 5.0000001201e-1f;
     p = ((p * r) * r + r) + 1.0f;
 
-    /* Multiply by 2^n, so that a NaN in p stays a NaN. Adding n to the exponent bits of p could turn a NaN
-     * into a number. */
+    /* Multiplying by 2^n keeps a NaN in p. Adding n to the exponent bits of p instead could turn a NaN into a
+     * number. */
     uint32_t bits;
     memcpy(&bits, &t, sizeof bits);
     bits = (bits << 23) + 0x3f800000u;
@@ -70,8 +70,8 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     return p * scale;
 }
 
-/* Returns e^x with an error of at most 1.5 ulp, for x between -80 and 80. A larger or smaller x is clamped
- * to that range. */
+/* Returns e^x for x between -80 and 80. The error is at most 1.5 ulp (units in the last place). If x is
+ * outside this range, the nearest end of the range is used instead. */
 VMATH_INLINE float vmath_exp(float x)
 {
     x = vmath_clamp(x, VMATH_EXP_MAX);
@@ -97,7 +97,8 @@ VMATH_INLINE float vmath_tanh(float x)
 }
 
 /* The tanh form of gelu equals x * s(v), where s is the logistic function and v = 2 sqrt(2/pi) (x + 0.044715
- * x^3). The form with s stays precise at negative x. The code clamps x to +-12, so that x^3 stays small. */
+ * x^3). The formula with s is precise even at negative x. The code clamps x to +-12, so that x^3 stays
+ * small. */
 #define VMATH_GELU_SCALE 1.59576912f
 #define VMATH_GELU_CUBE  0.044715f
 
@@ -126,8 +127,8 @@ VMATH_INLINE float vmath_gelu(float x)
     return x * vmath_gelu_parts(x).s;
 }
 
-/* Returns the derivative of gelu, which is s + x s'. The derivative of s is s' = s (1 - s) v', and the code
- * computes s (1 - s) as e s^2. */
+/* Returns the derivative of gelu, which is s + x s'. The derivative of s is s' = s (1 - s) v'. The code
+ * computes s (1 - s) as e s^2, where e = exp(-v). */
 VMATH_INLINE float vmath_gelu_slope(float x)
 {
     struct vmath_gelu g = vmath_gelu_parts(x);
@@ -147,8 +148,8 @@ struct vmath_normal {
     float density; /* e^(-x^2/2) / sqrt(2 pi) */
 };
 
-/* Clears the 12 low bits of `a`, so that `a` keeps 12 significant bits and its square fits into a float
- * without rounding. */
+/* Clears the 12 low bits of `a`. The result has 12 significant bits, so its square fits into a float without
+ * rounding. */
 VMATH_INLINE float vmath_upper_half(float a)
 {
     uint32_t bits;
@@ -185,8 +186,8 @@ VMATH_INLINE struct vmath_normal vmath_normal(float x)
     p = p * t + -1.912824187e-01f;
     p = p * t + 5.317257640e-01f;
     float e = vmath_exp_half_square(a), tail = e * ((far * u) * p);
-    /* For a = VMATH_NORMAL_MAX, a - a sets the tail to 0. If `a` is NaN, the comparison is false and a - a
-     * stays NaN. */
+    /* If `a` is VMATH_NORMAL_MAX, a - a sets the tail to 0. If `a` is NaN, the comparison is false, and a - a
+     * is NaN too. */
     tail = a < VMATH_NORMAL_MAX ? tail : a - a;
     g.below = x < 0.0f ? tail : 1.0f - tail;
     g.density = e * 0.398942280f;
@@ -227,8 +228,8 @@ VMATH_INLINE float vmath_silu(float x)
     return x * vmath_silu_parts(x).s;
 }
 
-/* Returns the derivative of silu, which is s + x s'. The derivative of s is s' = s (1 - s), and the code
- * computes it as e s^2. */
+/* Returns the derivative of silu, which is s + x s'. The derivative of s is s' = s (1 - s). The code computes
+ * s' as e s^2, where e = exp(-x). */
 VMATH_INLINE float vmath_silu_slope(float x)
 {
     struct vmath_silu g = vmath_silu_parts(x);

@@ -1,7 +1,8 @@
-/* Builds the task graph of a model, as graph.h describes it.
+/* Builds the task graph of a model. graph.h describes the graph.
  *
- * graph_layers.c checks the input and describes the layers. This file then adds the tensors, and the tasks
- * with their operands. The lists grow in a struct builder and are copied into the graph's arena at the end.
+ * graph_layers.c first checks the input and describes the layers. This file then adds the tensors and the
+ * tasks. While the lists grow, they belong to a struct builder. At the end they are copied into the graph's
+ * arena.
  */
 #include "scheduler/graph.h"
 
@@ -14,39 +15,43 @@
 #include "base/vec.h"
 #include "scheduler/graph_private.h"
 
-/* The ids of the tensors of one kind that belong to one layer (or decision group) and one training step. */
+/* The ids of all tensors of one kind for one layer (or decision group) and one training step. */
 struct tensor_entry {
-    uint32_t first, n; /* first id, or PLAN_NONE, and number of consecutive ids */
+    /* The first id and the number of ids, which are consecutive. `first` is PLAN_NONE if there are no
+     * tensors. */
+    uint32_t first, n;
 };
 
-/* The tasks of one kind that belong to one layer (or decision group) and one training step. */
+/* All tasks of one kind for one layer (or decision group) and one training step. */
 struct task_entry {
     uint32_t first, n; /* first element and count, in graph_index.tasks */
 };
 
-/* Finds a tensor or a task in constant time. The tables of entries are indexed by [step][kind][of], where
- * `of` is a layer or, for the kinds that belong to a decision group, a group. The number of groups is at most
- * the number of layers. */
+/* Finds a tensor or a task in constant time. Both tables of entries are indexed by [step][kind][of]. `of` is
+ * a layer, or a decision group for the kinds that belong to one. There are at most as many groups as
+ * layers. */
 struct graph_index {
     struct tensor_entry *tensors;
     struct task_entry *task_entries;
     uint32_t *tasks; /* indices in graph.tasks; PLAN_NONE: no such task */
 };
 
-/* A graph under construction. Its lists still grow and are copied into the graph at the end. */
+/* A graph under construction. The lists still grow. At the end they are copied into the graph. */
 struct builder {
     struct graph *g;
-    uint32_t step; /* training step whose tensors or tasks are being added */
+    /* Number of the training step whose tensors or tasks are being added. */
+    uint32_t step;
     VEC(struct graph_tensor) tensors;
     VEC(struct graph_task) tasks;
     VEC(struct graph_operand) operands;
-    /* Per layer: the next layer that uses the same weights W and has a backward pass, or PLAN_NONE. */
+    /* For each layer: the next layer that uses the same weights W and has a backward pass. PLAN_NONE if there
+     * is none. */
     uint32_t *next_use;
 };
 
 /* ---- kinds of tensors ---- */
 
-/* Returns whether tensors of this kind belong to a decision group and not to a layer. */
+/* Returns whether tensors of this kind belong to a decision group, and not to a layer. */
 static bool is_of_group(enum tensor_kind kind)
 {
     return kind == TENSOR_DECISION || kind == TENSOR_GROUP;
@@ -96,19 +101,21 @@ static uint32_t replica_micros(const struct graph *g, uint32_t layer)
 
 /* ---- tensors ---- */
 
-/* The tensors that one call of add_tensor adds: those of one kind for one layer or decision group. */
+/* The tensors that one call of add_tensor adds. They have the same kind and belong to the same layer or
+ * decision group. */
 struct tensor_set {
     enum tensor_kind kind;
-    uint32_t of;     /* the layer, or the decision group */
-    uint32_t count;  /* one per replica, one per micro-batch, or just one, depending on the kind */
-    uint64_t bytes;  /* of each; if 0, there are no such tensors */
+    uint32_t of;    /* the layer, or the decision group */
+    uint32_t count; /* one per replica, one per micro-batch, or just one, depending on the kind */
+    /* Size of each tensor in bytes. If it is 0, there are no such tensors. */
+    uint64_t bytes;
     uint32_t writes; /* per training step */
     uint32_t pieces; /* 0 means 1 */
     bool external;
 };
 
-/* Returns the type of the elements of a tensor. It is DTYPE_U8 if the tensor is a struct, or if a layer or a
- * table of parts divides the tensor into arrays. */
+/* Returns the type of a tensor's elements. This is DTYPE_U8 if the tensor is a C struct, or if it is a block
+ * that a layer or a list of parts divides into several arrays. */
 static enum dtype tensor_dtype(const struct graph *g, enum tensor_kind kind, uint32_t of)
 {
     const struct layer_sizes *s = &g->layers[of].size;
@@ -160,8 +167,9 @@ static void add_tensor(struct builder *b, const struct tensor_set *t)
     }
 }
 
-/* Returns whether `layer` is the first layer that reads the output of its input layer, or the first that
- * reads the loader's input. The input tensor is added together with the tensors of its first reader. */
+/* Returns whether `layer` is the first of all layers that read the same input, which is the output of another
+ * layer or the loader's X. The tensors of an input are added only once, together with those of its first
+ * reader. */
 static bool is_first_reader(const struct graph *g, uint32_t layer)
 {
     uint32_t input = g->layers[layer].input,
@@ -176,8 +184,8 @@ static bool is_first_reader(const struct graph *g, uint32_t layer)
     return true;
 }
 
-/* Adds the input of a layer, if no earlier layer has the same input: the output Y of another layer, or the
- * loader's X. */
+/* Adds the tensors of a layer's input, unless an earlier layer has the same input. The input is the output Y
+ * of another layer, or the X that the loader fills. */
 static void add_input_tensors(struct builder *b, uint32_t l)
 {
     const struct graph *g = b->g;
@@ -195,7 +203,7 @@ static void add_input_tensors(struct builder *b, uint32_t l)
                   });
 }
 
-/* Adds the tensors of one layer that live within a training step. */
+/* Adds the tensors of a layer that keep their value only within a training step. */
 static void add_layer_tensors(struct builder *b, uint32_t l)
 {
     const struct graph *g = b->g;
@@ -219,8 +227,9 @@ static void add_layer_tensors(struct builder *b, uint32_t l)
         add_tensor(b, &(struct tensor_set){TENSOR_SCRATCH, l, micros, s->scratch_bwd, 1});
 }
 
-/* Adds what the loader and the trainer exchange with the layers in a training step, other than X: targets
- * and results of losses, outputs that no layer reads, and decisions. */
+/* Adds the tensors through which the loader and the trainer exchange data with the layers: targets and
+ * results of losses, outputs that no layer reads, and decisions. X is not among them: add_input_tensors adds
+ * it. */
 static void add_end_tensors(struct builder *b)
 {
     const struct graph *g = b->g;
@@ -240,7 +249,7 @@ static void add_end_tensors(struct builder *b)
                        &(struct tensor_set){TENSOR_DECISION, i, 1, sizeof(struct step_decision), 1, 1, true});
 }
 
-/* Adds all tensors. W, K and B come first, so that their offsets in host memory are the same in every plan of
+/* Adds all tensors. W, K and B come first. Their offsets in host memory are then the same in every plan of
  * the model. Training and evaluation graphs have the same tensors with the same ids. */
 static void add_tensors(struct builder *b)
 {
@@ -268,7 +277,7 @@ static void add_tensors(struct builder *b)
 
 /* ---- operands ---- */
 
-/* Describes an operand for add_operand. It lives only during that call. */
+/* Describes an operand that add_operand is to add. It exists only during this call. */
 struct use {
     enum role role;
     enum tensor_kind kind;
@@ -278,9 +287,9 @@ struct use {
     bool optional;
 };
 
-/* Adds an operand to the last task. Adds nothing if the graph has no such tensor. `u` counts writes from the
- * start of the training step. The operand of a persistent tensor counts them from the start of the cycle, so
- * the writes of the earlier steps are added. */
+/* Adds an operand to the last task. Does nothing if the graph has no such tensor. `u` counts the writes of
+ * the training step. For a persistent tensor, the operand must count all writes of the cycle, so the writes
+ * of earlier steps are added. */
 static void add_operand(struct builder *b, const struct use *u)
 {
     tensor_id t = graph_tensor_find(b->g, u->kind, u->of, u->which, b->step);
@@ -306,8 +315,8 @@ static void add_read(struct builder *b, enum role role, enum tensor_kind kind, u
     add_operand(b, &(struct use){role, kind, of, which, ACCESS_READ, version, 0, false});
 }
 
-/* Adds an operand that the task writes. S and both kinds of workspace are optional, because a FWD either
- * saves S and works in TENSOR_ROOM, or saves nothing and works in TENSOR_WORK. */
+/* Adds an operand that the task writes. A FWD has two choices: it saves S and works in TENSOR_ROOM, or it
+ * saves nothing and works in TENSOR_WORK. So these three operands are optional. */
 static void add_write(struct builder *b, enum role role, enum tensor_kind kind, uint32_t of, uint32_t which)
 {
     bool optional =
@@ -316,9 +325,9 @@ static void add_write(struct builder *b, enum role role, enum tensor_kind kind, 
     add_operand(b, &(struct use){role, kind, of, which, ACCESS_WRITE, 0, 1, optional});
 }
 
-/* Adds a Y, X or dX as an operand of a task of layer `user`. `of` is the layer that the tensor belongs to,
- * and `rows` is the number of rows of the tensor. If the tensor has more rows than a micro-batch of `user`,
- * the task uses only one piece of the tensor. */
+/* Adds a Y, X or dX as an operand of a task of layer `user`. u->of is the layer to which the tensor belongs,
+ * and `rows` is the number of rows in the tensor. If a micro-batch of `user` has fewer rows, the task uses
+ * one piece of the tensor. */
 static void add_activation(struct builder *b, const struct use *u, uint32_t rows, uint32_t user,
                            uint32_t micro)
 {
@@ -335,7 +344,7 @@ static void add_activation(struct builder *b, const struct use *u, uint32_t rows
     o->end = o->begin + piece;
 }
 
-/* Makes the current task of layer `l` read its input. */
+/* Lets the current task of layer `l` read the layer's input. */
 static void add_input(struct builder *b, uint32_t l, uint32_t micro)
 {
     const struct graph *g = b->g;
@@ -346,8 +355,8 @@ static void add_input(struct builder *b, uint32_t l, uint32_t micro)
     add_activation(b, &u, rows, l, micro);
 }
 
-/* Returns the number of rows of a Y tensor of layer `l`: the larger of the micro-batches of the layer and of
- * the layer that reads it first. */
+/* Returns the number of rows in a Y tensor of layer `l`. This is the larger of two micro-batch sizes: that of
+ * layer `l` and that of the first layer that reads Y. */
 static uint32_t output_rows(const struct graph *g, uint32_t l)
 {
     for (uint32_t r = l + 1; r < g->n_layers; r++) {
@@ -404,7 +413,7 @@ static void add_fwd(struct builder *b, uint32_t l, uint32_t j)
         add_write(b, ROLE_STAT, TENSOR_STAT, l, j);
 }
 
-/* Adds the BWD of layer `l`. A twin reads the S of its original. */
+/* Adds a BWD of layer `l`. If `l` is a twin, the task reads the saved values S of the original. */
 static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
 {
     const struct graph *g = b->g;
@@ -432,8 +441,8 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_write(b, ROLE_SCRATCH, TENSOR_SCRATCH, l, j);
 }
 
-/* Makes the current task read the gradient dW of every layer that uses the weights of `layer`. The layers
- * come in ascending order. */
+/* Lets the current task read the gradients dW of all layers that use the weights of `layer`, in ascending
+ * order of layers. */
 static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
@@ -441,7 +450,7 @@ static void read_gradients(struct builder *b, uint32_t layer)
         add_read(b, ROLE_DW, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
 }
 
-/* Adds the RED tasks, which add the gradients dW of all further replicas to the dW of replica 0. */
+/* Adds the RED tasks. Each adds the gradient dW of another replica to the dW of replica 0. */
 static void add_reductions(struct builder *b)
 {
     struct graph *g = b->g;
@@ -466,8 +475,8 @@ static void add_norms(struct builder *b, uint32_t group)
     }
 }
 
-/* Adds the DECIDE task of a group. It reads the squared norms of all gradients of the group, if there are
- * any. Otherwise GROUP is its only operand. */
+/* Adds the DECIDE task of a decision group. If the group's gradients have squared norms, the task reads all
+ * of them. Otherwise the group's state (GROUP) is its only operand. */
 static void add_decide(struct builder *b, uint32_t group)
 {
     struct graph *g = b->g;
@@ -515,9 +524,9 @@ static uint32_t common_divisor(uint32_t a, uint32_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* Adds the FWD and BWD tasks of one training step, block by block. A block is the smallest number of rows
- * that contains whole micro-batches of every layer. If all layers have the same rows, a block is one
- * micro-batch. */
+/* Adds the FWD and BWD tasks of one training step. If all layers have the same micro-batch size, the tasks go
+ * micro-batch by micro-batch. Otherwise they go block by block: a block is the smallest number of rows that
+ * contains only whole micro-batches of every layer. */
 static void add_passes(struct builder *b)
 {
     struct graph *g = b->g;
@@ -550,7 +559,7 @@ static void add_tasks(struct builder *b)
 
 /* ---- the whole graph ---- */
 
-/* Returns how many tasks of one kind a layer or group can have in a training step. */
+/* Returns how many tasks of kind `kind` a layer or decision group can have in one training step. */
 static uint32_t tasks_of(const struct graph *g, uint32_t kind, uint32_t layer)
 {
     return kind == INSTR_FWD || kind == INSTR_BWD ? graph_micros(g, layer)
@@ -558,7 +567,7 @@ static uint32_t tasks_of(const struct graph *g, uint32_t kind, uint32_t layer)
                                                   : 1;
 }
 
-/* Allocates an index without any tensor or task. */
+/* Allocates the index. It does not contain any tensor or task yet. */
 static void new_index(struct graph *g)
 {
     struct graph_index *index = arena_alloc(g->arena, sizeof *index);
@@ -579,12 +588,12 @@ static void new_index(struct graph *g)
     memset(index->tasks, 0xff, n * sizeof *index->tasks);
 }
 
-/* Fills `next_use`: for each layer that owns weights, the list of the tied layers that use these weights and
+/* Fills b->next_use. It links each layer that owns weights with the tied layers that use these weights and
  * have a backward pass, in ascending order. */
 static void link_uses(struct builder *b)
 {
     const struct graph *g = b->g;
-    /* Per layer that owns weights: the last layer linked to it so far. */
+    /* For each layer that owns weights: the last layer in its list so far. */
     uint32_t *last = xmalloc(g->n_layers * sizeof *last);
     b->next_use = xmalloc(g->n_layers * sizeof *b->next_use);
     for (uint32_t l = 0; l < g->n_layers; l++) {
@@ -663,7 +672,7 @@ void graph_destroy(struct graph *g)
 
 /* ---- finding ---- */
 
-/* Returns the layer that the loader's X is named after: the first layer that reads it. */
+/* Returns the layer after which the loader's X is named. This is the first layer that reads X. */
 static uint32_t first_loaded(const struct graph *g)
 {
     uint32_t l = 0;

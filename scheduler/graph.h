@@ -80,50 +80,52 @@
 #include "kernels/layer.h"
 #include "scheduler/plan.h"
 
-/* One tensor of the graph. The tensor's id is its index in graph.tensors. All plans of this graph use the
- * same ids. */
+/* One tensor of the graph. Its id is its index in graph.tensors. All plans of the graph use the same ids. */
 struct graph_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint32_t step;                  /* training step within the cycle; PLAN_NONE if persistent */
-    uint32_t group;                 /* GROUP and DECISION: the decision group; otherwise PLAN_NONE */
-    enum dtype dtype;               /* as in struct plan_tensor */
+    /* The decision group, if the kind is GROUP or DECISION. Otherwise PLAN_NONE. */
+    uint32_t group;
+    enum dtype dtype; /* as in struct plan_tensor */
     uint64_t bytes;
-    /* Number of equal pieces that tasks read or write one at a time. It is 1 if every task uses the whole
-     * tensor. */
+    /* Number of equal pieces into which the tensor is divided. A task then reads or writes one piece at a
+     * time. 1 if every task uses the whole tensor. */
     uint32_t pieces;
     uint32_t writes_per_cycle;
     /* Whether the tensor keeps its value from one training step to the next, like weights and optimizer
      * state. Activations do not. */
     bool persistent;
     /* Whether code outside the plan uses the tensor on the host. The loader writes X and TARGET. The trainer
-     * reads RESULT, DECISION, and an output Y that no layer reads. An external tensor has PLAN_RING host
-     * slots. */
+     * reads RESULT, DECISION, and every output Y that no layer reads. Such a tensor has PLAN_RING slots in
+     * host memory. */
     bool external;
 };
 
-/* One use of a tensor by a task, with the versions that the task reads and writes. */
+/* One tensor that a task uses, and the versions that the task reads and writes. */
 struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
     enum role role;
-    /* Whether an instruction may leave this write out. A FWD writes either TENSOR_S and TENSOR_ROOM, or
-     * TENSOR_WORK. A REC may leave out any of its writes. */
+    /* Whether an instruction may leave out this write. For example, a FWD that saves S writes TENSOR_S and
+     * TENSOR_ROOM, and one that does not writes only TENSOR_WORK. A REC may leave out any write. */
     bool optional;
-    /* READ and RW only: the version that the tensor must have, as a number of writes within the cycle. */
+    /* READ and RW only: the version that the task must find. The version of a tensor is the number of writes
+     * to it in this cycle. */
     uint32_t read_version;
-    /* WRITE and RW only: the version that the tensor gets, as a number of writes within the cycle. */
+    /* WRITE and RW only: the version that the task makes. This is the number of writes to the tensor in this
+     * cycle, including this write. */
     uint32_t write_version;
-    /* The bytes of the tensor that the task uses: one piece, or the whole tensor. */
+    /* The bytes of the tensor that the task uses: all of them, or those of one piece. */
     uint64_t begin, end;
 };
 
-/* Where a task may run. FWD and BWD need a device (PLACE_DEVICE). RED, NORM, DECIDE and UPD can run on a
+/* Where a task may run. FWD and BWD run only on a device (PLACE_DEVICE). RED, NORM, DECIDE and UPD run on a
  * device or on the host (PLACE_ANY). */
 enum task_place { PLACE_DEVICE, PLACE_ANY };
 
-/* One task of a cycle. The graph has no REC tasks, because a REC is only a FWD that a plan runs a second
- * time. */
+/* One task of a cycle. There are no REC tasks in the graph: a recomputation is only a FWD that a plan runs
+ * again. */
 struct graph_task {
     enum instr_kind kind;           /* FWD, BWD, RED, NORM, DECIDE or UPD */
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
@@ -133,8 +135,8 @@ struct graph_task {
     uint32_t operand, n_operands; /* first operand and count, in graph.operands */
 };
 
-/* What planning needs to know about one layer: the sizes of its tensors, the work of one micro-batch, and how
- * the layer is connected with others. Layers are named by their index in graph.layers. */
+/* What planning has to know about a layer: the sizes of its tensors, the work for one micro-batch, and how it
+ * is connected with other layers. The fields name layers by their index in graph.layers. */
 struct graph_layer {
     /* Name of the layer's type, such as "dense", for messages. */
     const char *type;
@@ -143,63 +145,64 @@ struct graph_layer {
      * DTYPE_U8, because the table has only sizes in bytes. */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
-    /* The parts of the optimizer state K, which together fill K. They come from the optimizer. In graphs that
-     * are made from a profile table, they come from the sizes: if K is a multiple of W, it consists of parts
-     * that are as long as W; otherwise it is one part. */
+    /* The parts of which the optimizer state K consists, one after another. They come from the optimizer. A
+     * graph made from a profile table has only the size of K: if K is a multiple of W, each part is as long
+     * as W, and otherwise there is one part. */
     const struct state_part *parts;
     uint32_t n_parts;
     struct layer_cost cost; /* per micro-batch */
 
-    /* The layer that writes this layer's input, or PLAN_NONE if the loader writes it. If `input` is a twin,
-     * this layer reads the output of the twin's original, but returns its gradient to the twin. */
+    /* The layer that writes this layer's input. PLAN_NONE if the loader writes the input. If `input` is a
+     * twin, the layer reads the output of the twin's original, but returns its gradient to the twin. */
     uint32_t input;
-    /* The layer whose FWD task computes this layer's output and S: the layer itself, or the original of a
-     * twin. */
+    /* The layer whose FWD tasks compute the output and the saved values S. This is the layer itself or, for a
+     * twin, its original. */
     uint32_t original;
-    /* The layer whose dX is the gradient of this layer's output. PLAN_NONE if no gradient comes back. */
+    /* The layer that returns the gradient of this layer's output: this gradient is the dX of `reader`.
+     * PLAN_NONE if no layer returns one. */
     uint32_t reader;
-    /* Whether the layer has a backward pass: it needs a gradient, for its weights or for earlier layers, and
-     * a gradient comes back to it. An evaluation graph has the same value here as the training graph, but it
+    /* Whether the layer has a backward pass. It has one if a gradient comes back to it, and if this gradient
+     * is needed for its weights or for earlier layers. An evaluation graph has the same value, although it
      * has no BWD tasks. */
     bool backward;
-    /* Whether BWD computes dX, the gradient that goes to `input`. */
+    /* Whether BWD computes dX, the gradient that is returned to `input`. */
     bool returns;
     bool is_loss;
-    /* Whether this is a loss layer that computes RESULT in its backward task. In training, its forward task
-     * then only reads X. */
+    /* Whether this is a loss that computes its result in the backward task. In training, the forward task of
+     * such a loss does nothing but read X. */
     bool loss_in_bwd;
-    /* Whether UPD folds the statistics of the forward passes (STAT) into the buffers B. */
+    /* Whether UPD updates the buffers B with the statistics of the forward passes (STAT). */
     bool folds;
 
-    /* Whether the layer uses the weights W of the earlier layer `owner`. A tied layer has its own gradient
-     * dW, but no W, no K and no update. The owner's NORM and UPD combine the gradients of all layers that use
-     * W. */
+    /* Whether the layer uses the weights W of the earlier layer `owner`. Such a tied layer has its own
+     * gradient dW, but no W, no K and no update. The owner's NORM and UPD combine the gradients of all layers
+     * that use W. */
     bool tied;
-    /* The layer that owns the weights W: the layer itself unless it is tied. */
+    /* The layer that owns the weights W. This is the layer itself, unless it is tied. */
     uint32_t owner;
-    /* Owners only: number of layers that use W and have BWD tasks. UPD reads as many gradients. */
+    /* Only for the owner of weights: the number of layers that use W and have BWD tasks. Its UPD reads one
+     * gradient of each. */
     uint32_t n_uses;
     uint32_t group; /* decision group */
 };
 
-/* A decision group: the layers whose updates one DECIDE task covers. */
+/* A decision group: layers whose updates depend on the same DECIDE task. */
 struct graph_group {
-    /* Whether the gradients influence the update: they may be clipped, or a step with infinite or NaN
-     * gradients may be skipped. If so, every UPD of the group must wait for all gradients of the group. */
+    /* Whether the update depends on the values of the gradients: they may be clipped, or a step with infinite
+     * or NaN gradients may be skipped. Every UPD of the group then waits for all gradients of the group. */
     bool decision;
-    /* Whether the group has a GROUP tensor. In training, it then also has a DECIDE task, which writes this
+    /* Whether the group has a GROUP tensor. If so, a training graph also has a DECIDE task, which writes the
      * tensor. */
     bool has_state;
 };
 
-/* The graph of one training cycle, or of one evaluation. graph_build makes it, and it does not change
- * afterwards. The builder and the verifier of plans read it. The caller frees it with graph_destroy. */
+/* The graph of one training cycle or of one evaluation. graph_build makes it. It never changes after that.
+ * The builder and the verifier of plans read it. The caller frees it with graph_destroy. */
 struct graph {
     uint32_t n_layers, n_replicas, n_groups;
-    /* Number of rows in a micro-batch. If layers have micro-batches of different sizes, this is the
-     * smallest. */
+    /* Number of rows in a micro-batch. If the layers have different sizes, this is the smallest. */
     uint32_t rows;
-    /* Number of micro-batches with `rows` rows in a training step, counting all replicas. */
+    /* Number of micro-batches of `rows` rows in a training step, for all replicas together. */
     uint32_t n_micro;
     uint32_t steps; /* training steps of a cycle */
     /* Whether the graph is for training. An evaluation graph has only the tasks of the forward pass. */
@@ -214,40 +217,45 @@ struct graph {
     struct arena *arena;       /* owns all arrays, and this struct */
 };
 
-/* How one layer of a model is connected with earlier layers. A method that does not train a plain chain
- * passes one link for each layer to graph_build, which does not keep the links. Numbers are indices of the
- * model's layers, and PLAN_NONE stands for "none". */
+/* How one layer of a model is connected with earlier layers. If the layers do not form a simple chain, the
+ * caller of graph_build passes one link for each layer and may free the links afterwards. The fields are
+ * indices of layers. PLAN_NONE stands for "none". */
 struct graph_link {
-    uint32_t input; /* the layer whose output is read; PLAN_NONE: the loader's input X */
-    bool stop;      /* no gradient goes back to `input` */
-    /* The earlier layer that this layer is a twin of. The model must then have the same layer at both
-     * places. */
+    /* The layer whose output this layer reads. PLAN_NONE means that the layer reads X, which the loader
+     * fills. */
+    uint32_t input;
+    bool stop; /* no gradient goes back to `input` */
+    /* The earlier layer of which this layer is a twin. The model must have the same layer at both places. */
     uint32_t twin_of;
-    uint32_t owner; /* the earlier layer whose weights W this layer uses */
+    /* The earlier layer whose weights W this layer uses instead of weights of its own. */
+    uint32_t owner;
     uint32_t group; /* decision group */
 };
 
-/* Returns the link that connects layer number `l` of a model in a plain chain. */
+/* Returns the link of layer number `l` in a simple chain, where each layer reads the output of the layer
+ * before. */
 struct graph_link graph_chain_link(const struct model *m, uint32_t l);
 
-/* The input of graph_build: a model, its optimizers, and how a training step is divided into
+/* The input of graph_build: the model, its optimizers, and the way in which a training step is divided into
  * micro-batches. */
 struct graph_config {
     const struct model *model;
     /* One link for each layer of the model. NULL means that the layers form a chain. */
     const struct graph_link *links;
-    /* The optimizers, one for each decision group. They determine the sizes of K and GROUP. If the clip of an
-     * optimizer is greater than 0, every update of the group waits for the norm of the group's gradients. */
+    /* The optimizers, one for each decision group. The sizes of K and GROUP depend on them. If an optimizer
+     * clips gradients (its clip is greater than 0), every update of the group waits for the norm of all the
+     * group's gradients. */
     const struct optimizer *optimizer;
     uint32_t n_groups; /* number of decision groups; 0 means one */
     uint32_t rows;     /* rows of a micro-batch */
     uint32_t n_micro;  /* micro-batches of a step */
     /* Number of replicas. It must divide `n_micro`. 0 means one replica. */
     uint32_t n_replicas;
-    uint32_t steps; /* training steps of a cycle; 0 means one */
+    /* Number of training steps in a cycle. 0 means one. */
+    uint32_t steps;
     bool training;
-    /* Whether to skip the update of a step whose gradients are infinite or NaN. If true, every update waits
-     * for all gradients of its group. */
+    /* Whether a step is skipped if some of its gradients are infinite or NaN. Every update then waits for all
+     * gradients of its group. */
     bool skip_nonfinite;
 };
 
@@ -260,69 +268,68 @@ struct graph_sizes {
     const uint32_t *rows; /* per layer: rows of a micro-batch */
 };
 
-/* Builds the graph of a model that is known only by its profile table. The graph serves only for planning, so
- * it has no decision and no targets. Returns -EINVAL if the micro-batch sizes do not divide the batch or each
- * other. */
+/* Builds the graph of a model of which only the profile table is known. The graph is good only for planning:
+ * it has no decisions and no targets. Returns -EINVAL if a micro-batch size does not divide the batch, or if
+ * two neighbouring layers have sizes of which neither divides the other. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);
 
-/* Builds a graph with one replica from a profile table. Every layer has micro-batches of `micro_batch` rows.
+/* Builds a graph from a profile table. It has one replica, and every micro-batch has `micro_batch` rows.
  * Returns the same errors as graph_build_sizes. */
 int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
                       struct graph **ret, struct err *err);
 
-/* Maximum number of FWD and BWD tasks in a cycle. A graph of this size takes a few seconds and about 2 GB of
- * memory to plan, on a few devices. */
+/* Maximum number of FWD and BWD tasks in a cycle. Planning a graph of this size for a few devices takes a few
+ * seconds and about 2 GB of memory. */
 #define GRAPH_MAX_TASKS (1u << 18)
 
 /* Builds the graph of a model. Training and evaluation graphs have the same tensors with the same ids.
- * Returns -EINVAL if the model has no layers, if its layers cannot be connected as the links say, or if it
- * needs more than GRAPH_MAX_TASKS tasks.
- * Returns -EOVERFLOW if all tensors together exceed 2^53 bytes. */
+ * Returns -EINVAL if the model has no layers, if the layers cannot be connected as the links say, or if there
+ * are more than GRAPH_MAX_TASKS tasks. Returns -EOVERFLOW if the tensors have more than 2^53 bytes
+ * together. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
 
-/* Builds a graph that has only its layers, without tensors and tasks. Returns the same errors as
- * graph_build. */
+/* Builds a graph with layers, but without tensors and tasks. Returns the same errors as graph_build. */
 int graph_describe(const struct graph_config *config, struct graph **ret, struct err *err);
 
 /* Frees a graph and everything in it. Does nothing if `g` is NULL. */
 void graph_destroy(struct graph *g);
 
-/* Returns whether the layer owns weights W that training changes. Such a layer has K and, if its group has a
- * decision, a NORM task. */
+/* Returns whether the layer owns weights W that training changes. Only such layers have K. If their group has
+ * a decision, they also have a NORM task. */
 static inline bool graph_trains(const struct graph *g, uint32_t layer)
 {
     const struct graph_layer *l = &g->layers[layer];
     return l->size.w > 0 && !l->tied && l->n_uses > 0;
 }
 
-/* Returns whether the graph has an UPD task for `layer`: to update weights, or to fold statistics into
- * buffers. */
+/* Returns whether `layer` has an UPD task. The task updates weights, or buffers with the statistics of
+ * forward passes, or both. */
 static inline bool graph_updates(const struct graph *g, uint32_t layer)
 {
     return graph_trains(g, layer) || g->layers[layer].folds;
 }
 
-/* Returns whether the updates of a layer wait for a decision that depends on gradients. */
+/* Returns whether a layer's update waits for a decision that depends on the gradients. */
 static inline bool graph_decides(const struct graph *g, uint32_t layer)
 {
     return g->groups[g->layers[layer].group].decision;
 }
 
-/* Returns whether the layer has FWD tasks. A twin has none. */
+/* Returns whether the layer has FWD tasks. All layers have them, except twins. */
 static inline bool graph_has_fwd(const struct graph *g, uint32_t layer)
 {
     return g->layers[layer].original == layer;
 }
 
-/* Returns whether any of the layers from layer + 1 to end - 1 reads the output of `layer`. */
+/* Returns whether one of the layers from layer + 1 to end - 1 reads the output of `layer`. */
 bool graph_read_before(const struct graph *g, uint32_t layer, uint32_t end);
 
-/* Returns whether a backward pass reads the S that the FWD of `layer` saves: the backward pass of the layer
- * itself, or of one of its twins. */
+/* Returns whether any backward pass reads the values S that the FWD of `layer` saves. This may be the
+ * backward pass of the layer itself or of one of its twins. */
 bool graph_saves(const struct graph *g, uint32_t layer);
 
-/* Returns how many micro-batches pass through `layer` in one training step, counting all replicas. */
+/* Returns the number of micro-batches of `layer` in one training step, for all replicas together. */
 static inline uint32_t graph_micros(const struct graph *g, uint32_t layer)
 {
     return (uint32_t)((uint64_t)g->rows * g->n_micro / g->layers[layer].rows);
@@ -341,9 +348,9 @@ static inline uint32_t graph_replica(const struct graph *g, uint32_t layer, uint
 tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t of, uint32_t which,
                             uint32_t step);
 
-/* Returns the index of a task in graph.tasks, or PLAN_NONE if there is no such task. `of` is the layer, or
- * the decision group for DECIDE. `which` is the micro-batch for FWD and BWD, the replica for RED, and
- * PLAN_NONE otherwise. For REC, returns the FWD that the REC repeats. */
+/* Returns the index of a task in graph.tasks, or PLAN_NONE if there is no such task. `of` is the layer or,
+ * for DECIDE, the decision group. `which` is the micro-batch for FWD and BWD, the replica for RED, and
+ * PLAN_NONE for all others. REC gives the FWD that it repeats. */
 uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t of, uint32_t which,
                          uint32_t step);
 

@@ -1,8 +1,8 @@
-/* Describes the layers of a graph: checks the input, connects the layers with each other, and computes sizes
- * and costs. graph.c calls it first and then adds tensors and tasks.
+/* Describes the layers of a graph: checks the input, connects the layers, and computes sizes and costs.
+ * graph.c calls these functions first, and then adds tensors and tasks.
  *
- * All sizes that depend on the user's numbers are checked for overflow here. The later stages of planning
- * rely on this and add and multiply sizes without checks.
+ * Sizes depend on numbers that the user chose, so they are checked for overflow here. All later stages rely
+ * on this: they add and multiply sizes without checks.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,12 +13,12 @@
 
 #define GRAPH_MAX_BYTES (1ull << 53)
 
-/* Largest number of parts of K in a graph that is made from a profile table. A K that is a larger multiple of
- * W is one part, so that a table with a tiny W does not give millions of parts. */
+/* Maximum number of parts of K in a graph made from a profile table. If there would be more, K is a single
+ * part. Otherwise a table with a tiny W could give millions of parts. */
 #define GRAPH_MAX_PARTS 64
 
-/* Creates a graph with empty layers and groups, and without tensors and tasks. 0 groups or 0 steps mean
- * one. */
+/* Creates a graph whose layers and groups are still empty, without tensors and tasks. For both `n_groups` and
+ * `steps`, 0 means 1. */
 static struct graph *create_graph(uint32_t n_layers, uint32_t n_groups, uint32_t steps)
 {
     struct arena *arena = arena_create();
@@ -44,9 +44,8 @@ static int check_replicas(uint32_t n_micro, uint32_t n_replicas, struct err *err
     return 0;
 }
 
-/* Checks that a cycle does not have more tasks than a plan can hold. The message names the number to
- * change: the number of steps in a cycle, if one step alone would fit, and otherwise the number of
- * micro-batches. */
+/* Checks that a cycle does not have too many tasks. The error message names the number to change: the steps
+ * in a cycle if one step alone has few enough tasks, and otherwise the number of micro-batches. */
 static int check_tasks(uint32_t n_layers, uint32_t n_micro, uint32_t steps, struct err *err)
 {
     uint64_t tasks = 2 * (uint64_t)n_layers * n_micro;
@@ -69,8 +68,8 @@ static int check_tasks(uint32_t n_layers, uint32_t n_micro, uint32_t steps, stru
         n_layers, n_micro, (unsigned long long)tasks, GRAPH_MAX_TASKS, most);
 }
 
-/* Checks that the sizes of one layer are within the limits. This also finds overflow, because a size that
- * would overflow is set to a value far above the limit. */
+/* Checks that no size of a layer is above its limit. This check also finds overflows: a size that overflows
+ * has been set to a value far above the limit. */
 static int check_layer_size(const struct layer *l, uint32_t rows, struct err *err)
 {
     struct layer_sizes s;
@@ -92,7 +91,7 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
     return 0;
 }
 
-/* Adds the bytes of a layer to *total and checks that the sum is within the limit. */
+/* Adds the bytes of all tensors of a layer to *total. Returns an error if the sum is too large. */
 static int account_layer(const struct graph *g, uint32_t l, uint64_t *total, struct err *err)
 {
     const struct graph_layer *gl = &g->layers[l];
@@ -163,7 +162,8 @@ static int bad_link(struct err *err, uint32_t l, const char *what, uint32_t othe
     return err_set_at(err, -EINVAL, "model", "layer %u: %s (layer %u)", l, what, other);
 }
 
-/* Returns whether two layers, or the loader twice, give the same values: they are the same or twins. */
+/* Returns whether layers `a` and `b` have the same output: they are the same layer, or twins. PLAN_NONE
+ * stands for the loader. */
 static bool same_input(const struct graph_link *links, uint32_t a, uint32_t b)
 {
     if (a == PLAN_NONE || b == PLAN_NONE)
@@ -173,8 +173,8 @@ static bool same_input(const struct graph_link *links, uint32_t a, uint32_t b)
     return a == b;
 }
 
-/* Checks how layer `l` is connected with earlier layers. `returned` says for each earlier layer whether
- * another layer already returns a gradient to it. */
+/* Checks how layer `l` is connected with earlier layers. returned[i] says whether a layer already returns a
+ * gradient to layer i. Sets it to true if layer `l` does. */
 static int check_link(const struct graph_config *c, uint32_t l, const struct graph_link *links,
                       bool *returned, struct err *err)
 {
@@ -247,7 +247,7 @@ static int check_model(const struct graph_config *c, struct err *err)
     return r < 0 ? r : check_replicas(c->n_micro, c->n_replicas, err);
 }
 
-/* Lists the parts of a layer's optimizer state. A tied layer has none. */
+/* Lists the parts of a layer's optimizer state K. A tied layer has no K and therefore no parts. */
 static void describe_parts(struct graph *g, struct graph_layer *gl, const struct optimizer *o)
 {
     struct state_part parts[OPTIMIZER_PARTS];
@@ -277,13 +277,15 @@ static int describe_layer(struct graph *g, uint32_t l, const struct graph_config
         gl->folds = gl->size.b > 0 && layer_type(layer)->fold != NULL;
         return 0;
     }
-    /* A twin runs only backward, with the S of its original. */
+    /* A twin runs only backward, with the saved values S of its original. So it has no S and no forward pass
+     * of its own. */
     gl->size.s = gl->size.room = gl->size.scratch_fwd = gl->size.b = 0;
     gl->cost.fwd_flops = gl->cost.fwd_bytes = 0;
     return 0;
 }
 
-/* Sets what the decision groups have. A group without trained weights has nothing to decide about. */
+/* Finds out for each decision group whether it has a decision and a state. A group without trained weights
+ * has neither. */
 static void find_groups(struct graph *g, const struct graph_config *c)
 {
     for (uint32_t l = 0; l < g->n_layers; l++) {
@@ -315,7 +317,9 @@ static int describe_layers(struct graph *g, const struct graph_config *c, const 
     find_backward(g);
     find_groups(g, c);
     for (uint32_t l = 0; l < g->n_layers; l++) {
-        if (g->layers[l].n_uses == 0) /* no gradient reaches its weights, so they are never updated */
+        /* If no gradient reaches the weights of a layer, they are never updated. The layer then has no
+         * optimizer state. */
+        if (g->layers[l].n_uses == 0)
             g->layers[l].k_bytes = g->layers[l].n_parts = 0;
         if (g->layers[l].n_uses > OPTIMIZER_USES)
             return err_set_at(err, -EINVAL, "model",
@@ -367,8 +371,8 @@ uint32_t graph_input_rows(const struct graph *g, uint32_t layer, uint32_t *ret_l
     return most;
 }
 
-/* Divides the K of a profile table into parts. The table has only the sizes of W and K. If K is a multiple of
- * W, each part is as long as W. Otherwise K is one part. */
+/* Divides the K of a profile table into parts. The table gives only the sizes of W and K. If K is a multiple
+ * of W, each part has the size of W. Otherwise K is a single part. */
 static void describe_table_parts(struct graph *g, struct graph_layer *gl)
 {
     uint64_t w = gl->size.w, k = gl->k_bytes, n = w > 0 ? k / w : 0;
@@ -409,8 +413,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
                       &(struct graph_link){.input = l > 0 ? l - 1 : PLAN_NONE,
                                            .twin_of = PLAN_NONE,
                                            .owner = t->layers[l].tied ? t->layers[l].owner : PLAN_NONE});
-        /* Round the size of the input up to a multiple of the number of pieces, so that all pieces have equal
-         * sizes. */
+        /* The input is divided into pieces of equal size, so round its size up to a multiple of their
+         * number. */
         most = graph_input_rows(g, l, &least);
         pieces = most / least;
         gl->size.x = most > gl->rows ? at.x * pieces : (at.x + pieces - 1) / pieces * pieces;
@@ -426,8 +430,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
     return 0;
 }
 
-/* Checks the micro-batch sizes. Each size must divide the rows of a replica. For two neighbouring layers, one
- * size must divide the other. */
+/* Checks the micro-batch sizes. Each must divide the number of rows of a replica. Of the sizes of two
+ * neighbouring layers, one must divide the other. */
 static int check_sizes(const struct table *t, const struct graph_sizes *s, struct err *err)
 {
     uint32_t replicas = s->replicas > 0 ? s->replicas : 1, most = 0;

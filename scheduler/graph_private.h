@@ -1,20 +1,21 @@
-/* What the two files of the graph builder share: graph_layers.c checks the input and describes the layers,
- * and graph.c adds the tensors and tasks. Nothing else includes this header. */
+/* Declarations shared by the two files that build graphs. graph_layers.c checks the input and describes the
+ * layers, and graph.c adds the tensors and tasks. No other file includes this header. */
 #ifndef SCHEDULER_GRAPH_PRIVATE_H
 #define SCHEDULER_GRAPH_PRIVATE_H
 
 #include "scheduler/graph.h"
 #include "scheduler/table.h"
 
-/* Makes the layers of a graph from a model: checks the input, connects the layers, and computes their sizes.
- * Sets the decision groups. Returns the errors that graph_build documents. */
+/* Makes the layers of a graph from a model: checks the input, connects the layers, and computes sizes. Also
+ * makes the decision groups. Returns the same errors as graph_build. */
 int graph_describe_model(const struct graph_config *c, struct graph **ret, struct err *err);
 
-/* Makes the layers of a graph from a profile table. Returns the errors that graph_build_sizes documents. */
+/* Makes the layers of a graph from a profile table. Returns the same errors as graph_build_sizes. */
 int graph_describe_table(const struct table *t, const struct graph_sizes *sizes, bool training,
                          struct graph **ret, struct err *err);
 
-/* Returns the largest and the smallest micro-batch of all layers that write or read the input of `layer`. */
+/* Looks at two layers: `layer` and the layer that writes its input. Returns the rows in the larger of their
+ * micro-batches, and sets *ret_least to the rows in the smaller. */
 uint32_t graph_input_rows(const struct graph *g, uint32_t layer, uint32_t *ret_least);
 
 #endif

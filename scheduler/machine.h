@@ -1,8 +1,8 @@
-/* The machine that a plan is made for: the memory and the bandwidths that one job may use.
+/* The machine for which a plan is made: the memory and the bandwidths that one job may use.
  *
- * topology_machine (topology.h) or one of the functions below sets the rates, and the caller sets the
- * devices. The planner, the analytic profile and the simulator read the machine. It is plain data and
- * never queries the system.
+ * topology_machine (topology.h) or one of the functions below sets the rates. The caller sets the devices.
+ * The planner, the analytic profile and the simulator read the machine. It is plain data, and nothing here
+ * asks the operating system.
  */
 #ifndef SCHEDULER_MACHINE_H
 #define SCHEDULER_MACHINE_H
@@ -21,21 +21,21 @@ struct machine {
     /* Rate at which one device sends bytes to the host over its link. 0 means the same as
      * `link_bytes_per_s`. */
     uint64_t link_out_bytes_per_s;
-    /* Total rate from the host to all devices together. 0 means that only the single links limit the rate. */
+    /* Total rate from the host to all devices. 0 means that only the link of each device limits the rate. */
     uint64_t all_links_bytes_per_s;
-    /* Total rate from all devices together to the host. 0 means the same as `all_links_bytes_per_s`. */
+    /* Total rate from all devices to the host. 0 means the same as `all_links_bytes_per_s`. */
     uint64_t all_links_out_bytes_per_s;
-    /* Rate of a transfer between two devices. It also limits what one device can send, or receive, in
-     * total. */
+    /* Rate of a transfer from one device to another. It also limits what a device sends in total, and what it
+     * receives in total. */
     uint64_t peer_bytes_per_s;
-    /* Whether transfers between two devices go over the links to the host and take bandwidth from other
-     * transfers there. */
+    /* Whether transfers between devices pass over their links to the host. They then share these links with
+     * transfers to and from the host. */
     bool peers_by_link;
     uint64_t device_flops_per_s;
     uint64_t device_bytes_per_s; /* memory bandwidth of a device */
     /* Rate at which tasks on the host read and write host memory. */
     uint64_t host_bytes_per_s;
-    /* Rate of host memory that updates on the host and transfers have to share. 0 means that they do not slow
+    /* Bandwidth of host memory that updates on the host share with transfers. 0 means that they do not slow
      * each other down. */
     uint64_t host_shared_bytes_per_s;
     uint64_t launch_ns; /* fixed cost of one instruction */
@@ -51,12 +51,12 @@ struct machine {
     uint64_t core_copy_bytes_per_s;
 };
 
-/* Sets all rates to those of a typical GPU server, for use where nothing was measured. The caller must then
- * set `n_devices`, the capacities and `host_bytes`. */
+/* Sets all rates to those of a typical GPU server. This is for machines where nothing was measured. The
+ * caller must set `n_devices`, the capacities and `host_bytes`. */
 void machine_init_cuda(struct machine *m);
 
-/* Sets `m` to `n_devices` virtual cpu devices with `capacity_bytes` of memory each. The rates are fixed
- * figures and not measured, so that every computer makes the same plan. */
+/* Sets `m` to a machine with `n_devices` virtual devices of `capacity_bytes` bytes each. The rates are fixed
+ * numbers. They are not measured, so that every computer makes the same plan. */
 void machine_init_cpu(struct machine *m, uint32_t n_devices, uint64_t capacity_bytes, uint64_t host_bytes);
 
 #endif

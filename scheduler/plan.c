@@ -1,8 +1,7 @@
-/* Implements plan.h: the names of enum values, the comparison of two plans, and the counts of bytes that are
- * moved and of bytes that are in use.
+/* Implements plan.h: the names of enum values, the comparison of two plans, and functions that count bytes.
  *
- * Dumps, traces, JSON and the verifier's messages all use the short names of tensor kinds below.
- *  */
+ * Dumps, traces, JSON and the messages of the verifier all use the short names of tensor kinds below.
+ */
 #include "scheduler/plan.h"
 
 #include <stdlib.h>
@@ -47,7 +46,8 @@ void plan_destroy(struct plan *p)
 enum byte_class tensor_byte_class(const struct plan_tensor *t)
 {
     switch (t->kind) {
-    case TENSOR_X: /* the loader fills X in every step; the outputs Y are made by the step itself */
+    /* The loader fills X in every step, so X is data. The outputs Y are computed in the step itself. */
+    case TENSOR_X:
     case TENSOR_TARGET:
     case TENSOR_RESULT:
     case TENSOR_DECISION:
@@ -123,7 +123,7 @@ void plan_step_bytes(const struct plan *p, struct plan_bytes *ret)
     };
 }
 
-/* Counts each move for the device whose stream runs the move. A SEND runs on a stream of the sender. */
+/* A move counts for the device whose stream runs it. For a SEND, this is the sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret)
 {
@@ -154,8 +154,8 @@ static bool operands_equal(const struct plan_operand *a, const struct plan_opera
            a->addr == b->addr && a->access == b->access && a->role == b->role;
 }
 
-/* Returns whether two instructions are equal, including their operands and waits. It does not matter where
- * the programs store these operands and waits. */
+/* Returns whether two instructions are equal and have equal operands and waits. The places at which the
+ * programs store these operands and waits do not matter. */
 static bool instrs_equal(const struct plan_program *pa, const struct plan_instr *a,
                          const struct plan_program *pb, const struct plan_instr *b)
 {
@@ -214,13 +214,13 @@ bool plan_equal(const struct plan *a, const struct plan *b)
     return true;
 }
 
-/* A copy of a tensor, or of a part of a tensor, for plan_live_peak. A device may have several copies of a
- * tensor. They differ in `base`. */
+/* A copy of a tensor or of a part of a tensor, as plan_live_peak sees it. If a device has several copies of a
+ * tensor, they differ in `base`. */
 struct live_copy {
     uint32_t device;
     tensor_id tensor;
-    /* The address that byte 0 of the tensor has in this copy. If the copy lacks byte 0, this is where the
-     * byte would be, modulo 2^64. */
+    /* The address of byte 0 of the tensor. If the copy does not contain byte 0, the address that this byte
+     * would have, modulo 2^64. */
     uint64_t base;
     uint64_t bytes; /* size, rounded up to PLAN_ALIGN */
     /* Whether the copy exists on the device at the current instruction of the walk. */
@@ -239,8 +239,8 @@ static int compare_live(const void *pa, const void *pb)
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* Lists all copies that a program uses, sorted and without duplicates. Each copy gets the size of its largest
- * operand. Copies of a tensor that have the same address at different times share one entry. */
+/* Makes a sorted list of all copies that a program uses. The size of a copy is that of its largest operand.
+ * If a tensor has a copy at the same address again later, the list has only one entry for both. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
 {
     const struct plan_program *prog = &p->programs[k];
@@ -278,9 +278,9 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns an array that gives, for each operand, the size in bytes of the copy it uses. The DROP of a copy
- * tells this size, so the operands are visited from last to first. At the end, `copies` holds the size of the
- * first copy at each address. */
+/* Returns an array with the size, in bytes, of the copy that each operand uses. Only the DROP at the end of a
+ * copy tells its full size, so the operands are visited from last to first. At the end, `copies` has the size
+ * of the first copy at each address. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);

@@ -32,34 +32,34 @@
 #include "kernels/device.h"
 #include "kernels/dtype.h"
 
-/* Index of a tensor in plan.tensors. The task graph uses the same index for the same tensor. */
+/* Index of a tensor in plan.tensors. The same tensor has the same index in the task graph. */
 typedef uint32_t tensor_id;
 
 /* Value that stands for "none" where a layer, micro-batch, replica or tensor number is expected. */
 #define PLAN_NONE UINT32_MAX
-/* Stands for host memory, in fields that otherwise contain a device number. */
+/* Stands for host memory, in fields that otherwise have the number of a device. */
 #define PLAN_HOST UINT32_MAX
-/* Value of plan_tensor.host_offset for a tensor that is never stored in host memory. */
+/* Value of plan_tensor.host_offset if the tensor is never stored in host memory. */
 #define PLAN_NO_HOST UINT64_MAX
-/* Number of host slots of a tensor that the loader fills or the trainer reads: one for each run of the cycle
- * that can be in progress. With 2 slots, loader and trainer can work on one run while the devices work on
- * another. */
+/* Number of slots in host memory for a tensor that the loader fills or the trainer reads. With 2 slots, the
+ * loader and the trainer use the slot of one run of the cycle while the devices work with the slot of another
+ * run. */
 #define PLAN_RING 2
 /* Every copy of a tensor starts at a multiple of this number of bytes, on devices and in host memory. */
 #define PLAN_ALIGN DEVICE_ALIGN
-/* A share of a layer's state begins at an element of W whose number is a multiple of this number, which
- * depends on the type of W. So the share also begins at a multiple of PLAN_ALIGN bytes. For example, shares
- * are cut at multiples of 64 elements in F32, and at multiples of 128 elements in BF16. */
+/* Returns the unit in which W is divided into shares, as a number of elements. Each share begins at a
+ * multiple of this number, and so at a multiple of PLAN_ALIGN bytes. For example, the unit is 64 elements for
+ * F32 and 128 elements for BF16. */
 static inline uint64_t plan_share_unit(enum dtype w_dtype)
 {
     return PLAN_ALIGN / dtype_size(w_dtype);
 }
-/* Largest distance of a wait, in runs of the program. The executor never has more runs than this in progress
- * at once. */
+/* Maximum distance of a wait: how many runs of the program it reaches back. The executor never has more runs
+ * than this in progress. */
 #define PLAN_MAX_DISTANCE 16
 
-/* The purpose of a tensor. Reports combine the kind with numbers: "dW3" is the dW of layer 3, and "X3.1" is
- * the X of layer 3 and micro-batch 1. */
+/* The kind of a tensor says what it is for. In reports, the kind is followed by numbers: "dW3" is the dW of
+ * layer 3, and "X3.1" is the X of layer 3 and micro-batch 1. */
 enum tensor_kind {
     TENSOR_W, /* weights: one per layer */
     /* dW, the sum of a layer's weight gradients. There is one per layer and replica. */
@@ -68,61 +68,62 @@ enum tensor_kind {
     /* Buffers, such as running means, which training changes without gradients. There is one tensor of
      * buffers per layer. */
     TENSOR_B,
-    /* X, the input of the model, which the loader fills. There is one per micro-batch. It is named after the
+    /* X, the input of the model. The loader fills it. There is one X for each micro-batch, named after the
      * first layer that reads it. */
     TENSOR_X,
     /* Y, the output of a layer. There is one per layer and micro-batch. Any number of layers read it. */
     TENSOR_Y,
-    /* dX, the gradient of a layer's input. There is one per layer and micro-batch. It belongs to the layer
-     * that reads the input: if two layers read one output, each may return its own gradient. */
+    /* dX, the gradient of a layer's input, for each layer and micro-batch. It belongs to the layer that reads
+     * the input. If two layers read the same output, each may return a gradient of its own. */
     TENSOR_DX,
-    /* S, the values that a forward task saves for its backward task. There is one per layer and
+    /* S, the values that a forward task saves for its backward task. There is one S for each layer and
      * micro-batch. */
     TENSOR_S,
-    /* Working memory of a forward task that does not save S. There is one per layer and micro-batch. */
+    /* Working memory of a forward task that does not save S, for each layer and micro-batch. */
     TENSOR_WORK,
-    /* Working memory of a forward task that saves S. There is one per layer and micro-batch. */
+    /* Working memory of a forward task that saves S, for each layer and micro-batch. */
     TENSOR_ROOM,
-    /* Working memory of a backward task. There is one per layer and micro-batch. */
+    /* Working memory of a backward task, for each layer and micro-batch. */
     TENSOR_SCRATCH,
-    /* Statistics: the contribution of one micro-batch to the buffers B, with the size of B. The forward task
-     * writes it, and the layer's UPD folds it into B. */
+    /* Statistics: what one micro-batch contributes to the buffers B. They have the size of B. A forward task
+     * writes them, and the layer's UPD updates B with them. */
     TENSOR_STAT,
-    /* Targets, with which a loss compares its input. There is one tensor per loss and micro-batch, filled by
-     * the loader. */
+    /* Targets: the values with which a loss compares its input. The loader fills them. There is one tensor
+     * for each loss and micro-batch. */
     TENSOR_TARGET,
-    /* A struct step_result, which has the loss of a micro-batch. There is one per micro-batch, and the
-     * trainer reads it. */
+    /* A struct step_result with the loss of one micro-batch. The trainer reads it. There is one for each
+     * micro-batch of a loss. */
     TENSOR_RESULT,
-    /* Squared norm of a layer's gradient dW, as a double. There is one per layer. */
+    /* Squared norm of a layer's gradient dW, as one double. There is one for each layer. */
     TENSOR_SUMSQ,
-    /* A struct step_decision: whether the update of a training step is applied. There is one per step, and
-     * the trainer reads it. */
+    /* A struct step_decision, which says whether the updates of a training step are applied. The trainer
+     * reads it. There is one for each step. */
     TENSOR_DECISION,
-    /* A struct group_state: what all updates of a decision group need, such as the scale of the gradients.
-     * DECIDE writes it, and UPD reads it. */
+    /* A struct group_state: values that all updates of a decision group need, such as the scale of the
+     * gradients. DECIDE writes it, and UPD reads it. */
     TENSOR_GROUP,
     TENSOR_KIND_COUNT
 };
 
-/* One tensor, and where it is stored in host memory. If the loader or the trainer uses the tensor, it has
- * PLAN_RING host slots, so that the loader can fill one slot while a run of the cycle reads the other. */
+/* One tensor, and its place in host memory. A tensor that the loader or the trainer uses has PLAN_RING slots
+ * there. The loader can then fill one slot while a run of the cycle reads the other. */
 struct plan_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     /* Number of the training step within the cycle. PLAN_NONE for a tensor that keeps its value from step to
      * step. */
     uint32_t step;
-    uint32_t group; /* GROUP and DECISION: the decision group; otherwise PLAN_NONE */
+    /* The decision group, if the kind is GROUP or DECISION. Otherwise PLAN_NONE. */
+    uint32_t group;
     /* The type of the elements. DTYPE_U8 if the tensor is a struct, or if a layer or a table of parts divides
      * the tensor into arrays, as for S and K. */
     enum dtype dtype;
     uint64_t bytes;
-    /* Where slot 0 of the tensor begins in the host pool, or PLAN_NO_HOST if the tensor is never on the
-     * host. */
+    /* Offset of slot 0 in the host pool, the host memory of the plan. PLAN_NO_HOST if the tensor is never on
+     * the host. */
     uint64_t host_offset;
-    /* Number of copies in host memory. Run number r of the cycle uses slot r % host_slots. A slot has `bytes`
-     * bytes, rounded up to a multiple of PLAN_ALIGN. */
+    /* Number of slots in host memory. Run number r of the cycle uses slot r % host_slots. The size of a slot
+     * is `bytes`, rounded up to a multiple of PLAN_ALIGN. */
     uint32_t host_slots;
 };
 
@@ -133,18 +134,17 @@ enum instr_kind {
     INSTR_FWD,
     /* Runs one micro-batch backward through one layer, and adds the weight gradient to dW. */
     INSTR_BWD,
-    /* Recomputation: repeats a FWD, because its S or its output was not kept. */
+    /* Recomputation: runs a FWD again, because the values that it saved, or its output, were not kept. */
     INSTR_REC,
-    /* Reduction: adds the gradient dW of another replica to the dW of replica 0. */
+    /* Reduction: adds the gradient dW of one replica to the dW of replica 0. */
     INSTR_RED,
-    /* Computes the squared norm of a layer's gradient (SUMSQ), once dW is complete. */
+    /* Computes the squared norm (SUMSQ) of a layer's gradient dW, when dW is complete. */
     INSTR_NORM,
-    /* Computes the new state (GROUP) of a decision group. Also computes DECISION, if the group has this
-     * tensor. */
+    /* Computes the new state (GROUP) of a decision group and, if the group has one, its DECISION. */
     INSTR_DECIDE,
-    /* Updates the weights W and the optimizer state K from the gradient dW. If there is a GROUP tensor,
-     * applies its scale and bias corrections. If the layer has statistics (STAT), also folds those of all
-     * micro-batches into the buffers B. */
+    /* Updates the weights W and the optimizer state K with the gradient dW. If there is a GROUP tensor,
+     * applies the scale and the bias corrections in it. If the layer has statistics (STAT), also updates the
+     * buffers B with those of all micro-batches. */
     INSTR_UPD,
     INSTR_FETCH, /* copies from host to device */
     INSTR_SPILL, /* copies from device to host */
@@ -194,25 +194,24 @@ enum role {
         ROLE_COUNT
 };
 
-/* One use of a tensor by an instruction. For example, a FWD of layer 3 has an operand {W3, device 0, bytes
- * 0..4096, address 8192, READ, role W}. */
+/* One use of a tensor by an instruction. For example, a FWD of layer 3 reads bytes 0 to 4096 of W3, its
+ * weights, at address 8192 of device 0. */
 struct plan_operand {
     tensor_id tensor;
     uint32_t loc; /* device number, or PLAN_HOST */
     /* The bytes of the tensor that the instruction uses. For the whole tensor, these are 0 and the tensor's
      * size. */
     uint64_t begin, end;
-    /* Address of byte `begin`. On a device, it counts from the start of the device's arena. On the host, it
-     * is the address in slot 0, to which the executor adds the offset of the slot that the training step
-     * uses. */
+    /* Address of byte `begin`. On a device, it is an offset in the device's arena. On the host, it is the
+     * address in slot 0: the executor adds the offset of the slot that the run of the cycle uses. */
     uint64_t addr;
     enum access access;
     /* ROLE_NONE in moves and drops. */
     enum role role;
 };
 
-/* A condition for the start of an instruction: another instruction of the same program must be done, either
- * in the same run of the program or in an earlier one. */
+/* A condition for the start of an instruction: another instruction of the same program must be done, in the
+ * same run or in an earlier run. */
 struct plan_wait {
     uint32_t instr; /* index in the same program */
     /* How many runs of the program ago the other instruction ran. 0 means the same run. */
@@ -240,16 +239,17 @@ struct plan_instr {
     uint32_t stream; /* plan_stream(device, lane), or plan_host_stream */
     /* The numbers of the task. PLAN_NONE where this kind of instruction has no such number. */
     uint32_t layer, micro, replica;
-    /* Number of the training step within one run of the cycle, from 0 to plan.steps - 1. It is 0 in moves
-     * and drops. */
+    /* Number of the training step within a run of the cycle, from 0 to plan.steps - 1. Always 0 in moves and
+     * drops. */
     uint32_t step;
-    /* Tasks only: decision group of the layer or of the DECIDE. 0 in moves and drops. */
+    /* Decision group of the task's layer or of the DECIDE. Always 0 in moves and drops. */
     uint32_t group;
     uint32_t operand, n_operands; /* first operand and count, in plan_program.operands */
     uint32_t wait, n_waits;       /* first wait and count, in plan_program.waits */
 };
 
-/* The five programs of a plan.
+/* The five programs of a plan. A boundary copy stays on its device between two runs of the cycle. A dirty
+ * copy has a newer value than the host.
  *
  *     entry  fetches the boundary copies from the host
  *     cycle  trains plan.steps steps; starts and ends with the boundary copies on the devices
@@ -258,8 +258,8 @@ struct plan_instr {
  *     eval   runs the forward pass, from empty devices to empty devices */
 enum program_kind { PROGRAM_ENTRY, PROGRAM_CYCLE, PROGRAM_FLUSH, PROGRAM_EXIT, PROGRAM_EVAL, PROGRAM_COUNT };
 
-/* One program. The instructions are stored in the order in which they are issued. Each instruction has its
- * own range of `operands` and its own range of `waits`. */
+/* One program. Its instructions are stored in the order in which they are issued. Each instruction refers to
+ * its own range of `operands` and of `waits`. */
 struct plan_program {
     struct plan_instr *instrs;
     struct plan_operand *operands;
@@ -267,14 +267,14 @@ struct plan_program {
     uint32_t n_instrs, n_operands, n_waits;
 };
 
-/* The start and end time of one instruction, which starts when all its waits are done. The simulator predicts
- * these times, and the executor measures them. */
+/* Start and end time of one instruction. The simulator predicts them, and the executor measures them. An
+ * instruction starts when all its waits are done. */
 struct plan_span {
     uint64_t start_ns, end_ns;
 };
 
-/* A boundary copy: bytes that stay on a device from one run of the cycle to the next. At that point, they are
- * the newest value of their tensor. */
+/* A boundary copy: bytes of a tensor that stay on a device from one run of the cycle to the next. At that
+ * time, they are the newest value of the tensor. */
 struct plan_copy {
     tensor_id tensor;
     uint32_t device;
@@ -283,7 +283,7 @@ struct plan_copy {
     uint64_t addr;
 };
 
-/* The memory that the job may use on one device, and the memory that the plan does use. */
+/* The memory of one device: what the job may use, and what the plan uses. */
 struct plan_device {
     uint64_t lease_bytes; /* bytes that the job may use */
     uint64_t peak_bytes;  /* highest address in use, plus 1 */
@@ -301,15 +301,16 @@ struct plan {
     uint32_t n_replicas;
     uint32_t n_groups; /* decision groups */
     uint32_t rows;     /* rows of a micro-batch */
-    uint32_t steps;    /* training steps in one run of the cycle */
+    /* Number of training steps in one run of the cycle. */
+    uint32_t steps;
     /* Number of bytes of host memory that the job may use. */
     uint64_t host_lease_bytes;
     uint64_t host_bytes; /* size of the host pool */
     struct plan_device devices[DEVICE_MAX];
     struct plan_tensor *tensors;
     uint32_t n_tensors;
-    /* Copies that stay on the devices from one run of the cycle to the next, sorted by device and then by
-     * address. */
+    /* The copies that stay on a device from one run of the cycle to the next. They are sorted by device, and
+     * then by address. */
     struct plan_copy *boundary;
     uint32_t n_boundary;
     struct plan_program programs[PROGRAM_COUNT];
@@ -349,25 +350,24 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
     return o->end - o->begin;
 }
 
-/* Returns whether two plans are equal. It does not matter in which order their arrays store operands and
- * waits. */
+/* Returns whether two plans are equal. The order in which their arrays store operands and waits does not
+ * matter. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* The three classes of tensors in reports about moved bytes. Each class has its own way to move fewer
- * bytes. */
+/* The classes of tensors in reports about moved bytes. There is a different way to move fewer bytes for each
+ * class. */
 enum byte_class {
-    /* Weights, gradients and optimizer state. Fewer of these bytes are moved if layers are pinned to a
-     * device. */
+    /* Weights, gradients and optimizer state. Pinning layers to a device reduces these bytes. */
     BYTES_STATE,
-    /* Activations and their gradients. Fewer of these bytes are moved if activations are recomputed. */
+    /* Activations and their gradients. Recomputing activations reduces these bytes. */
     BYTES_STASH,
     /* Inputs, targets and results. Every training step has to move all of these bytes. */
     BYTES_DATA,
     BYTES_CLASS_COUNT
 };
 
-/* Returns the class of a tensor for counting bytes. X counts as data, because the loader fills it in
- * every step. */
+/* Returns the class for which the bytes of a tensor are counted. X counts as data, because the loader fills
+ * it in every step. */
 enum byte_class tensor_byte_class(const struct plan_tensor *t);
 
 /* The bytes that one run of a program moves over links. `in` is the sum of `state_in`, `stash_in` and
@@ -392,14 +392,14 @@ void plan_count_bytes(const struct plan *p, enum program_kind k, struct plan_byt
  * is the average over its steps, rounded down. */
 void plan_step_bytes(const struct plan *p, struct plan_bytes *ret);
 
-/* Counts the bytes that one device moves in one run of program `k`. A transfer between devices counts for the
- * sender. */
+/* Counts the bytes that one device moves in one run of program `k`. A transfer between two devices counts
+ * only for the sender. */
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret);
 
-/* Computes, for each device, the largest number of bytes in use at once during the cycle or eval. The size
- * of each copy is rounded up to PLAN_ALIGN. plan_device.peak_bytes is larger if there are gaps between
- * copies. */
+/* Computes the largest number of bytes in use at once on each device, in the cycle and in eval. The size of
+ * each copy is rounded up to a multiple of PLAN_ALIGN. plan_device.peak_bytes may be larger, because of gaps
+ * between copies. */
 void plan_live_peak(const struct plan *p, uint64_t ret[DEVICE_MAX]);
 
 #endif

@@ -1,9 +1,9 @@
-/* The profile: the duration of each task of one graph on one machine.
+/* The profile: how long each task of a graph takes on a machine.
  *
  * A profile is made for one graph, either from a table of measurements (table.h) or from formulas. The
- * planner and the simulator read the profile. It covers only tasks. The simulator computes the durations
- * of moves from the machine's bandwidths.
- *  */
+ * planner and the simulator read it. It has no durations of moves: the simulator computes these from the
+ * bandwidths of the machine.
+ */
 #ifndef SCHEDULER_PROFILE_H
 #define SCHEDULER_PROFILE_H
 
@@ -11,8 +11,8 @@
 #include "scheduler/machine.h"
 #include "scheduler/table.h"
 
-/* How long each task of one layer takes. A layer without weights has 0 for RED, NORM and UPD, because it has
- * no such tasks. */
+/* How long each task of a layer takes. RED, NORM and UPD are 0 if the layer has no weights, because it then
+ * has no such tasks. */
 struct profile_layer {
     uint64_t fwd_ns, bwd_ns;               /* one micro-batch */
     uint64_t red_device_ns, red_host_ns;   /* RED of one replica */
@@ -27,13 +27,13 @@ struct profile {
     struct arena *arena; /* owns the array, and this struct */
 };
 
-/* Makes a profile from formulas. A task takes the time for its arithmetic or for its memory traffic,
- * whichever is longer, plus the fixed cost of a launch. */
+/* Makes a profile from formulas. A task takes as long as its arithmetic or as its memory traffic, whichever
+ * is longer, plus the fixed cost of a launch. */
 struct profile *profile_analytic(const struct graph *g, const struct machine *m);
 
-/* Makes a profile from a table, by interpolating at the graph's micro-batch sizes. The table must have as
- * many layers as the graph. Where the table has no time for a RED, NORM or UPD, estimates it from the memory
- * traffic. */
+/* Makes a profile from a table of measurements, which must have as many layers as the graph. Times for the
+ * graph's micro-batch sizes are interpolated. The table has no times for RED and NORM, and may have none for
+ * updates. These times are estimated from the memory traffic. */
 struct profile *profile_from_table(const struct table *t, const struct graph *g, const struct machine *m);
 
 /* Frees a profile and everything in it. Does nothing if `p` is NULL. */

@@ -5,8 +5,9 @@
 
 #include <stdint.h>
 
-/* Returns how long `amount` units take at `per_s` units per second, in nanoseconds, rounded up. A rate of 0
- * means no limit, so the result is 0. A result beyond 64 bits becomes UINT64_MAX. */
+/* Returns how long `amount` units take at a rate of `per_s` units per second. The result is in nanoseconds,
+ * rounded up. A rate of 0 means that there is no limit, so the result is 0. UINT64_MAX stands for all results
+ * above 64 bits. */
 static inline uint64_t rate_ns(uint64_t amount, uint64_t per_s)
 {
     if (per_s == 0)

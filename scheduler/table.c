@@ -1,7 +1,7 @@
-/* Reads and writes profile tables as JSON (schema profile/v1), and interpolates their values.
+/* Reads and writes profile tables as JSON (schema profile/v1), and interpolates between their values.
  *
- * The reader is strict, because a mistake in a file could otherwise be taken for a measurement. Wrong
- * types, wrong array lengths, sizes that do not ascend, negative numbers and unknown keys are errors.
+ * The reader is strict, so that a mistake in a file is not taken for a measurement. Wrong types, wrong array
+ * lengths, sizes that do not ascend, negative numbers and unknown keys are errors.
  */
 #include "scheduler/table.h"
 

@@ -19,17 +19,17 @@
 #define TABLE_MAX_LAYERS  100000
 #define TABLE_MAX_SAMPLES 4096 /* most micro-batch sizes of an axis */
 
-/* The micro-batch sizes at which something was measured, in ascending order. Each size has one
- * measurement. */
+/* The micro-batch sizes for which there are measurements, in ascending order. There is one measurement for
+ * each size. */
 struct table_axis {
     uint32_t n;
     uint32_t *sizes;
 };
 
-/* The measurements of one layer. Each array belongs to one axis of struct table, and has one element for each
- * size of that axis. */
+/* The measurements of one layer. Each array belongs to one axis (list of micro-batch sizes) of struct table,
+ * and has one element for each size of this axis. */
 struct table_layer {
-    /* Whether the layer uses the weights of layer `owner`. A tied layer has no optimizer state of its own. */
+    /* Whether the layer uses the weights of layer `owner`. Such a tied layer has no optimizer state. */
     bool tied;
     /* Tied layers only: the earlier layer that owns the weights. */
     uint32_t owner;
@@ -39,11 +39,11 @@ struct table_layer {
     /* Duration of the backward pass in seconds, including a repeated forward pass. One element per size of
      * axis `bwd`. */
     double *bwd_s;
-    /* Peak device memory of the forward pass in bytes, including W and X. One element per size of axis
-     * `fwd_bytes`. */
+    /* Peak of device memory in the forward pass, in bytes, including W and X. One element for each size of
+     * axis `fwd_bytes`. */
     double *fwd_bytes;
-    /* Peak device memory of the backward pass in bytes, including W, dW, X and dX. One element per size of
-     * axis `bwd_bytes`. */
+    /* Peak of device memory in the backward pass, in bytes, including W, dW, X and dX. One element for each
+     * size of axis `bwd_bytes`. */
     double *bwd_bytes;
     /* Duration of a weight update on the host, in seconds. 0 if it was not measured. */
     double update_cpu_s;
@@ -64,8 +64,9 @@ struct table {
     struct arena *arena; /* owns all arrays, and this struct */
 };
 
-/* Reads a table from JSON text of schema profile/v1, which may contain // comments. Error messages call the
- * text `name`. Returns -EINVAL if the table is not valid. The caller frees *ret with table_destroy. */
+/* Reads a table from JSON text of schema profile/v1. The text may contain // comments. Error messages use
+ * `name` as the name of the text. Returns -EINVAL if the table is not valid. The caller frees *ret with
+ * table_destroy. */
 int table_parse(const char *text, size_t bytes, const char *name, struct table **ret, struct err *err);
 
 /* Appends a table to `out` as JSON on a single line, without a newline at the end. */
@@ -74,8 +75,8 @@ void table_to_json(const struct table *t, struct strbuf *out);
 /* Frees a table and everything in it. Does nothing if `t` is NULL. */
 void table_destroy(struct table *t);
 
-/* The times and sizes of one layer at one micro-batch size. Unlike a table, which has peaks, it has the sizes
- * of single tensors. */
+/* The times and sizes of one layer at one micro-batch size. A table has peaks of memory. Here they are
+ * divided into the sizes of single tensors. */
 struct table_point {
     uint64_t fwd_ns; /* forward pass */
     /* Time of the backward pass alone. Unlike bwd_s in the table, it does not include a repeated forward
@@ -84,8 +85,8 @@ struct table_point {
     uint64_t x; /* bytes of the input */
     /* Working memory of the forward pass in bytes: the measured peak minus W, B, the input and the output. */
     uint64_t fwd_work;
-    /* Size in bytes of what the forward pass saves: the measured peak of the backward pass minus W, dW, B, X
-     * and dX. */
+    /* Size of the values that the forward pass saves, in bytes: the measured peak of the backward pass, minus
+     * W, dW, B, X and dX. */
     uint64_t s;
     uint64_t upd_host_ns;   /* update on the host; 0: not measured */
     uint64_t upd_device_ns; /* update on the device; 0: not measured */

@@ -60,8 +60,8 @@ uint64_t topology_usable_bytes(const struct topology *t, uint32_t device)
 static const uint64_t lane_bytes_per_s[] = {0,          250000000,  500000000, 984600000,
                                             1969200000, 3938400000, 7876900000};
 
-/* Returns the rate of the slowest PCIe link among all devices, in bytes per second. Returns 0 if the link of
- * any device is not known. */
+/* Returns the rate of the slowest PCIe link of all devices, in bytes per second. Returns 0 if the link of any
+ * of the devices is not known. */
 static uint64_t pcie_bytes_per_s(const struct topology *t)
 {
     const uint32_t known = sizeof lane_bytes_per_s / sizeof lane_bytes_per_s[0];

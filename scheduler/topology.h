@@ -20,30 +20,30 @@ extern const char *const backend_names[BACKEND_COUNT + 1]; /* NULL-terminated */
 
 #define TOPOLOGY_SCHEMA    "machine/v1"
 #define TOPOLOGY_MAX_CORES 4096
-/* Value in topology.peers if two devices are directly connected, but the rate is not known. */
+/* Value in topology.peers for two devices that are directly connected at a rate that is not known. */
 #define TOPOLOGY_PEER_DIRECT 1
 
 struct topology {
     enum backend_id backend;
-    /* Number of devices. If it is 0, the devices are virtual, and a job may have as many as it asks for. */
+    /* Number of devices. 0 means that the devices are virtual: a job may then have as many as it wants. */
     uint32_t n_devices;
-    /* The devices. Their field `peer` is unused in a topology, because the array `peers` below has the
-     * connections between devices. */
+    /* The devices. The field `peer` of each device is not used here: the connections between devices are in
+     * the array `peers` below. */
     struct device_info devices[DEVICE_MAX];
     /* Rate from the host to the device with the slowest link. 0 if the rate is not known. */
     uint64_t link_in_bytes_per_s;
     /* Rate to the host from the device with the slowest link. 0 if the rate is not known. */
     uint64_t link_out_bytes_per_s;
-    /* Total rate from the host to all devices together. 0 means that only the single links limit the rate. */
+    /* Total rate from the host to all devices. 0 means that only the link of each device limits the rate. */
     uint64_t all_links_in_bytes_per_s;
-    /* Total rate from all devices together to the host. 0 means the same as from the host to the devices. */
+    /* Total rate from all devices to the host. 0 means the same as from the host to the devices. */
     uint64_t all_links_out_bytes_per_s;
     /* Rate between the two devices with the slowest connection. 0 if the rate is not known. */
     uint64_t peer_bytes_per_s;
     bool peers_by_link; /* transfers between devices use the host links */
     bool has_peers;     /* whether `peers` is known */
-    /* Rate from one device to another, indexed by [from][to]. 0 if there is no direct connection.
-     * TOPOLOGY_PEER_DIRECT if there is one whose rate is not known. */
+    /* Rate from device `from` to device `to`, at [from][to]. 0 means that they are not directly connected.
+     * TOPOLOGY_PEER_DIRECT means that they are, but that the rate is not known. */
     uint64_t peers[DEVICE_MAX][DEVICE_MAX];
     /* Number of bytes of host memory that jobs may use. 0 if the number is not known. */
     uint64_t host_memory_bytes;
@@ -65,34 +65,34 @@ struct topology {
     uint64_t core_copy_bytes_per_s;
 };
 
-/* Reads a topology from JSON text of schema machine/v1, which may contain // comments. Error messages call
- * the text `name`. Returns -EINVAL if the topology is not valid. */
+/* Reads a topology from JSON text of schema machine/v1. The text may contain // comments. Error messages use
+ * `name` as the name of the text. Returns -EINVAL if the topology is not valid. */
 int topology_parse(const char *text, size_t bytes, const char *name, struct topology *ret, struct err *err);
 
 /* Appends a topology to `b` as JSON on a single line, without a newline at the end. Leaves out values that
  * are not known. */
 void topology_to_json(const struct topology *t, struct strbuf *b);
 
-/* Returns a hash that identifies the devices of a topology. Free memory and rates do not change the hash, so
- * it can serve to find earlier measurements of the same devices. */
+/* Returns a hash that identifies the devices of a topology. It does not depend on free memory and on rates,
+ * so it can be used to find earlier measurements of the same devices. */
 uint64_t topology_hash(const struct topology *t);
 
-/* Number of bytes on each device that a plan must leave free with the cuda backend. cuBLAS, partial sums and
- * the kernels of libraries need this memory. */
+/* Number of bytes on each device that plans must leave free with the cuda backend. cuBLAS, partial sums and
+ * library kernels need this memory. */
 #define TOPOLOGY_CUDA_RESERVE_BYTES (256ull << 20)
 
 /* Returns the number of bytes on each device that plans must leave free for the backend itself. */
 uint64_t topology_reserve_bytes(enum backend_id backend);
 
-/* Returns how many bytes of a device's memory plans may use: the free memory, minus what the backend itself
+/* Returns how many bytes of a device's memory plans may use: the free memory minus what the backend itself
  * needs, rounded down to a multiple of PLAN_ALIGN. */
 uint64_t topology_usable_bytes(const struct topology *t, uint32_t device);
 
 /* Returns half of this computer's memory, in bytes. This is how much host memory jobs may use by default. */
 uint64_t topology_default_host_bytes(void);
 
-/* Sets the rates of machine *ret from the topology. Where a rate is not known, uses the default of the
- * backend. The caller must then set `n_devices`, the capacities and `host_bytes`. */
+/* Sets the rates of machine *ret from the topology. A rate that is not known gets the default of the backend.
+ * The caller must set `n_devices`, the capacities and `host_bytes`. */
 void topology_machine(const struct topology *t, struct machine *ret);
 
 #endif

@@ -1,6 +1,6 @@
 /* Reads and writes topologies as JSON (schema machine/v1, described in docs/machine.md). The reader is
  * strict: unknown keys, wrong types and sizes that contradict each other are errors. Each error message names
- * the place in the JSON. */
+ * the place in the JSON text. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -138,8 +138,8 @@ static int read_link_rates(const struct json *node, const char *path, uint64_t *
     return json_obj_end(&o);
 }
 
-/* Reads one element of "peers". It is false if there is no direct connection, true if there is one with an
- * unknown rate, or the rate itself. */
+/* Reads one element of "peers". false means that the devices are not directly connected. true means that they
+ * are, at an unknown rate. A number is the rate. */
 static int read_peer(const struct json *node, const char *path, uint64_t *ret, struct err *err)
 {
     bool direct = false;
@@ -177,7 +177,7 @@ static int read_peers(const struct json *rows, struct topology *t, struct err *e
     return r;
 }
 
-/* Reads the numbers of cores. It is an error if one task uses more cores than the machine has. */
+/* Reads the numbers of cores. Fails if a single task uses more cores than the machine has. */
 static void take_cores(struct json_obj *o, struct topology *t)
 {
     take_small(o, "cores", TOPOLOGY_MAX_CORES, &t->cores);

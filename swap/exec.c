@@ -33,14 +33,13 @@
 
 enum exec_state { STATE_OUT, STATE_IN };
 
-/* An executor. Its fields are used only by the thread that calls the exec_* functions, so they need no
- * lock. */
+/* An executor. Only the thread that calls the exec_* functions uses the fields, so they need no lock. */
 struct exec {
     struct exec_config config;
     struct bound_program programs[PROGRAM_COUNT];
     struct event **events[PROGRAM_COUNT]; /* programs[k].n_events each; NULL if creation failed earlier */
-    /* The events that mark the end of a run of the cycle, for the last PLAN_RING runs. Each run has one event
-     * per stream. */
+    /* The events that mark the end of a run of the cycle, for each of the last PLAN_RING runs. Each run has
+     * one event per stream. */
     struct event **ends[PLAN_RING];
     struct step_args *ring; /* [PLAN_RING][plan->steps][plan->n_groups], for cycle runs */
     struct step_args once;  /* for exec_run; streams read it */
@@ -48,8 +47,8 @@ struct exec {
     enum exec_state state;
     int failed;    /* first device error; 0: none */
     uint64_t runs; /* cycle runs enqueued since the last entry */
-    /* Number of runs since the last entry that are known to be complete. Runs complete in order, so these are
-     * the runs 0 to done - 1. */
+    /* The number of runs since the last entry that are known to be complete. Runs complete in order, so the
+     * complete runs have the numbers 0 to done - 1. */
     uint64_t done;
     uint64_t first_step; /* first step of run 0, if any */
     struct window window;
@@ -58,7 +57,7 @@ struct exec {
 
 /* ---- work of one instruction ---- */
 
-/* The context that launch_on_stream gets: the stream on which it launches ops. */
+/* The context that launch_on_stream gets. It says on which stream to launch the ops. */
 struct stream_ref {
     struct devset *devices;
     uint32_t stream;
@@ -71,26 +70,29 @@ static int launch_on_stream(void *ctx, const struct op_call *call)
     return devset_launch(on->devices, on->stream, call);
 }
 
-/* What all instructions of one run of a program have in common. It is made for each run and lives until the
- * run is enqueued. */
+/* Values that are the same for all instructions of one run of a program. Each run gets its own struct, which
+ * lives until the run is enqueued. */
 struct run_ref {
-    uint64_t number; /* runs of the program since the last entry, without this run */
-    uint64_t slot;   /* selects the host slots of ring tensors, see exec_slot */
+    /* The number of runs of the program since the last entry, not counting this run. */
+    uint64_t number;
+    /* The number that selects the host slots of ring tensors (see exec_slot). */
+    uint64_t slot;
     const struct step_args *args;
 };
 
-/* Returns the address that an operand has in a run. The address depends on the run only if the tensor has
- * several host slots. */
+/* Returns the address of an operand in a run. Only tensors with several host slots have different addresses
+ * in different runs. */
 static void *address(const struct exec *e, const struct bound_operand *o, uint64_t slot)
 {
     return o->ring ? (char *)store_ptr(e->config.store, o->tensor, slot) + o->begin : o->at;
 }
 
-/* The addresses of a task's operands in one run. issue_work fills it in for one instruction. */
+/* The addresses of a task's operands in one run. gather_addresses fills in the struct for one instruction. */
 struct task_addresses {
-    /* Per role: address of the first operand with that role, or NULL. */
+    /* For each role, the address of the first operand with that role, or NULL. */
     void *at[ROLE_COUNT];
-    /* Addresses of all operands of the roles that an UPD may have several of, in the order of operands. */
+    /* The addresses of all operands with the roles DW and K, in the order of the operands. An UPD may have
+     * several operands with each of these roles. */
     void *dw[OPTIMIZER_USES], *k[OPTIMIZER_PARTS];
     uint32_t n_dw;
 };
@@ -148,7 +150,8 @@ static int launch_red(const struct bound_instr *in, const struct step_args *step
     return sink->launch(sink->ctx, &call);
 }
 
-/* Returns the gradients that a NORM or UPD combines: one from each layer that uses the weights. */
+/* Returns the gradients that a NORM or UPD combines. There is one gradient from each layer that uses the
+ * weights. */
 static struct op_gradients gradients(const struct bound_instr *in, const struct task_addresses *a)
 {
     struct op_gradients g = {.n = a->n_dw, .mean = in->layer->mean_uses};
@@ -212,7 +215,7 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
     return sink->launch(sink->ctx, &decide);
 }
 
-/* Folds the statistics of all micro-batches into the layer's buffers, in the order of the operands. */
+/* Updates the layer's buffers with the statistics of all micro-batches, in the order of the operands. */
 static int launch_folds(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                         const struct run_ref *run, void *b, const struct op_sink *sink)
 {
@@ -255,8 +258,8 @@ static int launch_update(const struct exec *e, const struct bound_instr *in, con
     return r;
 }
 
-/* Enqueues the work of one instruction. The caller enqueues the waits before the work, and the event after
- * it. */
+/* Enqueues the work of one instruction. Before this call, the caller enqueues the instruction's waits, and
+ * after it, the instruction's event. */
 static int issue_work(struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                       const struct run_ref *run)
 {
@@ -293,8 +296,8 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     case INSTR_COPY:
         return devset_copy(e->config.devices, in->stream, address(e, move + 1, run->slot),
                            address(e, move, run->slot), in->bytes);
-    /* A drop needs no work on a real device. A backend for tests overwrites the dropped bytes, so that later
-     * reads of them are noticed. */
+    /* A drop needs no work on a real device. Some backends overwrite the dropped bytes in tests, so that a
+     * later read of these bytes is noticed. */
     case INSTR_DROP:
         return devset_discard(e->config.devices, in->stream, address(e, move, run->slot), in->bytes);
     case INSTR_KIND_COUNT:
@@ -312,8 +315,8 @@ static struct event *event_of(const struct exec *e, enum program_kind k, const s
     return e->events[k][in->event + run % in->n_events];
 }
 
-/* Enqueues one instruction: first its waits, then its work, then its event. `span` receives its start and end
- * time, and is NULL if the run is not measured. */
+/* Enqueues one instruction: first its waits, then its work, then its event. The start time and the end time
+ * of the work are stored in *span. `span` is NULL if the run is not measured. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, const struct run_ref *run,
                  struct plan_span *span)
 {
@@ -353,7 +356,7 @@ static int enqueue(struct exec *e, enum program_kind k, const struct run_ref *ru
     return 0;
 }
 
-/* Enqueues, on every stream that the cycle uses, the event that marks the end of run number `run`. */
+/* Enqueues the event that marks the end of run number `run`, on every stream that the cycle uses. */
 static int record_end(struct exec *e, uint64_t run)
 {
     const struct bound_program *p = &e->programs[PROGRAM_CYCLE];
@@ -391,8 +394,8 @@ static int drain(struct exec *e)
     return r;
 }
 
-/* Stores `r` if it is the first error of a device, because all later calls must return this error. Returns
- * `r`. */
+/* If `r` is an error and no error is stored yet, stores `r`, because all later calls must return the first
+ * error. Returns `r`. */
 static int remember_failure(struct exec *e, int r)
 {
     if (r < 0 && e->failed == 0)
@@ -440,8 +443,8 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
     return 0;
 }
 
-/* Returns true if the steps in `args` are consecutive and continue where the previous run ended. The first
- * run may start at any step. */
+/* Returns true if the steps in `args` are consecutive and start where the previous run ended. The first run
+ * may start at any step. */
 static bool args_follow(const struct exec *e, const struct step_args *args)
 {
     const uint32_t steps = e->config.plan->steps, groups = e->config.plan->n_groups;
@@ -454,7 +457,7 @@ static bool args_follow(const struct exec *e, const struct step_args *args)
     return true;
 }
 
-/* Enqueues the next run of the cycle. First waits until the host slots that this run uses are free. */
+/* Enqueues the next run of the cycle. Before that, waits until the host slots that this run uses are free. */
 static int enqueue_cycle(struct exec *e, const struct step_args *args)
 {
     const uint64_t number = e->runs;
@@ -500,7 +503,7 @@ int exec_wait(struct exec *e, uint64_t step)
     if (e->failed < 0)
         return e->failed;
     if (e->runs == 0 || step < e->first_step)
-        /* The step was enqueued before the last entry. It is complete, because entry waited for all
+        /* The step was enqueued before the last entry. The step is complete, because entry waited for all
          * streams. */
         return 0;
     const uint64_t run = (step - e->first_step) / e->config.plan->steps;

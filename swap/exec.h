@@ -40,33 +40,34 @@ struct exec;
 struct exec_config {
     const struct plan *plan; /* verified */
     const struct model *model;
-    const struct optimizer *optimizer; /* one for each decision group of the plan */
+    /* An array with one optimizer for each decision group of the plan. */
+    const struct optimizer *optimizer;
     struct devset *devices;
     struct store *store;
 };
 
-/* Creates an executor for a plan. Returns -EINVAL if the plan was made for another model or optimizer.
- * Returns the device's error if it cannot create an event. */
+/* Creates an executor for a plan. Returns -EINVAL if the plan was made for another model or optimizer. If the
+ * device cannot create an event, returns the device's error. */
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
 /* Waits until all streams are empty and frees the executor. `e` may be NULL. */
 void exec_destroy(struct exec *e);
 
 /* Runs one program other than the cycle, and waits until the program is complete. Only eval needs `args`,
- * with `training` = 0 and `valid_rows` set. Eval uses the tensors of training step 0, in the host slot
- * that exec_slot gives for args->step. The executor copies `args`. */
+ * with `training` = 0 and with `valid_rows` set. Eval uses the tensors of training step 0, in the host slot
+ * that the number exec_slot(plan, args->step) selects. The executor copies `args`. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Returns the number by which store_ptr selects the host slot of a run of the cycle. `first_step` is the
- * first training step of the run. Consecutive runs have consecutive numbers, whatever the step of the first
- * run. */
+/* Returns the number that selects the host slots of a run of the cycle; pass it to store_ptr. `first_step` is
+ * the first training step of the run. Consecutive runs get consecutive numbers, whatever the first step of
+ * the first run is. */
 static inline uint64_t exec_slot(const struct plan *p, uint64_t first_step)
 {
     return first_step / p->steps;
 }
 
 /* Enqueues one run of the cycle. `args` has one entry for each training step of the run and each decision
- * group: args[step * plan->n_groups + group]. The groups of a step may differ in their learning rate. The
- * executor copies `args`. The first step must be the one after the last step of the previous run. */
+ * group: args[step * plan->n_groups + group]. The groups of a step may have different learning rates. The
+ * executor copies `args`. The first step of this run must follow the last step of the previous run. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
 /* Waits until training step `step` is complete. Returns at once if an entry program ran after that step,
@@ -83,8 +84,8 @@ int exec_wait(struct exec *e, uint64_t step);
  * -EBUSY while an earlier window is incomplete. */
 int exec_trace(struct exec *e, uint64_t first_step, uint32_t runs, struct plan_span *spans);
 
-/* Returns how many of the measured runs are complete. The caller may read their spans. The number grows only
- * in calls of exec_wait, exec_cycle and exec_run. */
+/* Returns how many of the measured runs are complete. The caller may read the spans of these runs. The number
+ * grows only during calls of exec_wait, exec_cycle and exec_run. */
 uint32_t exec_traced(const struct exec *e);
 
 #endif

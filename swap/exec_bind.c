@@ -22,8 +22,8 @@
 
 #include "base/checked.h"
 
-/* Names for messages. plan.h declares the same names, but scheduler/ defines them, and swap/ is not linked
- * with scheduler/. */
+/* Names for messages. plan.h declares the same names, but they are defined in scheduler/, and swap/ is not
+ * linked with scheduler/. */
 static const char *const program_names[PROGRAM_COUNT] = {
     [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
@@ -51,7 +51,7 @@ struct binder {
     struct err *err;
 };
 
-/* Records an error whose message names the instruction that is being bound. Always returns -EINVAL. */
+/* Records an error. The message names the instruction that is being bound. Always returns -EINVAL. */
 __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *b, const char *fmt, ...)
 {
     const struct plan_instr *in = &b->from->instrs[b->at];
@@ -73,7 +73,7 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 #define T(name) (1u << INSTR_##name)
 
-/* The tasks that can have an operand of each role, as a bit mask of instruction kinds. */
+/* For each role, a bit mask of the kinds of tasks that can have an operand with this role. */
 static const uint32_t role_tasks[ROLE_COUNT] = {
     [ROLE_W] = T(FWD) | T(REC) | T(BWD) | T(UPD),
     [ROLE_DW] = T(BWD) | T(RED) | T(NORM) | T(UPD),
@@ -100,8 +100,8 @@ static const struct optimizer *optimizer_of(const struct binder *b, uint32_t gro
     return &b->config->optimizer[group];
 }
 
-/* Returns how many operands of one role a task may have. A DECIDE reads any number of squared norms, and an
- * UPD any number of statistics. `parts` is the number of parts of the optimizer state. */
+/* Returns how many operands with one role a task may have. A DECIDE may read any number of squared norms, and
+ * an UPD may read any number of statistics. `parts` is the number of parts of the optimizer state. */
 static uint32_t most_of_role(enum instr_kind kind, enum role role, uint32_t parts)
 {
     if ((role == ROLE_SUMSQ && kind == INSTR_DECIDE) || (role == ROLE_STAT && kind == INSTR_UPD))
@@ -111,8 +111,8 @@ static uint32_t most_of_role(enum instr_kind kind, enum role role, uint32_t part
     return role == ROLE_K ? parts : 1;
 }
 
-/* Sets ret[role] to the number of bytes that the tensor with this role must have. The number is 0 if the
- * layer has no such tensor. `size` has the sizes of the task's layer. */
+/* Sets ret[role] to the number of bytes that the tensor with this role must have, for every role. The number
+ * is 0 if the layer has no such tensor. `size` contains the sizes of the task's layer. */
 static void role_bytes(const struct binder *b, const struct bound_instr *in, const struct layer_sizes *size,
                        uint64_t ret[ROLE_COUNT])
 {
@@ -246,7 +246,7 @@ static int bind_place(const struct binder *b, const struct plan_operand *o, stru
     return o->loc == PLAN_HOST ? bind_host_place(b, o, ret) : bind_device_place(b, o, ret);
 }
 
-/* Returns true if a task on `stream` can use memory at location `loc`. A task can use host memory, and the
+/* Returns true if a task on `stream` can use memory at location `loc`. Every task can use host memory and the
  * memory of its own device. */
 static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 {
@@ -257,25 +257,28 @@ static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 struct task_binding {
     const struct plan_instr *in;
     struct bound_instr *to;
-    struct layer_sizes size;   /* sizes of the task's layer; all 0 for DECIDE */
-    uint64_t want[ROLE_COUNT]; /* required size of each role's tensor */
+    /* The sizes of the task's layer. All are 0 for DECIDE. */
+    struct layer_sizes size;
+    /* The size in bytes that the tensor with each role must have. */
+    uint64_t want[ROLE_COUNT];
     /* The parts of the layer's optimizer state. */
     struct state_part parts[OPTIMIZER_PARTS];
     uint32_t n_parts;
-    /* The byte range of W and dW that the task works on. For RED and UPD, it may be one share. For all other
-     * tasks, it is everything. */
+    /* The byte range of W and dW that the task works on. RED and UPD may work on one share. All other tasks
+     * work on all bytes. */
     uint64_t begin, end;
-    uint32_t n[ROLE_COUNT]; /* number of operands of each role seen so far */
+    /* For each role, the number of operands seen so far. */
+    uint32_t n[ROLE_COUNT];
 };
 
-/* Returns true if operand `o` is the whole K. Only a task that works on the whole W may have such an
- * operand. */
+/* Returns true if operand `o` is the whole optimizer state K. Only a task that works on the whole W may have
+ * such an operand. */
 static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
-/* Sets *ret_begin and *ret_end to the byte range that operand number `nth` with this role must have. */
+/* Sets *ret_begin and *ret_end to the byte range that operand number `nth` with the role `role` must have. */
 static void wanted_range(const struct task_binding *t, enum role role, uint32_t nth, uint64_t *ret_begin,
                          uint64_t *ret_end)
 {
@@ -342,8 +345,8 @@ static int bind_task_operand(const struct binder *b, struct task_binding *t, con
 
 /* ---- tasks ---- */
 
-/* Checks the micro-batch of a forward or backward task, and sets the first row of the micro-batch within its
- * batch. Every replica has the same number of micro-batches. */
+/* Checks the micro-batch of a forward or backward task, and sets the number of its first row in the batch.
+ * Every replica has the same number of micro-batches. */
 static int bind_rows(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
     const struct plan *p = b->plan;
@@ -361,9 +364,9 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
-/* Checks that operands of one role stand in ascending order of their layers and micro-batches. DECIDE adds
- * squared norms, NORM and UPD add gradients, and UPD folds statistics in the order of their operands. Another
- * order could change the bits of a sum. */
+/* Checks that the operands with one role are in ascending order of their layers and micro-batches. DECIDE
+ * adds squared norms, NORM and UPD add gradients, and UPD folds statistics into buffers, always in the order
+ * of the operands. Another order could change the bits of a sum. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in, enum role role)
 {
     const struct plan_tensor *last = NULL;
@@ -398,8 +401,8 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* Sets the byte range of W and dW that a task works on. Only RED and UPD may work on a share instead of the
- * whole tensor. */
+/* Sets the byte range of W and dW that a task works on. Only RED and UPD may work on a share of the
+ * tensor. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t whole = t->want[ROLE_DW],
@@ -426,8 +429,8 @@ static int bind_share(const struct binder *b, struct task_binding *t)
     return 0;
 }
 
-/* Lists the byte ranges that an UPD updates, one for each stretch with the same weight decay. Offsets count
- * from the first byte of the share that the UPD updates. */
+/* Lists the byte ranges that an UPD updates. Within a range, weight decay applies to all bytes or to none.
+ * Offsets count from the first byte of the share that the UPD updates. */
 static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
     const struct optimizer *o = optimizer_of(b, t->to->group);
@@ -502,8 +505,8 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- moves ---- */
 
-/* Returns the stream on which a move from `src` to `dst` must run. Returns UINT32_MAX if this kind of move
- * cannot connect the two locations. */
+/* Returns the stream on which a move from `src` to `dst` must run. Returns UINT32_MAX if a move of this kind
+ * is not possible between the two locations. */
 static uint32_t move_stream(enum instr_kind kind, uint32_t src, uint32_t dst)
 {
     switch (kind) {
@@ -561,8 +564,8 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns true if a wait need not be enqueued: if both instructions are on the same stream, which runs in
- * order, or if the other run is so old that exec_cycle has already waited for it. */
+/* Returns true if a wait need not be enqueued. There are two such cases. Both instructions may be on the same
+ * stream, which runs them in order. Or the other run is so old that exec_cycle has already waited for it. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {
@@ -589,8 +592,8 @@ static int bind_waits(const struct binder *b, const struct plan_instr *in, struc
     return 0;
 }
 
-/* Gives every instruction its own range of events. This must come after all waits are bound, because they
- * determine how many events an instruction needs. */
+/* Gives every instruction its own range of events. Call this function after all waits are bound, because the
+ * waits determine how many events an instruction needs. */
 static void number_events(struct bound_program *p)
 {
     for (uint32_t i = 0; i < p->n_instrs; i++) {
@@ -645,7 +648,7 @@ static int bind_instr(const struct binder *b)
     to->kind = in->kind;
     to->stream = in->stream;
     to->group = in->group;
-    /* Only the cycle has arguments for each training step and group. All other programs get the arguments of
+    /* The cycle has arguments for each training step and each group. All other programs have the arguments of
      * one step, at index 0. */
     to->args = b->kind == PROGRAM_CYCLE ? in->step * b->plan->n_groups + in->group : 0;
     to->operand = b->to->n_operands;
@@ -656,8 +659,8 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Allocates the arrays of a bound program. In a plan, instructions could share operands or waits. Here, each
- * instruction has its own. */
+/* Allocates the arrays of a bound program. In a plan, several instructions could share operands or waits. In
+ * a bound program, each instruction has its own. */
 static void allocate(const struct plan_program *from, struct arena *arena, struct bound_program *ret)
 {
     uint64_t n_operands = 0, n_waits = 0;

@@ -15,23 +15,25 @@
 #include "scheduler/plan.h"
 #include "swap/exec.h"
 
-/* An operand with its address. If `ring` is set, the address is computed again in every run. */
+/* An operand with its address. If `ring` is true, the executor computes the address again in every run. */
 struct bound_operand {
     enum role role; /* ROLE_NONE in moves and drops */
-    /* Number of operands with the same role that precede this one in its instruction. For example, the
-     * second part of K has nth 1. */
+    /* The number of earlier operands of the same instruction with the same role. For example, the second part
+     * of K has nth 1. */
     uint32_t nth;
-    /* True for a host copy with several slots. Its address is store_ptr(tensor, run) + begin. */
+    /* True for a host copy with several slots. The address of such an operand is store_ptr(tensor, run) +
+     * begin. */
     bool ring;
-    /* The tensor. It is set only for operands of tasks and for operands with `ring`. */
+    /* The tensor. This field is set only for operands of tasks and for operands with `ring`. */
     tensor_id tensor;
     uint64_t begin; /* ring only: first byte of the tensor */
     char *at;       /* address; NULL for a ring */
 };
 
-/* A wait that must be enqueued, because the order of instructions in a stream does not already ensure it. */
+/* A wait that must be enqueued. Waits that are fulfilled in any case are left out (see wait_is_implied in
+ * exec_bind.c). */
 struct bound_wait {
-    /* Index of the instruction to wait for, in the same program. */
+    /* The index of the instruction to wait for, in the same program. */
     uint32_t instr;
     uint32_t distance; /* runs back: 0 is the same run */
 };
@@ -40,30 +42,34 @@ struct bound_wait {
 struct bound_instr {
     enum instr_kind kind;
     uint32_t stream;
-    uint32_t args;             /* index into the run's step_args */
-    uint32_t group;            /* tasks: decision group of the layer, or of the DECIDE */
+    uint32_t args; /* index into the run's step_args */
+    /* For tasks, the decision group of the layer. For DECIDE, its own decision group. */
+    uint32_t group;
     const struct layer *layer; /* NULL for DECIDE, moves and DROP */
-    /* Only for FWD, REC and BWD: the first row of the micro-batch, counted from the start of the batch. */
+    /* Only for FWD, REC and BWD: the number of the micro-batch's first row, counted from the start of the
+     * batch. */
     uint32_t first_row;
     bool accumulate; /* BWD: add to dW, do not overwrite */
     /* Used in UPD. True if every part of K is an operand of its own. */
     bool split;
-    /* Only for UPD: the byte ranges to update, one for each stretch with the same weight decay. Offsets count
-     * from the first byte of the share. */
+    /* Only for UPD: the byte ranges to update. Within a range, weight decay applies to all bytes or to none.
+     * Offsets count from the first byte of the share. */
     struct optimizer_range *ranges;
     uint32_t n_ranges;
-    /* Number of bytes that a move transfers or a DROP drops. For RED, NORM and UPD, the number of bytes of
-     * dW, or of the share of dW. */
+    /* The number of bytes that a move transfers or a DROP drops. For RED, NORM and UPD, the number of bytes
+     * of dW, or of the share of dW. */
     uint64_t bytes;
-    enum dtype dtype; /* RED, NORM, UPD: the type of W and dW */
+    /* Only for RED, NORM and UPD: the element type of W and dW. */
+    enum dtype dtype;
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
     /* The events that this instruction records, in rotation: run r records event number event + r % n_events.
-     * n_events is 0 if no other stream waits for the instruction. */
+     * If no other stream waits for the instruction, n_events is 0. */
     uint32_t event, n_events;
 };
 
-/* A bound program. The executor has one for each of the plan's five programs. */
+/* A bound program: a program of the plan whose instructions are ready to be enqueued. The executor has one
+ * for each of the plan's five programs. */
 struct bound_program {
     struct bound_instr *instrs;
     struct bound_operand *operands;
@@ -75,8 +81,8 @@ struct bound_program {
     bool needs_args;
 };
 
-/* Binds one program of the plan: resolves everything that is the same in every run. The arrays of *ret are
- * allocated from `arena`. Returns -EINVAL if the plan was made for another model or optimizer. */
+/* Binds one program of the plan, by computing everything that is the same in every run. The arrays of *ret
+ * are allocated from `arena`. Returns -EINVAL if the plan was made for another model or optimizer. */
 int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,
                  struct bound_program *ret, struct err *err);
 

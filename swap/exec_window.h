@@ -19,8 +19,8 @@ struct window {
     uint64_t first_step;     /* the window opens at this step */
     uint32_t runs;           /* number of runs to measure */
     uint32_t enqueued;       /* number of measured runs enqueued so far */
-    /* The number of the last measured run, plus 1. An entry program resets it to 0, because runs are counted
-     * from the last entry. */
+    /* The number of the last measured run, plus 1. Runs are counted from the last entry, so an entry program
+     * resets this field to 0. */
     uint64_t end;
 };
 
@@ -33,14 +33,14 @@ static inline struct plan_span *window_spans(const struct window *w, uint64_t st
     return w->spans + (size_t)w->enqueued * n_instrs;
 }
 
-/* Records that run number `run` has been enqueued and will be measured. */
+/* Notes that run number `run` is enqueued and will be measured. */
 static inline void window_advance(struct window *w, uint64_t run)
 {
     w->enqueued++;
     w->end = run + 1;
 }
 
-/* Returns how many measured runs are complete. All runs with numbers below `done` are complete. */
+/* Returns how many measured runs are complete. A run is complete if its number is less than `done`. */
 static inline uint32_t window_complete(const struct window *w, uint64_t done)
 {
     const uint64_t under_way = w->end > done ? w->end - done : 0; /* may include runs before the window */

@@ -115,7 +115,7 @@ static void build_tables(struct store *s, const struct plan *plan)
     qsort_r(s->index, s->n_tensors, sizeof *s->index, compare_ids, s->tensors);
 }
 
-/* Makes the store of a plan on a pool that exists. */
+/* Makes the store of a plan. The store uses the pool of `with`, which already exists. */
 static struct store *make_store(const struct store *with, const struct plan *plan)
 {
     struct arena *arena = arena_create();
@@ -186,8 +186,8 @@ void *store_ptr(const struct store *s, tensor_id tensor, uint64_t run)
 tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t of, uint32_t micro, uint32_t step)
 {
     const struct tensor_key want = {kind, of, micro, step};
-    /* Binary search. The wanted index, that of the first tensor that does not sort before the key, is always
-     * in the range from lo to hi. */
+    /* This is a binary search for the first tensor whose key is not less than `want`. The index of that
+     * tensor is always in the range from lo to hi. */
     uint32_t lo = 0, hi = s->n_tensors;
 
     while (lo < hi) {
@@ -204,7 +204,8 @@ tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t of, 
     return compare_keys(&found, &want) == 0 ? s->index[lo] : PLAN_NONE;
 }
 
-/* Returns the place in `to` to which a tensor of `from` must move, or NULL if its bytes need not move. */
+/* Returns the address in `to` to which a tensor of `from` must be moved. Returns NULL if the tensor's bytes
+ * need not be moved. */
 static char *new_place(const struct store *from, const struct store *to, const struct plan_tensor *t)
 {
     const struct tensor_key key = key_of(t);
@@ -229,7 +230,8 @@ void store_move(const struct store *from, const struct store *to)
         bytes += new_place(from, to, &from->tensors[i]) ? from->tensors[i].bytes : 0;
     if (bytes == 0)
         return;
-    /* The new place of one tensor may be the old place of another, so all leave before any arrives. */
+    /* The new place of one tensor may be the old place of another tensor. Therefore all tensors are first
+     * copied to a buffer, and then from the buffer to their new places. */
     moved = xcalloc(bytes, 1);
     for (uint32_t i = 0; i < from->n_tensors; i++) {
         const struct plan_tensor *t = &from->tensors[i];

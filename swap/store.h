@@ -18,11 +18,11 @@ struct store;
 /* Allocates host memory, filled with zeros, for all tensors of the plan. The store keeps no pointer to
  * `plan`. Returns -ENOMEM if there is too little memory, or -EINVAL if the plan has a wrong offset. */
 int store_create(struct devset *devices, const struct plan *plan, struct store **ret, struct err *err);
-/* Makes a store for another plan on the memory of `owner`, which must be at least plan->host_bytes long and
- * must outlive the new store. Returns -EINVAL if a tensor of the plan does not fit. */
+/* Makes a store for another plan on the memory of `owner`. This memory must have at least plan->host_bytes
+ * bytes and must outlive the new store. Returns -EINVAL if a tensor of the plan does not fit. */
 int store_share(const struct store *owner, const struct plan *plan, struct store **ret, struct err *err);
-/* Frees the store. A store that store_create made also frees the memory. All commands on the devices must be
- * done, because they could still use the memory. `s` may be NULL. */
+/* Frees the store. If store_create made the store, the memory is freed too. All commands on the devices must
+ * be done, because they could still use the memory. `s` may be NULL. */
 void store_destroy(struct store *s);
 
 /* Moves every tensor that keeps its value from step to step (W, K, B and GROUP) from its place in `from` to
@@ -33,13 +33,13 @@ void store_destroy(struct store *s);
 void store_move(const struct store *from, const struct store *to);
 
 /* Returns the address of a tensor's host copy, or NULL if the tensor has none. If the tensor has several
- * slots, run number `run` of the cycle uses slot run % slots (exec_slot in exec.h gives `run`). Otherwise
- * `run` is ignored. */
+ * slots, the address is that of slot number run % slots. `run` is the number that exec_slot (exec.h) returns.
+ * If the tensor has one slot, `run` is ignored. */
 void *store_ptr(const struct store *s, tensor_id tensor, uint64_t run);
 
-/* Returns the tensor with these numbers, or PLAN_NONE if there is none. `of` is the layer, or the decision
- * group for GROUP and DECISION. `micro` is PLAN_NONE for a kind without micro-batches. `step` is the training
- * step within the cycle, and is 0 for tensors that keep their value from step to step. */
+/* Returns the tensor with this kind and these numbers, or PLAN_NONE if there is none. `of` is a layer, or a
+ * decision group for GROUP and DECISION. `micro` is PLAN_NONE for a kind without micro-batches. `step` is the
+ * training step within the cycle, or 0 for tensors that keep their value from step to step. */
 tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t of, uint32_t micro,
                      uint32_t step);
 

@@ -20,8 +20,8 @@
 #include "base/utf8.h"
 #include "daemon/spec/spec.h"
 
-/* The activation functions and their names in a config.json. An activation may have several names.
- * hf_config_write writes the first of them. */
+/* The activation functions and their names in a config.json. An activation function may have several names.
+ * hf_config_write uses the first one. */
 static const struct {
     const char *name;
     enum act act;
@@ -44,7 +44,8 @@ static const char *const architectures[ARCH_COUNT][2] = {
     [ARCH_LLAMA] = {"LlamaForCausalLM", "LlamaModel"},
 };
 
-/* The state while hf_config_read reads one config.json. It lives on the stack of hf_config_read. */
+/* What hf_config_read knows while it reads one config.json. The struct lives on the stack of
+ * hf_config_read. */
 struct config_reader {
     const struct json *node; /* the config */
     const char *path;        /* its JSON path, for messages */
@@ -63,8 +64,8 @@ static void key_path(const struct config_reader *c, const char *key, char *buf, 
  * `size` bytes is cut off. */
 static void value_text(const struct json *node, char *buf, size_t size)
 {
-    /* The value comes from the user's file and may be huge. With STRBUF_FAILS, a failed allocation does not
-     * abort the process. */
+    /* The value comes from a user's file and may be huge. In the mode STRBUF_FAILS, a failed allocation does
+     * not abort the process. */
     struct strbuf b = {.mode = STRBUF_FAILS};
 
     json_add(&b, node);
@@ -83,13 +84,13 @@ static void refuse(struct config_reader *c, const char *key, const struct json *
 }
 
 /* Returns the value of `key` in the config. Returns NULL if the key is absent, if its value is null, or if an
- * earlier read has failed. */
+ * earlier value was wrong. */
 static const struct json *find(const struct config_reader *c, const char *key)
 {
     return c->r < 0 ? NULL : get_node(c->node, key);
 }
 
-/* Reads the whole number at `key`, which must be from 1 to `most`, into *ret. If the key is absent, *ret
+/* Reads the whole number at `key` into *ret. The number must be from 1 to `most`. If the key is absent, *ret
  * stays unchanged. */
 static void take_count(struct config_reader *c, const char *key, uint64_t most, uint32_t *ret)
 {
@@ -110,8 +111,8 @@ static void take_count(struct config_reader *c, const char *key, uint64_t most, 
         *ret = (uint32_t)v;
 }
 
-/* Reads a size that has two names in GPT-2 configs, `key` and `other`. If a config has both keys, their
- * values must be equal. */
+/* Reads a size that GPT-2 configs call `key` or `other`. If a config has both keys, their values must be
+ * equal. */
 static void take_count_or(struct config_reader *c, const char *key, const char *other, uint64_t most,
                           uint32_t *ret)
 {
@@ -175,8 +176,8 @@ static const char *take_text(struct config_reader *c, const char *key)
 
 /* ------------------------------------------------------------------------------------------ refusals */
 
-/* Refuses the config if the value of `key` is not `want`. A config without this key is accepted. `why` is the
- * end of the error message. */
+/* Refuses the config if `key` has a value other than `want`. A config without this key is accepted. The error
+ * message ends with `why`. */
 static void need_bool(struct config_reader *c, const char *key, bool want, const char *why)
 {
     bool v = want;
@@ -195,7 +196,7 @@ static void need_size(struct config_reader *c, const char *key, uint32_t want, c
         refuse(c, key, json_get(c->node, key), -EOPNOTSUPP, why);
 }
 
-/* Refuses the config unless `key` is absent, null or empty. `why` is the end of the error message. */
+/* Refuses the config unless `key` is absent, null or empty. The error message ends with `why`. */
 static void need_nothing(struct config_reader *c, const char *key, const char *why)
 {
     const struct json *node = find(c, key);
@@ -274,8 +275,8 @@ static void read_gpt2(struct config_reader *c, struct transformer *t)
 
 /* ------------------------------------------------------------------------------------------ llama */
 
-/* Returns true if the config leaves the rotary angles unscaled. Then "rope_type" (in old configs "type") is
- * "default", or it is absent and there is no "factor". */
+/* Returns true if the config does not scale the rotary angles. In such a config, "rope_type" (in old configs
+ * "type") is "default", or it is absent and there is no "factor". */
 static bool rope_is_plain(const struct json *rope)
 {
     const char *key = get_node(rope, "rope_type") ? "rope_type" : "type";
@@ -285,8 +286,8 @@ static bool rope_is_plain(const struct json *rope)
     return strcmp(get_text(rope, key), "default") == 0;
 }
 
-/* Returns true if the rotary positions apply to every element of an attention head, and not only to a part of
- * each head. */
+/* Returns true if rotary positions are applied to all elements of each attention head, and not only to some
+ * of them. */
 static bool rope_is_whole(const struct json *rope)
 {
     double share = 0;
@@ -309,8 +310,8 @@ static void check_rope(struct config_reader *c, const char *key)
         refuse(c, key, rope, -EOPNOTSUPP, "rotary positions for only a part of each head are not supported");
 }
 
-/* Reads rope_theta, the base of the rotary angles. Older configs have this key at the top level. Newer
- * configs have it inside rope_parameters. */
+/* Reads rope_theta, the base of the rotary angles. In older configs, this key is at the top level. In newer
+ * configs, it is inside rope_parameters. */
 static void take_rope(struct config_reader *c, float *ret)
 {
     static const char *const inside[] = {"rope_parameters", "rope_scaling"};
@@ -387,8 +388,8 @@ static bool find_arch(const char *name, bool by_class, int *ret)
     return false;
 }
 
-/* Finds out whether the config describes GPT-2 or Llama. The key model_type decides. In a config without
- * model_type, the first entry of `architectures` decides. */
+/* Finds out whether the config describes a GPT-2 or a Llama model. The key model_type decides this. If the
+ * key is absent, the first entry of `architectures` decides. */
 static int take_arch(struct config_reader *c, int *ret)
 {
     static const char why[] = "the supported models are GPT-2 (\"gpt2\") and Llama (\"llama\")";
@@ -457,8 +458,8 @@ int hf_config_parse(const char *text, size_t bytes, const char *file, struct tra
 
 /* ------------------------------------------------------------------------------------------ writing */
 
-/* Appends a float with the fewest digits that read back as the same float. Whole numbers get ".0", because
- * the transformers package distinguishes 1 from 1.0. */
+/* Appends a float with as few digits as are needed to read the same float back. Whole numbers get ".0",
+ * because the transformers package treats 1 and 1.0 differently. */
 static void add_float(struct strbuf *b, const char *key, float v)
 {
     char text[40];
@@ -504,8 +505,8 @@ static void write_gpt2(const struct transformer *t, struct strbuf *b)
     add_float(b, "attn_pdrop", t->attn_dropout);
     add_float(b, "resid_pdrop", t->resid_dropout);
     add_text(b, "scale_attn_weights", "true");
-    /* Token 50256 is the end-of-text token of GPT-2's own tokenizer, which has 50257 tokens. A smaller
-     * vocabulary has no such token. */
+    /* Token 50256 marks the end of a text in GPT-2's own tokenizer, which has 50257 tokens. A model with a
+     * smaller vocabulary does not have this token. */
     add_text(b, "bos_token_id", t->vocab > 50256 ? "50256" : "null");
     add_text(b, "eos_token_id", t->vocab > 50256 ? "50256" : "null");
 }
@@ -525,8 +526,8 @@ static void write_llama(const struct transformer *t, struct strbuf *b)
     add_float(b, "attention_dropout", t->attn_dropout);
     add_text(b, "attention_bias", "false");
     add_text(b, "mlp_bias", "false");
-    /* The ids are null because the transformers package would otherwise use its defaults, which are right
-     * only for Llama's own tokenizer. */
+    /* Write null for these ids. If they were absent, the transformers package would use its defaults, which
+     * are right only for Llama's own tokenizer. */
     add_text(b, "bos_token_id", "null");
     add_text(b, "eos_token_id", "null");
 }

@@ -17,17 +17,17 @@
 #include "base/strbuf.h"
 #include "daemon/spec/transformer.h"
 
-/* Reads a Hugging Face config from `node`, which is at JSON path `path`. On success, *ret has passed
- * transformer_check. Returns -EINVAL for a wrong value, and -EOPNOTSUPP for a value that only the
- * transformers package supports. */
+/* Reads a Hugging Face config from `node`. `path` is the JSON path of `node`, for messages. If the function
+ * succeeds, *ret has passed transformer_check. Returns -EINVAL for a wrong value, and -EOPNOTSUPP for a value
+ * that only the transformers package supports. */
 int hf_config_read(const struct json *node, const char *path, struct transformer *ret, struct err *err);
 
-/* Reads a Hugging Face config from the text of a config.json. Error messages call the file `file`. Returns
- * the errors of hf_config_read and json_parse. */
+/* Reads a Hugging Face config from `text`, the content of a config.json. `file` is the name of the file in
+ * error messages. Returns the same errors as hf_config_read and json_parse. */
 int hf_config_parse(const char *text, size_t bytes, const char *file, struct transformer *ret,
                     struct err *err);
 
-/* Appends the text of a config.json for the model `t` to `b`. Both the transformers package and
+/* Appends the text of a config.json that describes the model `t`. Both the transformers package and
  * hf_config_parse can read this text. */
 void hf_config_write(const struct transformer *t, struct strbuf *b);
 

@@ -73,8 +73,8 @@ static int refuse_prune(const struct spec_reader *r, const struct json *node)
     return err_set_at(r->err, -EOPNOTSUPP, "prune", "pruning is not supported yet; remove \"prune\"");
 }
 
-/* The sections of a job spec and the functions that read them. The reader goes through this table from top to
- * bottom, because some sections need values of earlier ones. */
+/* The sections of a job spec and the functions that read them. Sections are read in the order of this table,
+ * because some sections need values of earlier ones. */
 static const struct section {
     const char *key;
     enum json_need need;
@@ -111,8 +111,8 @@ static void set_defaults(struct spec *s)
     s->memory.cycle_steps = 1;
 }
 
-/* Returns true if `name` is allowed as a job's name. The name becomes part of a path and of printed tables,
- * so spaces, slashes and a leading dot are refused. */
+/* Returns true if `name` may be the name of a job. The name becomes part of a path and appears in printed
+ * tables. So spaces, slashes and a leading dot are refused. */
 static bool name_is_good(const char *name)
 {
     size_t n = strlen(name);
@@ -148,8 +148,8 @@ static void default_output(const struct spec_reader *r)
     r->s->output = path;
 }
 
-/* Reads the whole spec. It takes all top-level keys before it reads any section, so that a misspelt section
- * name is reported before a mistake inside a section. */
+/* Reads the whole spec. First takes all top-level keys and only then reads the sections. So a misspelt
+ * section name is reported before a mistake inside a section. */
 static int read_top(const struct spec_reader *r, const struct json *doc)
 {
     static const char *const schemas[] = {"job/v1", NULL};
@@ -212,8 +212,8 @@ static int check_eval(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Checks that the inputs of all layers together take at most 2^50 bytes per training step. This limit keeps
- * all later sums of bytes below SPEC_MAX_BYTES. */
+/* Checks that the inputs of all layers together take at most 2^50 bytes in one training step. With this
+ * limit, all sums of bytes that are computed later stay below SPEC_MAX_BYTES. */
 static int check_activations(const struct spec *s, struct err *err)
 {
     uint64_t width = 0, bytes;
@@ -232,13 +232,13 @@ static int check_activations(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Applies settings of one section to another section. The loss layer gets train.label_smoothing, and
- * transformers get their default of optimizer.no_decay. */
+/* Copies settings of one section to the places in other sections that need them: train.label_smoothing goes
+ * to the loss layer, and optimizer.no_decay of a transformer gets its default. */
 static int apply_across_sections(struct spec *s, struct err *err)
 {
     uint64_t targets;
 
-    /* A spec without layers is one whose model is in a Hugging Face folder that was not opened. */
+    /* The spec has no layers if its model is in a Hugging Face folder that was not opened. */
     if (s->model.n_layers == 0)
         return 0;
     struct layer *loss = &s->model.layers[s->model.n_layers - 1];
@@ -262,8 +262,8 @@ static int apply_across_sections(struct spec *s, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ entry points */
 
-/* Reads and checks a whole spec. All its memory comes from `arena`. If this function fails, the caller
- * destroys the arena. */
+/* Reads and checks a whole spec. All memory of the spec comes from `arena`. If this function fails, the
+ * caller must destroy the arena. */
 static int read_spec(struct spec_reader *reader, struct arena *arena, const struct json *doc)
 {
     int r;
@@ -323,8 +323,8 @@ static int read_bounded(void *arg)
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err)
 {
     struct bounded_reading b = {.reader = {.options = options, .err = err}, .doc = doc};
-    /* The scope has no limit on memory or time. It only turns a failed allocation into an error code instead
-     * of an abort. */
+    /* This scope limits neither memory nor time. It only makes a failed allocation return an error code
+     * instead of aborting the process. */
     struct bounded scope = {0};
     int r = bounded_run(&scope, read_bounded, &b);
 
@@ -335,7 +335,8 @@ int spec_read(const struct json *doc, const struct spec_options *options, struct
     return r;
 }
 
-/* Reads a file or a pipe until it ends or until `buf` is full. Stores the number of bytes read in *ret. */
+/* Reads from `fd` until the end of the file or pipe, or until `buf` is full. Stores the number of bytes read
+ * in *ret. */
 static int read_all(int fd, char *buf, size_t size, size_t *ret)
 {
     size_t n = 0;
@@ -428,7 +429,7 @@ static int count_steps(const struct spec *s, uint64_t samples, uint64_t *ret, st
                               s->train.epochs);
         steps = total / batch + (total % batch != 0);
     }
-    /* These limits keep sample positions below 2^53, so that JSON numbers are exact, and keep the epoch
+    /* These limits keep every sample position below 2^53, which JSON can represent exactly, and every epoch
      * number within 32 bits. */
     if (steps > SPEC_MAX_STEPS || steps * batch > SPEC_MAX_BYTES || steps * batch / samples >= UINT32_MAX)
         return err_set_at(err, -EINVAL, path,
@@ -468,7 +469,8 @@ static int check_resolved_sizes(uint32_t batch, struct spec_sizes asked, struct 
     return 0;
 }
 
-/* Makes s->resolved.phases long enough for phase number `phase`. The sizes of a new phase are 0. */
+/* Makes the array s->resolved.phases long enough to contain the phase `phase`. All sizes of a new phase are
+ * 0. */
 static void extend_phases(struct spec *s, uint32_t phase)
 {
     uint32_t n = s->resolved.n_phases;
@@ -492,8 +494,8 @@ int spec_resolve_phase(struct spec *s, uint32_t phase, uint32_t batch, struct sp
         sizes.replicas = asked.replicas ? asked.replicas : 1;
     if (sizes.micro_batch == 0)
         sizes.micro_batch = asked.micro_batch ? asked.micro_batch : batch / sizes.replicas;
-    /* A micro-batch of 0 samples means that there are more replicas than samples in a batch.
-     * check_resolved_sizes below refuses that. */
+    /* A micro-batch of 0 samples is possible here: there may be more replicas than samples in a batch.
+     * check_resolved_sizes below refuses such a job. */
     if (sizes.micro_batch == 0)
         sizes.micro_batch = 1;
     r = check_resolved_sizes(batch, asked, sizes, err);
@@ -530,7 +532,7 @@ double spec_lr(const struct spec_rate *rate, uint64_t total_steps, uint64_t step
 
     assert(total_steps > 0);
     if (step < warmup)
-        /* The learning rate during the warm-up never exceeds rate->lr, because the quotient is at most 1. */
+        /* During the warm-up, the learning rate never exceeds rate->lr, because the quotient is at most 1. */
         return rate->lr * ((double)(step + 1) / (double)warmup);
     if (rate->type == SCHEDULE_CONSTANT)
         return rate->lr;

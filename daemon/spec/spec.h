@@ -31,7 +31,7 @@
 #define SPEC_MAX_BYTES       (1ull << 53)  /* most bytes in any computed size */
 #define SPEC_MAX_STEPS       0xffffffffull /* most training steps; must fit 32 bits */
 #define SPEC_MAX_FILES       400u          /* most files per split, all open together */
-#define SPEC_MAX_CYCLE_STEPS 64u           /* most training steps in one run of a plan */
+#define SPEC_MAX_CYCLE_STEPS 64u           /* the most training steps in one run of a plan */
 
 /* The training methods, such as METHOD_backprop. daemon/worker/phase.h says what a method does. */
 enum method_id {
@@ -46,21 +46,21 @@ enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDU
 enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
 enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
 
-/* The names that a spec uses for the values of the enums above. The enum value is the index into the array,
- * and the last entry is NULL. */
+/* The names that specs use for the values of the enums above. An enum value is the index of its name in the
+ * array. The last entry of each array is NULL. */
 extern const char *const data_format_names[DATA_FORMAT_COUNT + 1];
 extern const char *const spec_schedule_names[SCHEDULE_COUNT + 1];
 extern const char *const spec_best_names[BEST_COUNT + 1]; /* "none", "val/accuracy", "val/loss" */
 
-/* How often evaluations or checkpoints happen. {.epochs = 2} means after every second epoch, and {.steps =
+/* Says how often evaluations or checkpoints happen. {.epochs = 2} means after every second epoch. {.steps =
  * 100} means after every 100th training step. At most one of the two fields is set. If both are 0, the event
  * never happens. */
 struct spec_every {
     uint64_t epochs, steps;
 };
 
-/* How the learning rate of a phase changes from training step to training step: a linear warm-up, then a
- * schedule. The spec has one, and every training phase has its own copy. */
+/* Describes how the learning rate of a phase changes from one training step to the next: a linear warm-up,
+ * and then a schedule. The spec has one struct spec_rate, and each training phase has its own copy. */
 struct spec_rate {
     double lr; /* learning rate after the warm-up */
     enum spec_schedule type;
@@ -72,33 +72,36 @@ struct spec_rate {
     double gamma;
 };
 
-/* The two sizes that may be "auto" in a spec although they affect the bits of the result. A job must keep
- * them once they are chosen. Every phase has its own sizes. */
+/* The two sizes that a spec may leave to Tutti by "auto", although they affect the bits of the result. So
+ * once the sizes are chosen, a job must keep them. Every phase of a job has its own sizes. */
 struct spec_sizes {
     uint32_t micro_batch, replicas; /* 0: not decided yet */
 };
 
-/* The two IDX files of a data split (training or validation). Both paths are NULL if the spec does not have
- * the split. */
+/* The two files in IDX format of the training samples or of the validation samples. Both paths are NULL if
+ * the spec has no such samples. */
 struct spec_files {
-    /* The paths of the image file and the label file. A relative path in the spec was already resolved
-     * against base_dir. */
+    /* The paths of the file with the images and of the file with the labels. A relative path in the spec has
+     * already been resolved against base_dir. */
     const char *images, *labels;
 };
 
-/* The files of a data split (training or validation) whose format is "tokens" or "bytes". */
+/* The data files of the training samples or of the validation samples, if the format is "tokens" or
+ * "bytes". */
 struct spec_paths {
-    /* The paths of the `n` data files. Relative paths in the spec were already resolved against base_dir. */
+    /* The paths of the `n` data files. A relative path in the spec has already been resolved against
+     * base_dir. */
     const char *const *at;
     uint32_t n; /* number of files; 0: no such split */
 };
 
-/* A job spec after reading. spec_resolve completes the spec, and spec_destroy frees it with everything it
- * points to. The daemon keeps a spec only while it admits a job. A worker keeps it for the whole run. */
+/* A job spec that has been read. spec_resolve completes the spec. spec_destroy frees the spec and everything
+ * that it points to. The daemon keeps a spec only while it decides whether to accept a job. A worker keeps it
+ * during the whole run. */
 struct spec {
     struct arena *arena; /* owns this struct and its data */
     const char *name;    /* "job" when the spec gives no name */
-    /* The path of the job's output directory. The default is "runs/<name>" below base_dir. */
+    /* The path of the job's output directory. The default is "runs/<name>" in the directory base_dir. */
     const char *output;
 
     /* model, init */
@@ -107,10 +110,10 @@ struct spec {
     /* The number of classes. It is the number of outputs of the model per row, or per token if rows are
      * sequences of tokens. */
     uint32_t classes;
-    /* True if the loss is the mean squared error, with float targets [rows][classes]. False if the loss is
-     * cross-entropy, with int32 targets [rows]. */
+    /* True if the loss is the mean squared error. The targets are then floats [rows][classes]. False if the
+     * loss is cross-entropy. The targets are then int32 numbers [rows]. */
     bool mse;
-    /* The description of a gpt2 or llama model. NULL for the model types "mlp" and "chain". */
+    /* The description of a gpt2 or llama model. NULL for models of the types "mlp" and "chain". */
     const struct transformer *transformer;
     /* The path of the Hugging Face folder with the initial weights. NULL if the initial weights are drawn at
      * random. */
@@ -119,9 +122,9 @@ struct spec {
     /* True if samples are sequences of token ids. The input and the targets of a sample are then both int32
      * [seq]. */
     bool tokens;
-    /* The number of tokens in a sample. It is 0 or 1 if samples are not sequences. */
+    /* The number of tokens in a sample, or 0 or 1 if samples are not sequences. */
     uint32_t seq;
-    /* The number of different token ids. It is 0 if samples are not sequences of tokens. */
+    /* The number of different token ids, or 0 if samples are not sequences of tokens. */
     uint32_t vocab;
     uint64_t seed; /* seeds initial weights, dropout and shuffling */
     /* The standard deviations with which initial weights are drawn, from the section `init`. A value that the
@@ -135,17 +138,17 @@ struct spec {
         bool shuffle;
         /* idx */
         struct spec_files train, val;
-        /* In images, the byte 0 becomes the number scale_lo, and the byte 255 becomes scale_hi. Bytes between
-         * them are interpolated. */
+        /* The numbers that a byte of an image becomes: byte 0 becomes scale_lo, and byte 255 becomes
+         * scale_hi. Bytes in between are interpolated. */
         double scale_lo, scale_hi;
         bool transpose;
         /* tokens, bytes */
         struct spec_paths train_files, val_files;
-        /* Size of one token in a data file, 2 or 4 bytes. 0 means the size that the file's header gives, or 2
-         * bytes if the file has no header. */
+        /* The size of one token in a data file, 2 or 4 bytes. 0 means the size that the header of the file
+         * gives, or 2 bytes if the file has no header. */
         uint32_t token_bytes;
         bool has_ignore;
-        /* If has_ignore is true, targets with this token id are left out of the loss. */
+        /* If has_ignore is true, targets with this token id do not count in the loss. */
         uint32_t ignore;
         /* synthetic */
         uint64_t samples, val_samples, seed;
@@ -175,8 +178,8 @@ struct spec {
         enum spec_best best;
     } checkpoint;
 
-    /* The section `resources`, with the numbers that the user wrote. Call spec_demand to get them with
-     * defaults filled in. */
+    /* The section `resources`, with the numbers that the user wrote. spec_demand returns the same numbers
+     * with defaults filled in. */
     struct {
         uint32_t devices_min;              /* at least 1 */
         uint32_t devices_max;              /* at least devices_min; 0: not given */
@@ -185,64 +188,66 @@ struct spec {
     struct {
         enum policy_id policy;
         enum update_place update;
-        uint32_t cycle_steps; /* training steps in one run of the plan; 1 to SPEC_MAX_CYCLE_STEPS */
+        /* The number of training steps in one run of the plan, from 1 to SPEC_MAX_CYCLE_STEPS. */
+        uint32_t cycle_steps;
     } memory;
     /* Only the daemon uses this section. */
     struct {
         uint64_t time_limit_s; /* 0: no limit */
     } queue;
 
-    /* Filled in by spec_resolve and spec_resolve_phase; all 0 before. */
+    /* Filled in by spec_resolve and spec_resolve_phase. Before these calls, all fields are 0. */
     struct {
-        /* The sizes of each phase of the job. The array belongs to the spec. */
+        /* The sizes of each phase of the job. The spec owns this array. */
         struct spec_sizes *phases;
         uint32_t n_phases;
         uint64_t train_samples;
         uint32_t data_crc;
-        uint64_t total_steps; /* the number of training steps that the section `train` asks for */
+        /* The number of training steps that the section `train` asks for. */
+        uint64_t total_steps;
     } resolved;
 };
 
 struct json;
 
-/* A function that reads the architecture of the Hugging Face folder `dir` into *ret. *ret_crc is a checksum
- * of the sizes of its files and of samples of their content. Returns 0, or a negative errno with a
- * message. */
+/* The type of a function that reads the model from the Hugging Face folder `dir` into *ret. The function also
+ * stores a checksum in *ret_crc, which covers the sizes of the files and samples of their content. It returns
+ * 0, or a negative errno with a message. */
 typedef int spec_folder_fn(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* Options for reading a spec. The caller may free them when the reading function returns. A struct of zeros
- * means that unknown keys are refused and no other file is opened. */
+/* Options for reading a spec. The caller may free them when the reading function returns. With a zeroed
+ * struct, unknown keys are refused and no other file is opened. */
 struct spec_options {
-    /* The directory in which relative paths of the spec start. If base_dir is NULL, such paths stay
+    /* The directory to which relative paths in the spec refer. If base_dir is NULL, such paths stay
      * relative. */
     const char *base_dir;
     bool comments; /* accept // comments */
     /* True if a daemon has accepted this spec before. Keys that earlier versions of Tutti ignored are then
      * ignored again, instead of refused. */
     bool accepted;
-    /* The function that reads the folder of {"model": {"from": DIR}}. If it is NULL, the folder is not
-     * opened, and the spec has no layers. The daemon passes NULL, because the folder belongs to a user. */
+    /* The function that reads the folder of {"model": {"from": DIR}}. NULL if the folder must not be opened.
+     * The spec then has no layers. The daemon passes NULL, because the folder belongs to a user. */
     spec_folder_fn *read_folder;
 };
 
 /* Reads the job file at `path`, or standard input if `path` is "-". The caller owns *ret. Returns -EINVAL for
- * a mistake, -EOPNOTSUPP for a value reserved for later versions, and -EFBIG for a file above 16 MiB. Other
- * errors are those of open(2) and read(2). */
+ * a mistake in the file, -EOPNOTSUPP for a value that is reserved for later versions, and -EFBIG for a file
+ * above 16 MiB. May also return the errors of open(2) and read(2). */
 int spec_load(const char *path, const struct spec_options *options, struct spec **ret, struct err *err);
 
-/* Reads a spec from the `bytes` bytes at `text`. Error messages call the document `name`. Returns the same
- * errors as spec_load, except those about files. */
+/* Reads a spec from the `bytes` bytes at `text`. `name` is the name of the document in error messages.
+ * Returns the same errors as spec_load, except those about files. */
 int spec_parse(const char *text, size_t bytes, const char *name, const struct spec_options *options,
                struct spec **ret, struct err *err);
 
-/* Reads a spec from a parsed JSON document. When memory runs out, this function returns -ENOMEM, while
- * spec_parse aborts the process. The daemon must survive, so it uses this function. */
+/* Reads a spec from a parsed JSON document. If memory runs out, spec_parse aborts the process, but this
+ * function returns -ENOMEM. The daemon uses this function, because it must survive. */
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err);
 
-/* Frees the spec `s` and everything that `s` points to. `s` may be NULL. */
+/* Frees the spec and everything that the spec points to. `s` may be NULL. */
 void spec_destroy(struct spec *s);
 
-/* Returns true if the spec has a validation split in its section `data`. */
+/* Returns true if the section `data` of the spec names validation samples. */
 bool spec_has_val(const struct spec *s);
 
 /* What a job asks of a machine: the section `resources` with its defaults filled in. The daemon uses it to
@@ -253,14 +258,15 @@ struct spec_demand {
     uint32_t devices_min; /* least number of devices, 1 or more */
     /* The greatest number of devices that the job can use. It is never less than devices_min. */
     uint32_t devices_max;
-    /* The number of bytes that the job wants on each device. 0 means all free bytes of the device. */
+    /* The number of bytes that the job asks for on each device. 0 means all free bytes of the device. */
     uint64_t device_bytes;
-    /* The number of bytes of host memory that the job wants. 0 means as many bytes as the machine offers. */
+    /* The number of bytes of host memory that the job asks for. 0 means as many bytes as the machine
+     * offers. */
     uint64_t host_bytes;
 };
 
-/* Returns how many devices and how much memory the job asks for. Always call this function instead of reading
- * s->resources, because it fills in the defaults. */
+/* Returns the number of devices and the amount of memory that the job asks for. Always use this function
+ * instead of s->resources, because this function fills in the defaults. */
 struct spec_demand spec_demand(const struct spec *s);
 
 /* Fixes the number of steps, and the sizes of phase 0 as the section `train` asks for them, and stores them
@@ -278,33 +284,34 @@ int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples
 int spec_resolve_phase(struct spec *s, uint32_t phase, uint32_t batch, struct spec_sizes asked,
                        struct spec_sizes sizes, struct err *err);
 
-/* Finds the divisors of `batch` that are nearest to `want`. *ret_below is at most `want`, and *ret_above is
- * at least `want`. Either is 0 if there is no such divisor. Example: for 96 and 40 they are 32 and 48. */
+/* Finds the divisors of `batch` that are nearest to `want`. *ret_below is the largest divisor up to `want`,
+ * and *ret_above the smallest divisor from `want` on. If there is no such divisor, the number is 0. For the
+ * batch 96 and the wanted number 40, the divisors are 32 and 48. */
 void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above);
 
-/* Returns the learning rate of training step `step` of a phase with `total_steps` steps. Steps count from
- * 0. */
+/* Returns the learning rate of the training step `step` in a phase with `total_steps` steps. The first step
+ * has the number 0. */
 double spec_lr(const struct spec_rate *rate, uint64_t total_steps, uint64_t step);
 
-/* Returns true if `every` says that something is due after `steps_done` training steps of a phase, whose
- * steps have `batch` samples. An epoch ends with the step that reaches its last sample. Nothing is due after
- * 0 steps. Call spec_resolve first. */
+/* Returns true if an evaluation or checkpoint that happens as often as `every` says is due after `steps_done`
+ * training steps of a phase. Each step of the phase has `batch` samples. An epoch ends with the step that
+ * reaches its last sample. After 0 steps nothing is due. Call spec_resolve first. */
 bool spec_due(const struct spec *s, const struct spec_every *every, uint32_t batch, uint64_t steps_done);
 
-/* Appends everything that determines the bits of a job's result to `b`, as one line of canonical JSON without
- * paths. The number of training steps is included only if the learning rates depend on it, so that a job
- * with a constant rate can be extended. Call spec_resolve first. */
+/* Appends everything that determines the bits of a job's result, as one line of canonical JSON without paths.
+ * The number of training steps is included only if the learning rates depend on it. So a job with a constant
+ * learning rate can be extended. Call spec_resolve first. */
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
 
-/* Appends the layer `l` to `b` as a JSON object, in the form that spec_resolved_json uses. */
+/* Appends the layer `l` as a JSON object, in the same form as spec_resolved_json. */
 void spec_layer_json(const struct layer *l, struct strbuf *b);
 
 /* Returns a 64-bit hash of the text that spec_resolved_json makes for `s`. */
 uint64_t spec_hash(const struct spec *s);
 
-/* Reads the sizes of the `n_phases` phases of a job from a text made by spec_resolved_json, into ret[0] to
- * ret[n_phases - 1]. If sizes were "auto" in the spec, these are the values that were chosen when the job was
- * first planned. If the text is of a job with another number of phases, all sizes are 0. */
+/* Reads the sizes of the `n_phases` phases of a job into the array `ret`. `resolved_json` is a text made by
+ * spec_resolved_json. If a size was "auto" in the spec, the text has the value that was chosen when the job
+ * was first planned. If the text has another number of phases, all sizes become 0. */
 int spec_resolved_sizes(const char *resolved_json, size_t bytes, uint32_t n_phases, struct spec_sizes *ret,
                         struct err *err);
 

@@ -1,7 +1,7 @@
-/* Reads the section `data` of a spec and checks that the model can take such data.
+/* Reads the section `data` of a spec and checks that the model can use data of this kind.
  *
- * The section `model` must be read first. This file opens no data files; dataset_open opens and checks them
- * later.
+ * The section `model` must be read first. No data file is opened here. dataset_open opens and checks the data
+ * files later.
  */
 #include <errno.h>
 #include <float.h>
@@ -103,8 +103,8 @@ static int read_tokens(const struct spec_reader *r, struct json_obj *o)
     return json_obj_end(o);
 }
 
-/* Returns 0 if the model can take data of this format, for example tokens or images. Otherwise returns
- * -EINVAL with a message at data.format. */
+/* Returns 0 if the model can use data of this format, for example tokens or images. Otherwise returns -EINVAL
+ * with an error message that names data.format. */
 static int check_model(const struct spec *s, struct err *err)
 {
     const char *format = data_format_names[s->data.format];

@@ -32,8 +32,9 @@ int spec_read_init(const struct spec_reader *r, const struct json *node)
     return json_obj_end(&o);
 }
 
-/* Takes the key "init" of one layer. Values that the layer does not give stay unchanged, except that `std`
- * also sets *ret_proj_std. `ret_proj_std` is NULL for a layer without a projection. */
+/* Reads the key "init" of one layer. A value that the key does not contain stays unchanged. But if "init" has
+ * `std` and no `proj_std`, *ret_proj_std becomes equal to *ret_std. `ret_proj_std` is NULL for a layer
+ * without a projection. */
 static void take_own_init(struct json_obj *o, float *ret_std, float *ret_proj_std)
 {
     const struct json *node;
@@ -90,8 +91,8 @@ static bool any_layer(const struct layer *layers, uint32_t n, bool (*is)(const s
     return false;
 }
 
-/* Returns the name of the first key that the spec gives in its section `init`, not counting the seed. Returns
- * NULL if there is no such key. */
+/* Returns the name of the first key in the section `init` of the spec, not counting the seed. Returns NULL if
+ * there is no such key. */
 static const char *given_key(const struct spec *s)
 {
     return s->init.std > 0             ? "init.std"
@@ -108,7 +109,7 @@ int spec_check_init(const struct spec *s, struct err *err)
         return err_set_at(
             err, -EINVAL, given_key(s),
             "the initial weights come from the folder \"%s\", so none are drawn; remove this key", s->from);
-    /* A spec without layers is one whose model is in a Hugging Face folder that was not opened. */
+    /* The spec has no layers if its model is in a Hugging Face folder that was not opened. */
     if (m->n_layers == 0)
         return 0;
     if (s->init.proj_std > 0 && !any_layer(m->layers, m->n_layers, has_projection))

@@ -20,20 +20,20 @@
 #include "daemon/spec/spec_private.h"
 #include "daemon/spec/transformer.h"
 
-/* The most bytes that all weights of a model may take. With this limit, W, dW and two optimizer moments
- * together stay below SPEC_MAX_BYTES. */
+/* The largest number of bytes that all weights of a model may take together. Weights, their gradients and two
+ * optimizer moments then stay below SPEC_MAX_BYTES. */
 #define MAX_WEIGHT_BYTES (SPEC_MAX_BYTES / 8)
 
-/* A chain of layers while it is being read. Each residual or block has its own chain_builder for the layers
- * inside it. */
+/* A chain of layers that is being read. Each residual or block has its own chain_builder for its inner
+ * layers. */
 struct chain_builder {
     const struct spec_reader *r;
     VEC(struct layer) layers;
-    /* The shape of a row after the last layer: {1, {width}}, or {2, {tokens, width}} for sequences. A row of
-     * token ids is a sequence with one id per token. */
+    /* The shape of the last layer's output for one sample: {1, {width}}, or {2, {tokens, width}} for a
+     * sequence. A row of token ids is a sequence with one id per token. */
     struct shape row;
-    /* The number of token ids while the rows are still token ids. It becomes 0 after the layer that turns
-     * token ids into numbers, such as an embedding. */
+    /* The number of different token ids, as long as the rows consist of token ids. After a layer that turns
+     * token ids into numbers, such as an embedding, this field is 0. */
     uint32_t vocab;
     uint64_t weight_bytes; /* weights of all layers so far */
     bool inside;           /* the layers are inside another layer */
@@ -41,19 +41,21 @@ struct chain_builder {
     bool ended;            /* the last layer is a loss */
 };
 
-/* Returns the number of tokens in a row after the last layer. It is 1 for a model without sequences. */
+/* Returns the number of tokens in one output row of the last layer. The number is 1 for a model without
+ * sequences. */
 static uint32_t row_tokens(const struct chain_builder *b)
 {
     return b->row.rank == 2 ? b->row.dim[0] : 1;
 }
 
-/* Returns the number of elements per token after the last layer. */
+/* Returns the number of elements per token in an output row of the last layer. */
 static uint32_t row_width(const struct chain_builder *b)
 {
     return b->row.dim[b->row.rank - 1];
 }
 
-/* Returns the shape of a row with as many tokens as after the last layer and `width` elements per token. */
+/* Returns the shape of a row that has `width` elements per token, and as many tokens as the output of the
+ * last layer. */
 static struct shape row_of_width(const struct chain_builder *b, uint32_t width)
 {
     struct shape s = b->row;
@@ -95,7 +97,7 @@ static int check_place(const struct chain_builder *b, const char *path, const st
     return 0;
 }
 
-/* Returns -EINVAL if a row of shape `out` would have too many elements. */
+/* Returns -EINVAL with a message if a row of the shape `out` would have too many elements. */
 static int check_row(const struct chain_builder *b, const char *path, const struct shape *out)
 {
     uint32_t n;
@@ -109,8 +111,8 @@ static int check_row(const struct chain_builder *b, const char *path, const stru
 }
 
 /* Adds the layer `l` to the chain and sets its position and its input. `path` is the layer's place in the
- * spec, for messages. The caller sets l.out if the output can have another shape than the input. If the
- * caller leaves l.out empty, the output has the shape of the input. A loss has no output. */
+ * spec, for messages. If l.out is empty, the output gets the shape of the input, so the caller must set l.out
+ * for any other shape. A loss has no output. */
 static int add_layer(struct chain_builder *b, const char *path, struct layer l)
 {
     struct layer_sizes size;
@@ -163,7 +165,7 @@ static int read_token_input(struct chain_builder *b, const struct json *node)
 }
 
 /* Reads the shape of a sample. A sample with several dimensions, such as [28,28], becomes a vector, because
- * all layers so far treat the elements of a sample as one list. */
+ * all existing layers treat the elements of a sample as one list. */
 static int read_input(struct chain_builder *b, const struct json *node)
 {
     static const char path[] = "model.input";
@@ -201,8 +203,9 @@ static int read_input(struct chain_builder *b, const struct json *node)
 
 static const char *const loss_names[] = {"mse", "softmax_xent", NULL};
 
-/* Adds a loss as the last layer, unless the chain already ends with one. The width of the layer before it is
- * the number of classes. `width_path` is the place in the spec that gives this width, for messages. */
+/* Adds a loss as the last layer, unless the chain already ends with a loss. The output width of the layer
+ * before the loss is the number of classes. `width_path` is the place in the spec that sets this width, for
+ * messages. */
 static int add_loss(struct chain_builder *b, int loss, const char *width_path)
 {
     struct spec *s = b->r->s;
@@ -420,8 +423,8 @@ static void read_positions(const struct chain_builder *b, struct json_obj *o, st
     take_dropout(o, "dropout", JSON_OPTIONAL, &l->positions.dropout);
 }
 
-/* Reads an lm_head layer. A tied lm_head uses the weights of the embedding, which must be the first layer of
- * the chain. */
+/* Reads an lm_head layer. If the lm_head is tied, it uses the weights of the embedding. The embedding must
+ * then be the first layer of the chain. */
 static void read_lm_head(const struct chain_builder *b, struct json_obj *o, struct layer *l)
 {
     const struct layer *first = b->layers.n > 0 ? &b->layers.at[0] : NULL;
@@ -431,7 +434,7 @@ static void read_lm_head(const struct chain_builder *b, struct json_obj *o, stru
     l->lm_head.vocab = b->r->s->vocab;
     b->r->s->classes = l->lm_head.vocab;
     json_take_bool(o, "tied", JSON_OPTIONAL, &l->tied);
-    /* A tied lm_head has no weights of its own, so there is nothing to initialize. */
+    /* A tied lm_head has no weights of its own, so it has no initial weights either. */
     if (!l->tied)
         spec_take_init(b->r, o, &l->lm_head.init_std, NULL);
     else if (json_take(o, "init", JSON_OPTIONAL, &init))
@@ -548,8 +551,8 @@ static uint32_t count_inner(const struct layer *l)
     return n;
 }
 
-/* Names the inner layers of a residual or block "0", "1" and so on. Parameter names begin with these names,
- * so that two parameters of a checkpoint never have the same name. */
+/* Gives the inner layers of a residual or block the names "0", "1" and so on. The names of parameters begin
+ * with these names, so that no two parameters of a checkpoint have the same name. */
 static void name_inner(struct arena *arena, struct layer *layers, size_t n)
 {
     char name[24];
@@ -560,7 +563,7 @@ static void name_inner(struct arena *arena, struct layer *layers, size_t n)
     }
 }
 
-/* Reads {"residual": [...]} or {"block": [...]}. The layers inside become the inner layers of one single
+/* Reads {"residual": [...]} or {"block": [...]}. The listed layers become the inner layers of a single new
  * layer of the chain. */
 static int read_composite(struct chain_builder *b, const struct json *node, const char *path, const char *key)
 {
@@ -608,8 +611,8 @@ static int read_link(struct chain_builder *b, const struct json *node, const cha
     return read_op(b, node, path);
 }
 
-/* Reads an array of layers. An array may contain further arrays of layers, but not endlessly, because the
- * depth of a JSON document is limited. */
+/* Reads an array of layers. An element of the array may be another array of layers. The nesting cannot go on
+ * endlessly, because the depth of a JSON document is limited. */
 static int read_layers(struct chain_builder *b, const struct json *node, const char *path)
 {
     char at[256];

@@ -1,7 +1,7 @@
 /* Declarations that the source files of the spec reader share. Only spec*.c includes this header.
  *
- * spec.c reads the top level and calls one spec_read_* function per section. The spec_read_* functions use
- * the spec_take_* functions below, which add limits and messages to json_take_*.
+ * spec.c reads the top level of a spec and calls one spec_read_* function for each section. These functions
+ * use the spec_take_* functions below, which extend json_take_* by limits and error messages.
  */
 #ifndef DAEMON_SPEC_SPEC_PRIVATE_H
 #define DAEMON_SPEC_SPEC_PRIVATE_H
@@ -10,8 +10,8 @@
 #include "daemon/spec/spec.h"
 #include "daemon/spec/transformer.h"
 
-/* The state while one spec is read. It lives on the stack of the reading function, and every spec_read_*
- * function gets a pointer to it. */
+/* What is known while one spec is being read. The struct lives on the stack of the reading function. Every
+ * spec_read_* function gets a pointer to the struct. */
 struct spec_reader {
     struct spec *s; /* the spec that is being filled in */
     const struct spec_options *options;
@@ -20,9 +20,9 @@ struct spec_reader {
 
 /* ---- taking values out of an object ---- */
 
-/* Each spec_take_* function below takes the value of `key` out of `o`, stores it in *ret and returns true. If
- * an optional key is absent or the value is wrong, the function returns false and leaves *ret unchanged.
- * json_obj_end returns the first mistake. */
+/* Each spec_take_* function below takes the value of `key` out of the object `o`, stores the value in *ret
+ * and returns true. If an optional key is absent or the value is wrong, the function returns false and leaves
+ * *ret unchanged. json_obj_end later returns the first mistake. */
 
 /* Takes the value of `key`, which must be a whole number from `min` to `max`. */
 bool spec_take_u64(struct json_obj *o, const char *key, enum json_need need, uint64_t min, uint64_t max,
@@ -38,8 +38,8 @@ bool spec_take_auto_u32(struct json_obj *o, const char *key, uint32_t min, uint3
  * false and leaves *ret unchanged. */
 bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret);
 
-/* The ranges that a key may allow for its number. The number must be in the range both as written and after
- * rounding to float32. */
+/* The ranges to which a number in a spec can be limited. The number must lie in its range both as the user
+ * wrote it and after it is rounded to float32. */
 enum spec_range {
     SPEC_POSITIVE, /* above 0 */
     /* A number above 0. The error message also suggests null, but spec_take_float does not accept a null: the
@@ -50,25 +50,25 @@ enum spec_range {
     SPEC_RATIO,        /* 0 <= v <= 1 */
 };
 
-/* Checks that `v` is in `range`, both before and after it is rounded to float32. Returns -EINVAL with a
- * message at `path` if it is not. */
+/* Checks that `v` lies in `range`, both before and after it is rounded to float32. If not, returns -EINVAL
+ * with an error message that names `path`. */
 int spec_check_float(double v, enum spec_range range, const char *path, struct err *err);
 
 /* Takes a number in `range`. */
 bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, enum spec_range range,
                      double *ret);
 
-/* Takes a string that must be one of `names`, and stores its index in that array. A string in `later` is
- * refused with the message that it is not supported yet. Both arrays end with NULL. */
+/* Takes a string that must be in the array `names`, and stores its index there. A string that is in the array
+ * `later` is refused with the message that it is not supported yet. Both arrays end with NULL. */
 bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
                       const char *const *later, int *ret);
 
-/* Refuses the key `key`, which is reserved for a later version of Tutti. `words` is the end of the message
- * and says what this version does instead. */
+/* Refuses the key `key`, which is reserved for a later version of Tutti. The error message ends with `words`,
+ * which say what this version does instead. */
 void spec_refuse_key(struct json_obj *o, const char *key, const char *words);
 
-/* Takes the path of a file. If the path is relative, it is resolved against base_dir. The result is in the
- * spec's arena. */
+/* Takes the path of a file. A relative path is resolved against base_dir. The resulting path is in the spec's
+ * arena. */
 bool spec_take_path(const struct spec_reader *r, struct json_obj *o, const char *key, enum json_need need,
                     const char **ret);
 
@@ -78,22 +78,22 @@ bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char
 
 /* ---- initial values: spec_init.c ---- */
 
-/* Stores the standard deviation with which the weights of a layer are drawn in *ret_std, and that of its last
- * matrix "proj" in *ret_proj_std. `ret_proj_std` is NULL for a layer without such a matrix. Values come from
- * the layer's own key "init". Values that it does not give come from the spec's section `init`. */
+/* Stores in *ret_std the standard deviation of a layer's initial weights, and in *ret_proj_std that of its
+ * last matrix "proj". `ret_proj_std` is NULL for a layer without this matrix. The values come from the
+ * layer's own key "init", or, where that key lacks a value, from the spec's section `init`. */
 void spec_take_init(const struct spec_reader *r, struct json_obj *o, float *ret_std, float *ret_proj_std);
 
-/* Does the same for a layer whose weights are embeddings: token embeddings or positions. */
+/* Works like spec_take_init, but for a layer whose weights are token embeddings or positions. */
 void spec_take_embedding_init(const struct spec_reader *r, struct json_obj *o, float *ret_std);
 
-/* Returns -EINVAL if the section `init` has a key that has no effect on this model, such as embedding_std for
- * a model without an embedding. */
+/* Returns -EINVAL if the section `init` contains a key that has no effect on this model, such as
+ * embedding_std for a model without an embedding. */
 int spec_check_init(const struct spec *s, struct err *err);
 
 /* ---- sections ---- */
 
-/* Each spec_read_* function below reads the section `node` into r->s. It returns 0, or a negative errno with
- * a message in r->err. */
+/* Each spec_read_* function below reads the section of the spec at `node` into r->s. The function returns 0,
+ * or a negative errno with a message in r->err. */
 
 /* spec_init.c */
 int spec_read_init(const struct spec_reader *r, const struct json *node);
@@ -101,11 +101,12 @@ int spec_read_init(const struct spec_reader *r, const struct json *node);
 /* Reads the section `model`. The section `init` must be read first. Defined in spec_model.c. */
 int spec_read_model(const struct spec_reader *r, const struct json *node);
 
-/* Reads a model {"type": "gpt2", ...} or {"type": "llama", ...}. Defined in spec_transformer.c. */
+/* Reads a model of the form {"type": "gpt2", ...} or {"type": "llama", ...}. Defined in
+ * spec_transformer.c. */
 int spec_read_transformer(const struct spec_reader *r, const struct json *node, enum transformer_arch arch);
 
-/* Reads a model {"from": DIR}, where DIR is a Hugging Face folder, or {"config": {...}}, which has the
- * content of a config.json. Defined in spec_transformer.c. */
+/* Reads a model of the form {"from": DIR} or {"config": {...}}. DIR is a Hugging Face folder. The object
+ * after "config" has the content of a config.json. Defined in spec_transformer.c. */
 int spec_read_hf(const struct spec_reader *r, const struct json *node);
 
 /* spec_data.c. The model must have been read. */

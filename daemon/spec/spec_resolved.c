@@ -20,12 +20,12 @@
 #include "base/json.h"
 #include "daemon/spec/spec.h"
 
-/* A text of layers while it is written. */
+/* The JSON text of the layers while it is being written. */
 struct layer_text {
     struct strbuf *b;
-    /* The standard deviations that a layer shows if it has no such setting. They are those of a gpt2 or llama
-     * model, because the text of such a model has always had them in every layer. For other models they are
-     * 0, which the text leaves out. */
+    /* The standard deviations that the JSON text of a layer contains even if the layer does not set them. In
+     * a gpt2 or llama model they are those of the model, because the texts of such models have always had
+     * them in every layer. For other models they are 0, and the text leaves them out. */
     float init_std, proj_std;
 };
 
@@ -82,7 +82,7 @@ static void attention_text(const struct layer_text *t, const struct layer *l)
     add_std(t, a->init_std, a->proj_std);
 }
 
-/* Writes the text of a layer that has no settings, such as a block. */
+/* Writes the JSON text of a layer that has no settings, such as a block. */
 static void plain_text(const struct layer_text *t, const struct layer *l)
 {
     add_seq(t, l);
@@ -139,9 +139,9 @@ static void norm_text(const struct layer_text *t, const struct layer *l)
     add_std(t, t->init_std, t->proj_std);
 }
 
-/* The text of a chain leaves out the default init_std, 0.02. Earlier versions of Tutti also left out their
- * default, which was 1. So an old job still has the same text and can resume from its checkpoint. The text of
- * a gpt2 model has always had the number. */
+/* For a chain model, the JSON text leaves out init_std if it has the default value, 0.02. Earlier versions of
+ * Tutti also left out their default, which was 1. So the text of an old job is unchanged, and the job can
+ * resume from its checkpoint. The text of a gpt2 model always contains init_std. */
 static void positions_text(const struct layer_text *t, const struct layer *l)
 {
     bool implied = l->positions.init_std == LAYER_EMBEDDING_STD && t->proj_std <= 0;
@@ -160,9 +160,9 @@ static void softmax_xent_text(const struct layer_text *t, const struct layer *l)
     add_smoothing(t, l->softmax_xent.smoothing);
 }
 
-/* The functions that write the settings of each kind of layer. Keys that the text has always had are written
- * every time, in their old order. Newer keys are written only if their value is not the default, so that the
- * hashes of older jobs stay the same. */
+/* The functions that write the settings of each kind of layer. Keys that have always been in the JSON text
+ * are written every time, in their old order. Newer keys are written only if their value is not the default,
+ * so that the hashes of older jobs stay the same. */
 static const struct {
     const struct layer_type *type;
     void (*add)(const struct layer_text *t, const struct layer *l);
@@ -276,7 +276,8 @@ static void add_schedule(struct strbuf *b, const struct spec *s)
     strbuf_add(b, "}");
 }
 
-/* Appends the sizes of all phases. A job with one phase has its sizes in the section `train` only. */
+/* Appends the sizes of all phases. Appends nothing for a job with one phase, because its sizes are in the
+ * section `train`. */
 static void add_phases(struct strbuf *b, const struct spec *s)
 {
     if (s->resolved.n_phases == 1)
@@ -309,8 +310,7 @@ void spec_resolved_json(const struct spec *s, struct strbuf *b)
     strbuf_addf(b, ",\"precision\":\"fp32\",\"method\":\"%s\"}", method_names[s->method]);
 }
 
-/* The hash is FNV-1a. It detects that two specs differ by mistake, but it does not protect against an
- * attacker. */
+/* The hash is FNV-1a. It detects that two specs differ by mistake, but it does not detect an attack. */
 uint64_t spec_hash(const struct spec *s)
 {
     uint64_t h = 0xcbf29ce484222325ull;

@@ -1,7 +1,6 @@
 /* Reads the sections train, optimizer, schedule, eval, checkpoint, resources, memory and queue of a spec.
- * Each function reads one section. spec.c sets the defaults before it calls them, and makes the checks that
- * involve several sections.
- */
+ * Each function reads one section. spec.c sets the defaults before it calls these functions. The checks that
+ * involve several sections are in spec.c too. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,7 +13,8 @@ static const char *const nothing_later[] = {NULL};
 
 /* ------------------------------------------------------------------------------------------ train */
 
-/* A text for error messages that names the divisors nearest to a wanted number, such as "32 or 64". */
+/* A text for error messages. It names the divisors that are nearest to a wanted number, such as "32 or
+ * 64". */
 struct nearest {
     char text[32];
 };
@@ -32,8 +32,8 @@ static struct nearest nearest(uint32_t of, uint32_t want)
     return ret;
 }
 
-/* Returns true if `size` divides `batch`, or if `size` is 0, which means "auto". Otherwise reports the
- * mistake at `key` and returns false. */
+/* Returns true if `size` divides `batch`. Also returns true if `size` is 0, which means "auto". Otherwise
+ * reports the mistake at `key` and returns false. */
 static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, uint32_t size)
 {
     if (size == 0 || batch % size == 0)
@@ -49,8 +49,8 @@ static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, u
     return false;
 }
 
-/* Reports a mistake unless replicas * micro divides the batch. A number of 0 means "auto" and is always
- * allowed. */
+/* Reports a mistake if replicas * micro does not divide the batch. A number of 0 means "auto" and is always
+ * accepted. */
 static void check_batch_sizes(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas)
 {
     char other[96] = "";
@@ -156,7 +156,8 @@ static void read_sgd(struct json_obj *o, struct optimizer *ret)
     ret->momentum = (float)momentum;
 }
 
-/* Reads optimizer.no_decay, the classes of parameters without weight decay, for example ["bias","norm"]. */
+/* Reads optimizer.no_decay, which lists the kinds of parameters that get no weight decay, for example
+ * ["bias","norm"]. */
 static void read_no_decay(struct json_obj *o, struct spec *s)
 {
     const char *names[PARAM_CLASS_COUNT + 1] = {NULL};
@@ -343,8 +344,8 @@ int spec_read_memory(const struct spec_reader *r, const struct json *node)
 
 /* ------------------------------------------------------------------------------------------ queue */
 
-/* Reads a duration such as "2d", "1d12h" or "90m" and stores it in seconds. Returns false if `text` is no
- * duration or is longer than ten years. */
+/* Parses a duration such as "2d", "1d12h" or "90m", and stores it in seconds. Returns false if `text` is not
+ * a duration or is longer than ten years. */
 static bool parse_duration(const char *text, uint64_t *ret_s)
 {
     static const char units[] = "smhd";
@@ -384,8 +385,8 @@ static void read_time_limit(struct json_obj *o, uint64_t *ret_s)
                   "\"90m\" or \"1d12h\"");
 }
 
-/* Refuses a key that earlier versions of Tutti accepted but ignored. If a daemon has accepted this spec
- * before, the key is still ignored, so that the job can go on. */
+/* Refuses a key that earlier versions of Tutti accepted but ignored. In a job that a daemon has already
+ * accepted, the key is ignored as before, so that the job can continue. */
 static void refuse_later(const struct spec_reader *r, struct json_obj *o, const char *key, const char *words)
 {
     const struct json *ignored;

@@ -1,6 +1,5 @@
-/* Implements the spec_take_* functions of spec_private.h. They add limits and messages to json_take_*. Every
- * message says what was found and what to write instead.
- */
+/* Implements the spec_take_* functions of spec_private.h. They extend the json_take_* functions by limits and
+ * error messages. Every message says what was found and what to write instead. */
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
@@ -80,8 +79,8 @@ bool spec_take_auto_bytes(struct json_obj *o, const char *key, uint64_t *ret)
     return true;
 }
 
-/* The limits of each enum spec_range: as words for messages, and as the smallest and the largest float32 that
- * is allowed. */
+/* The limits of each value of enum spec_range: a description for messages, and the smallest and the largest
+ * float32 that is allowed. */
 static const struct range {
     const char *words;
     double low, high;
@@ -93,7 +92,8 @@ static const struct range {
     [SPEC_RATIO] = {"from 0 to 1", 0, 1},
 };
 
-/* Returns true if `v` is in `range` as the user wrote it, before it is rounded to float32. */
+/* Returns true if `v` lies in `range`. `v` is the number as the user wrote it, before it is rounded to
+ * float32. */
 static bool is_in_words(double v, enum spec_range range)
 {
     switch (range) {
@@ -146,7 +146,7 @@ bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, e
     return true;
 }
 
-/* Writes all names to `buf` in the form `"a", "b" or "c"`. Text that does not fit is cut off. */
+/* Writes all names to `buf`, for example as `"a", "b" or "c"`. Text that does not fit is cut off. */
 static void list_names(char *buf, size_t size, const char *const *names)
 {
     size_t at = 0;
@@ -184,8 +184,8 @@ void spec_refuse_key(struct json_obj *o, const char *key, const char *words)
         json_fail(o, key, -EOPNOTSUPP, "not supported yet; %s", words);
 }
 
-/* Resolves `path` against base_dir and returns the result, which is in the spec's arena. If the path is empty
- * or too long, reports the mistake at `key` and returns NULL. */
+/* Resolves `path` against base_dir if it is relative, and returns the result, which is in the spec's arena.
+ * If `path` is empty or too long, reports the mistake at `key` and returns NULL. */
 static const char *resolve_path(const struct spec_reader *r, struct json_obj *o, const char *key,
                                 const char *path)
 {

@@ -1,7 +1,7 @@
-/* Reads the description of a GPT-2 or Llama model and builds the chain of layers. A spec gives the name of a
- * size, the shape, a Hugging Face config, or a Hugging Face folder.
+/* Reads the description of a GPT-2 or Llama model and builds the chain of layers. A spec can describe the
+ * model by the name of a size, by its shape, by a Hugging Face config, or by a Hugging Face folder.
  *
- * Only {"from": DIR} opens files, through spec_options.read_folder.
+ * Files are opened only for {"from": DIR}, by the function spec_options.read_folder.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,8 +12,8 @@
 #include "daemon/spec/hf_config.h"
 #include "daemon/spec/spec_private.h"
 
-/* The shapes that the key "size" of a model can name. If kv_heads is 0, it equals heads. If hidden is 0,
- * usual_hidden computes it. */
+/* The shapes that the key "size" of a model can name. A kv_heads of 0 means the same number as heads. If
+ * hidden is 0, usual_hidden computes the hidden width. */
 static const struct named_size {
     const char *name;
     uint32_t layers, width, heads, kv_heads, hidden;
@@ -34,8 +34,8 @@ static const struct named_size {
 
 #define NAMES_MAX 8
 
-/* Takes the key "size", such as "124M", and copies the shape of that name to `t`. If the key is absent, `t`
- * stays unchanged. If the name is unknown, reports the mistake and returns false. */
+/* Reads the key "size", such as "124M", and copies the shape with this name to `t`. If the key is absent, `t`
+ * stays unchanged. If there is no shape with this name, reports the mistake and returns false. */
 static bool take_named_size(struct json_obj *o, const struct named_size *sizes, struct transformer *t)
 {
     static const char *const nothing_later[] = {NULL};
@@ -55,8 +55,9 @@ static bool take_named_size(struct json_obj *o, const struct named_size *sizes, 
     return true;
 }
 
-/* Returns the usual hidden width of the mlp. For GPT-2 it is 4 times the width. For Llama it is two thirds of
- * that, because its mlp has three matrices instead of two, rounded up to a multiple of 256. */
+/* Returns the usual hidden width of the mlp. For GPT-2 this is 4 times the width of the model. The mlp of
+ * Llama has three matrices instead of two. So its hidden width is two thirds of that, rounded up to a
+ * multiple of 256. */
 static uint32_t usual_hidden(const struct transformer *t)
 {
     if (t->arch == ARCH_GPT2)
@@ -82,8 +83,8 @@ static void take_shape(struct json_obj *o, struct transformer *t)
     t->hidden = t->hidden ? t->hidden : usual_hidden(t);
 }
 
-/* Takes the keys of a model that do not change the sizes of its layers, such as dropout. `init_std` is
- * init.std of the spec, or 0 if the spec does not give it. */
+/* Reads the keys of a model that do not affect the sizes of its layers, such as dropout. `init_std` is the
+ * value of init.std in the spec, or 0 if the spec does not set it. */
 static void take_numbers(struct json_obj *o, float init_std, struct transformer *t)
 {
     double dropout = 0, eps = (double)t->eps, theta = (double)t->rope_theta, std = (double)t->init_std;
@@ -108,7 +109,7 @@ static void take_numbers(struct json_obj *o, float init_std, struct transformer 
         t->act = (enum act)act;
 }
 
-/* Copies the standard deviations that the section `init` gives into the transformer `t`. */
+/* Copies to the transformer `t` the standard deviations that the section `init` of the spec sets. */
 static void apply_init(const struct spec *s, struct transformer *t)
 {
     if (s->init.std > 0)
@@ -118,7 +119,7 @@ static void apply_init(const struct spec *s, struct transformer *t)
 }
 
 /* Checks the transformer `t` and builds its chain of layers for samples of `context` tokens. If `context` is
- * 0, samples have as many tokens as the model has positions. */
+ * 0, a sample has as many tokens as the model has positions. */
 static int build_chain(const struct spec_reader *r, struct transformer *t, const char *path, uint32_t context)
 {
     struct spec *s = r->s;
@@ -197,8 +198,7 @@ int spec_read_hf(const struct spec_reader *r, const struct json *node)
         return o.status;
     r->s->tokens = true;
     if (r->s->from && !r->options->read_folder) {
-        /* The folder was not opened, so the size of the vocabulary is unknown, and every token id is
-         * accepted. */
+        /* The folder was not opened, so the size of its vocabulary is unknown. Accept every token id. */
         r->s->vocab = UINT32_MAX;
         return 0;
     }

@@ -1,5 +1,5 @@
-/* Implements transformer.h: checks the sizes of a transformer and builds its chain of layers, one block after
- * another. */
+/* Implements transformer.h: checks the sizes of a transformer, and builds its chain of layers block by
+ * block. */
 #include "daemon/spec/transformer.h"
 
 #include <assert.h>
@@ -38,7 +38,7 @@ int transformer_check(const struct transformer *t, const char *path, struct err 
     return 0;
 }
 
-/* The arguments of transformer_build, with defaults filled in. Every function that makes a layer gets a
+/* The arguments of transformer_build, with the defaults filled in. All functions that make a layer get a
  * pointer to this struct. */
 struct transformer_builder {
     const struct transformer *t;
@@ -94,8 +94,8 @@ static struct layer make_mlp(const struct transformer_builder *b)
     return l;
 }
 
-/* Returns a residual layer. It computes x + part(norm(x)), where x is its input and `part` is an attention or
- * an mlp. */
+/* Returns a residual layer. From its input x, the layer computes x + part(norm(x)), where `part` is an
+ * attention or an mlp. */
 static struct layer make_residual(const struct transformer_builder *b, const char *norm_name,
                                   const char *name, struct layer part)
 {

@@ -27,8 +27,8 @@
 enum transformer_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_COUNT };
 extern const char *const transformer_arch_names[ARCH_COUNT + 1]; /* NULL-terminated */
 
-/* The architecture of a GPT-2 or Llama model, such as the number of layers and their widths. It comes from
- * the keys of a spec or from a config.json. transformer_check checks it. */
+/* The architecture of a GPT-2 or Llama model, such as the number of layers and their widths. The values come
+ * from the keys of a spec or from a config.json. transformer_check checks them. */
 struct transformer {
     enum transformer_arch arch;
     uint32_t layers;   /* blocks in the chain */
@@ -37,8 +37,8 @@ struct transformer {
     uint32_t kv_heads; /* heads of keys and values */
     uint32_t hidden;   /* elements per token inside the mlp */
     uint32_t vocab;    /* tokens in the vocabulary */
-    /* For gpt2, the number of learned positions, which limits the length of a sequence. For llama, the
-     * longest sequence that the model is intended for, which is no limit. */
+    /* For gpt2, the number of learned positions, which is the largest length of a sequence. For llama, the
+     * longest sequence for which the model is intended. Longer sequences are still possible. */
     uint32_t positions;
     enum act act;     /* activation in the mlp; gpt2 only */
     bool tied;        /* lm_head uses the weights of the embedding */
@@ -49,23 +49,23 @@ struct transformer {
     /* The standard deviation for the initial weights of attn.proj and mlp.proj. 0 means the default of the
      * architecture. */
     float proj_std;
-    /* The standard deviation for the initial weights of the embedding and of the positions. 0 means the same
-     * as init_std. */
+    /* The standard deviation of the initial weights of the embedding and of the positions. 0 means that
+     * init_std is used. */
     float embedding_std;
 };
 
-/* Checks that all sizes of `t` are in range and fit together. Returns -EINVAL if they do not. The error
- * message names `path`, the place in the spec where the user described the model. */
+/* Checks that all sizes of `t` are in range and fit together. Otherwise returns -EINVAL with an error message
+ * that names `path`. `path` is the place in the spec where the user described the model. */
 int transformer_check(const struct transformer *t, const char *path, struct err *err);
 
-/* Returns the standard deviation for the initial weights of attn.proj and mlp.proj. GPT-2's default is
- * init_std divided by the square root of the number of residual layers. Each block has two of
- * them. */
+/* Returns the standard deviation of the initial weights of attn.proj and mlp.proj. The default for GPT-2 is
+ * init_std divided by the square root of the number of residual layers. Each block has two residual
+ * layers. */
 float transformer_proj_std(const struct transformer *t);
 
-/* Builds the chain of layers of `t` for sequences of `context` tokens, in `arena`. `t` must have passed
- * transformer_check. A gpt2 model needs at least `context` positions. `smoothing` is the label smoothing of
- * the loss. */
+/* Builds the chain of layers of `t` for sequences of `context` tokens. All memory comes from `arena`. `t`
+ * must have passed transformer_check. A gpt2 model must have at least `context` positions. `smoothing` is the
+ * label smoothing of the loss. */
 void transformer_build(const struct transformer *t, uint32_t context, float smoothing, struct arena *arena,
                        struct model *ret);
 

@@ -32,8 +32,8 @@ static void raise_locked_memory(void)
     setrlimit(RLIMIT_MEMLOCK, &r);
 }
 
-/* Drops the bounding set of capabilities. Without CAP_SETPCAP the process cannot drop the set. This is
- * harmless, because PR_SET_NO_NEW_PRIVS already keeps new programs from gaining capabilities. */
+/* Drops the capability bounding set. This fails without CAP_SETPCAP, which is harmless, because
+ * PR_SET_NO_NEW_PRIVS already keeps new programs from gaining capabilities. */
 static void drop_bounding_set(void)
 {
     for (unsigned long c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
@@ -58,8 +58,8 @@ int confine(struct err *err)
     if (r < 0)
         return err_set(err, r, "cannot give up capabilities: %s", strerror(-r));
     /* Close the descriptors that the daemon inherited and passed on. Descriptors that the daemon opened
-     * itself close at exec. Kernels before 5.9 lack close_range, and then the inherited descriptors stay
-     * open, which does no harm. */
+     * itself were closed at exec. Kernels before 5.9 do not have close_range. The inherited descriptors then
+     * stay open, which does no harm. */
     close_range(STDERR_FILENO + 1, ~0u, 0);
     return 0;
 }

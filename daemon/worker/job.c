@@ -56,8 +56,9 @@ static int fail_damaged(const struct outdir *out, const char *why, struct err *e
         why);
 }
 
-/* Reads the text of resolved.json, and the sizes of the `n` phases in it. The caller frees *ret. If there is
- * no such file, *ret is NULL and `ret_sizes` stays unchanged. */
+/* Reads resolved.json. *ret receives its text, which the caller frees. `ret_sizes` receives the micro-batch
+ * sizes and the numbers of replicas of the `n` phases. If there is no such file, *ret becomes NULL and
+ * `ret_sizes` stays unchanged. */
 static int read_resolved(const struct outdir *out, char **ret, uint32_t n, struct spec_sizes *ret_sizes,
                          struct err *err)
 {
@@ -123,8 +124,8 @@ static int open_existing(const struct prepared_job *j, struct outdir *ret)
     return ret->fd;
 }
 
-/* Finds the sizes of all phases that "auto" chose in the job's first run. They are in resolved.json, or else
- * in the newest checkpoint. `ret` stays unchanged if the job never ran. */
+/* Finds the micro-batch sizes and the numbers of replicas that "auto" chose in the job's first run. They are
+ * in resolved.json, or else in the newest checkpoint. `ret` stays unchanged if the job never ran. */
 static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, struct err *err)
 {
     struct outdir out;
@@ -140,7 +141,7 @@ static int earlier_sizes(const struct prepared_job *j, struct spec_sizes *ret, s
     return r;
 }
 
-/* Returns whether a size of a phase is "auto". */
+/* Returns whether the micro-batch size or the number of replicas of any phase is "auto". */
 static bool has_auto(const struct phase_list *list)
 {
     for (uint32_t i = 0; i < list->n; i++)
@@ -149,8 +150,9 @@ static bool has_auto(const struct phase_list *list)
     return false;
 }
 
-/* Resolves the sizes of a phase to those that the user asked for. A size that is "auto" is taken from
- * `earlier`, the sizes of an earlier run of the job. It is 0 there if there was none. */
+/* Sets the micro-batch size and the number of replicas of a phase. A number that is "auto" is taken from
+ * `earlier`, the sizes in an earlier run of the job. Without an earlier run, the number is 0, and "auto"
+ * still has to choose it. */
 static int resolve_phase(struct prepared_job *j, struct phase *p, struct spec_sizes earlier, struct err *err)
 {
     struct spec_sizes sizes = p->asked;

@@ -47,7 +47,7 @@ struct job_options {
     int update; /* enum update_place; -1 means the spec's */
     enum plan_objective objective;
     /* The path of a profile with task durations, or "none" for computed durations. NULL means the value of
-     * $TUTTI_PROFILE. Without that variable, it means the cache of measured times. */
+     * $TUTTI_PROFILE. If that variable is not set, NULL means the cache of measured times. */
     const char *profile;
     /* Number of threads that share the work of one operation. 0 means one thread per processor core. */
     uint32_t threads;
@@ -56,26 +56,27 @@ struct job_options {
     uint64_t link_bytes_per_s;
     /* Speed limit in bytes per second for copies between two virtual devices. 0 means as fast as possible. */
     uint64_t peer_bytes_per_s;
-    /* Seed of the random delays that tests add to every stream. 0 means that there are no delays. */
+    /* Tests set this seed to add random delays to every stream of device commands. 0 means no delays. */
     uint64_t delay_seed;
     /* True if the daemon has leased devices to this job. device_bytes is then the most that the job may use
      * on each of them. */
     bool leased;
-    /* The numbers that the backend gives to the leased devices, such as {0, 2}. NULL if the job may use any
-     * devices. */
+    /* The leased devices, as device numbers of the backend, such as {0, 2}. NULL if the job may use any
+     * device. */
     const uint32_t *device_index;
-    /* Most bytes of memory that planning may use. 0 means all host memory that the data sets do not need. */
+    /* The most bytes of memory that planning may use. 0 means all host memory that the data sets do not
+     * need. */
     uint64_t planning_bytes;
 
-    /* The planning thread calls `stop` regularly. If `stop` returns true, planning ends with -ECANCELED. The
-     * planning thread calls `planning` once, before planning begins. Both functions may be NULL. */
+    /* Two functions that the planning thread calls. Both may be NULL. `planning` is called once, before
+     * planning begins. `stop` is called regularly, and if it returns true, planning ends with -ECANCELED. */
     bool (*stop)(void *ctx);
     void (*planning)(void *ctx, const struct job_planning *p);
     void *ctx;
 };
 
-/* How large the planning work is that is about to start, for the phase with the most work. The daemon shows
- * it to users, because planning may take long. */
+/* The size of the planning work that is about to start, for the phase with the most work. The daemon shows
+ * these numbers to users, because planning may take long. */
 struct job_planning {
     /* The number of samples in a micro-batch. If the spec says "auto", this is the number that is tried
      * first. */
@@ -85,13 +86,13 @@ struct job_planning {
     uint64_t bytes;
 };
 
-/* Two numbers of bytes that the final report compares with the bytes that a training step really moves.
- * job_compare fills them in. */
+/* Two numbers of bytes for the final report. The report compares them with the bytes that a training step
+ * really moves. job_compare fills the struct in. */
 struct job_comparison {
-    /* The least number of bytes of state and stash that any plan must move between host and devices in a
-     * training step. */
+    /* A lower bound for every plan: a training step must move at least this many bytes between host and
+     * devices. Data that every step moves anew, such as inputs and results, do not count. */
     uint64_t bound_bytes;
-    /* True if `lru` is valid. If it is false, lru_err says why. */
+    /* True if `lru` is valid. Otherwise lru_err says why it is not. */
     bool has_lru;
     /* The bytes that a training step would move with demand paging (policy `lru`), for the same job on the
      * same machine. */
@@ -99,8 +100,8 @@ struct job_comparison {
     struct err lru_err;
 };
 
-/* The devices that made a job fail. They have the numbers that the backend gives them. The daemon does not
- * give these devices to other jobs. */
+/* The devices that made a job fail, as device numbers of the backend. The daemon does not give these devices
+ * to other jobs. */
 struct job_blame {
     uint32_t n, index[DEVICE_MAX];
     char why[96]; /* the reason in the backend's words */
@@ -129,7 +130,7 @@ struct prepared_job {
     struct machine machine;
     const char *backend;      /* "cpu" or "cuda" */
     char backend_reason[832]; /* why this backend was chosen, for messages */
-    /* True if a topology file describes the machine. The plan is then possibly for another computer, and this
+    /* True if a topology file describes the machine. The plan may then be for another computer, and this
      * computer may not have the devices. */
     bool elsewhere;
     /* True if the devices are real, false if they are virtual. Virtual devices have no entry in
@@ -144,9 +145,10 @@ struct prepared_job {
     enum job_profile profile;
     /* Why this source of task durations was chosen, as a sentence without a full stop. */
     char profile_reason[832];
-    double plan_s;                    /* seconds that planning and verifying took */
-    uint64_t data_bytes;              /* host memory of the data sets */
-    uint64_t held_bytes;              /* memory of the graphs and the plans of all phases */
+    double plan_s;       /* seconds that planning and verifying took */
+    uint64_t data_bytes; /* host memory of the data sets */
+    /* The bytes of memory that the graphs and the plans of all phases take. */
+    uint64_t held_bytes;
     uint32_t threads;                 /* number of threads per operation */
     struct job_comparison comparison; /* set by job_compare */
     /* After a failure, the devices that caused it. blame.n is 0 if no device is known to be the cause. */
@@ -157,7 +159,7 @@ struct prepared_job {
 };
 
 /* Reads and checks the job's spec, and clears all other members of *ret. Returns -EINVAL if the spec is
- * wrong, or another negative errno if it cannot be read. Call job_finish even after a failure. */
+ * wrong, or another negative errno if the spec cannot be read. Call job_finish even after a failure. */
 int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct err *err);
 
 /* Opens the data, chooses the machine and the profile, and makes a verified plan. Writes no file. Planning
@@ -171,7 +173,7 @@ int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct 
  * o->stop ended planning. Call job_finish even after a failure. */
 int job_prepare(const struct job_options *o, struct prepared_job *j, struct err *err);
 
-/* Frees everything in *j. A struct of zeros is also allowed. */
+/* Frees everything in *j. A zero-initialized struct is also allowed. */
 void job_finish(struct prepared_job *j);
 
 /* Returns the phase that needs the most memory. Checks, reports and `tutti plan` show the plan of this phase,
@@ -182,36 +184,40 @@ struct phase *job_largest_phase(const struct prepared_job *j);
 uint64_t job_total_steps(const struct prepared_job *j);
 
 /* Returns whether the training loop evaluates the model or writes a checkpoint after `steps_done` steps of
- * phase `p`. The end of the phase does not count. */
+ * phase `p`. The evaluation and the checkpoint at the end of the phase do not count. */
 bool job_is_break(const struct prepared_job *j, const struct phase *p, uint64_t steps_done);
 
-/* Returns the number of training steps in the run of the cycle that begins after `steps_done` steps of phase
- * `p`: all steps of a cycle, or 1 if an evaluation, a checkpoint or the end of the phase comes earlier. */
+/* Returns the number of training steps in the next run of the plan's cycle, after `steps_done` steps of phase
+ * `p`. This is the number of steps of a whole cycle, or 1 if an evaluation, a checkpoint or the end of the
+ * phase comes before the end of that cycle. */
 uint32_t job_run_steps(const struct prepared_job *j, const struct phase *p, uint64_t steps_done);
 
-/* Returns the bytes of host memory for the weights of layers that are not in the current phase. While phases
- * change, this memory holds the weights of all layers. A job with one phase needs none. */
+/* Returns the bytes of host memory that are reserved for the weights and buffers of layers outside the
+ * current phase. The memory is large enough for all layers, because it holds all of them while phases change.
+ * A job with one phase needs none. */
 uint64_t job_parked_bytes(const struct prepared_job *j);
 
-/* Returns the bytes of host memory that the job needs: the tensors of the phase that needs the most, and all
- * that is not tensors. Every phase must have a plan. */
+/* Returns the bytes of host memory that the job needs: for the tensors of the phase with the largest need,
+ * and for everything else, such as the data sets. Every phase must have a plan. */
 uint64_t job_host_bytes(const struct prepared_job *j);
 
-/* Returns the number of bytes of weights that layer `l` of a model owns. Tied layers own none. */
+/* Returns the number of bytes of weights that layer `l` of a model owns. A layer that uses the weights of
+ * another layer owns none. */
 uint64_t job_weight_bytes(const struct layer *l);
-/* Returns the size of what a layer keeps from phase to phase: its weights and its buffers B. */
+/* Returns how many bytes a layer keeps from phase to phase: its weights, and buffers such as running
+ * means. */
 uint64_t job_kept_bytes(const struct layer *l);
 
 #define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
 
-/* Stores the micro-batch sizes that "auto" tries for a phase, in this order, and returns their number.
- * p->sizes.replicas must be set. Each size has at most GRAPH_MAX_TASKS tasks per training step, and all
- * but the last have at most AUTO_MOST_TASKS together. The last size is the smallest and usually needs the
- * least memory. */
+/* Stores the micro-batch sizes that "auto" tries for a phase, in the order of the tries, and returns their
+ * number. p->sizes.replicas must be set. With each of these sizes, a training step has at most
+ * GRAPH_MAX_TASKS tasks. The tasks for all sizes but the last add up to at most AUTO_MOST_TASKS. The last
+ * size is the smallest and usually needs the least memory. */
 uint32_t job_auto_sizes(const struct phase *p, uint32_t ret[JOB_MAX_DIVISORS]);
 
-/* Computes the fewest bytes per device with which every phase of the job can be planned. If "auto" may still
- * choose the micro-batch size of a phase, this phase counts with the size that needs the fewest bytes. */
+/* Computes the smallest number of bytes per device with which every phase of the job can be planned. If
+ * "auto" has not chosen the micro-batch size of a phase yet, the size that needs the fewest bytes counts. */
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err);
 
@@ -228,24 +234,25 @@ int job_choose_machine(const struct job_options *o, struct prepared_job *j, stru
 /* Returns the number of processor cores that this process is allowed to use, at least 1. */
 uint32_t job_allowed_cores(void);
 
-/* Adds the devices in `blame` to j->blame and to the message in `err`. `blame` has positions of devices in
- * the job's machine, while j->blame has the backend's numbers. */
+/* Adds the devices in `blame` to j->blame and to the message in `err`. `blame` lists devices by their
+ * positions in the job's machine, while j->blame lists them by the backend's numbers. */
 void job_blame_devices(struct prepared_job *j, const struct device_blame *blame, struct err *err);
 
-/* Checks that this computer has the job's backend. Returns -ENODEV if it does not. This happens if a topology
- * file describes another computer. */
+/* Checks that this computer has the job's backend. Returns -ENODEV if it does not, which can happen if a
+ * topology file describes another computer. */
 int job_check_backend(const struct prepared_job *j, struct err *err);
 
-/* Sets the micro-batch size and the number of replicas of a phase, in the phase and in j->spec. A 0 in
- * `sizes` means that this number is not resolved yet. Defined in job_plan.c. */
+/* Sets the micro-batch size and the number of replicas of a phase, in the phase and in j->spec. In `sizes`, 0
+ * stands for a number that "auto" has not chosen yet. Defined in job_plan.c. */
 int job_resolve_phase(struct prepared_job *j, struct phase *p, struct spec_sizes sizes, struct err *err);
 
-/* Builds the graphs and the plan of every phase. Also chooses the micro-batch size of the phases with
- * `resolved_now`. Defined in job_plan.c. */
+/* Builds the graphs and the plan of every phase. Also chooses the micro-batch size of each phase whose
+ * `resolved_now` is true. Defined in job_plan.c. */
 int job_plan(const struct job_options *o, struct prepared_job *j, struct err *err);
 
-/* Chooses where task durations come from, after the machine was chosen. Sets j->table, and the link rates
- * that no option has set. Defined in job_profile.c. */
+/* Chooses where task durations come from, and sets j->table. For virtual devices, also takes the measured
+ * rates of links from the table. Call this function after the machine was chosen. Defined in
+ * job_profile.c. */
 int job_choose_profile(const struct job_options *o, struct prepared_job *j, struct err *err);
 
 /* Returns the task durations that were used to choose the plan of phase `p`. The caller must destroy the
@@ -253,7 +260,7 @@ int job_choose_profile(const struct job_options *o, struct prepared_job *j, stru
 struct profile *job_times(const struct prepared_job *j, const struct phase *p);
 
 /* Returns the table of measured durations for phase `p`, or NULL if durations are computed by formulas. The
- * table of a job covers the whole model, so a phase with a part of the model has none. */
+ * table of a job covers the whole model, so a phase with only some of the layers has no table. */
 const struct table *job_phase_table(const struct prepared_job *j, const struct phase *p);
 
 /* Reads a profile table (schema profile/v1) from the file at `path`. The caller destroys *ret. */
@@ -272,15 +279,15 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
 struct plan_request job_request(const struct job_options *o, const struct prepared_job *j,
                                 const struct phase *p);
 
-/* Builds the training graph of phase `p` without the task DECIDE, to find out what that task costs. Gradients
- * are then not clipped, and updates with non-finite gradients are not skipped. */
+/* Builds the training graph of phase `p` without the task DECIDE, which clips gradients and skips updates
+ * with non-finite gradients. A comparison with the usual graph shows what DECIDE costs. */
 int job_plain_graph(const struct phase *p, struct graph **ret, struct err *err);
 
 /* ---- after training ---- */
 
-/* Fills in j->comparison by planning the largest phase with policy `lru`. This takes at most about a
- * second, because large jobs are left out. The optimizer update runs where the spec says. "auto" means on
- * the device, or on the host if the device is too small. */
+/* Fills in j->comparison by planning the largest phase with policy `lru`. This takes at most about a second,
+ * because large jobs are left out. The optimizer update runs where the spec says. With "auto", the update
+ * runs on the device, or on the host if the device is too small. */
 void job_compare(const struct job_options *o, struct prepared_job *j);
 
 #define JOB_RESOLVED "resolved.json"

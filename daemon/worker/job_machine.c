@@ -98,7 +98,7 @@ void job_blame_devices(struct prepared_job *j, const struct device_blame *blame,
 }
 
 /* Collects the devices of the daemon's lease, or all devices of the topology if there is no lease. If a
- * leased device is missing, stores it in *blame and returns -ENODEV. */
+ * leased device is missing, stores the device in *blame and returns -ENODEV. */
 static int find_candidates(const struct job_options *o, const struct topology *t, struct picks *ret,
                            struct job_blame *blame, struct err *err)
 {
@@ -123,7 +123,7 @@ static int find_candidates(const struct job_options *o, const struct topology *t
 }
 
 /* Moves the `n` devices with the most free memory to the front of `p`. These `n` devices stay in the order of
- * the topology. If two have equal memory, the earlier one wins. */
+ * the topology. If two devices have equally much memory, the earlier device comes first. */
 static void prefer_free(const struct topology *t, struct picks *p, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

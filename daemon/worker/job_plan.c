@@ -31,7 +31,7 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/verify/verify.h"
 
-/* Number of rows above which a GEMM on a cpu device does not become faster. */
+/* More rows than this do not make a matrix product (GEMM) on a cpu device faster. */
 #define AUTO_ROWS       128
 #define AUTO_LEAST_ROWS 16 /* a GEMM with fewer rows is slow */
 /* Micro-batch sizes below AUTO_LEAST_ROWS are tried only if a training step then has at most this many
@@ -43,23 +43,25 @@
 #define AUTO_WORTH 50
 /* Two micro-batch sizes count as equally fast if one is slower by at most 1/200, which is half a percent. */
 #define AUTO_AS_FAST 200
-/* With fewer tokens than this in a micro-batch, GEMMs are so slow that moving fewer bytes does not pay
- * off. */
+/* With fewer tokens than this in a micro-batch, matrix products are so slow that moving fewer bytes does not
+ * make up for it. */
 #define AUTO_FEW_TOKENS 512
 #define MAX_DIVISORS    JOB_MAX_DIVISORS
-/* Most tasks per training step in a job that job_compare plans again. Planning a larger job would take longer
- * than a second. */
+/* job_compare plans a job only if a training step has at most this many tasks. It would take longer than a
+ * second to plan a larger job. */
 #define COMPARE_TASKS  (1u << 14)
 #define COMPARE_LAYERS (1u << 10) /* most layers that job_compare plans */
 
 /* ---- graphs ---- */
 
-/* How a graph of a phase is divided: the micro-batch size, and the training steps of a cycle. */
+/* How the work of a phase is divided in a graph: the micro-batch size, and the number of training steps in a
+ * cycle. */
 struct division {
     uint32_t rows, steps;
 };
 
-/* Returns the configuration for building a graph of a phase. The number of replicas must be resolved. */
+/* Returns the configuration for building a graph of a phase. The number of replicas of the phase must be
+ * known. */
 static struct graph_config config_of(const struct phase *p, struct division d, bool training)
 {
     return (struct graph_config){
@@ -133,7 +135,7 @@ static int compare_u32(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Stores the divisors of the number `of` in ascending order and returns how many there are. */
+/* Stores all divisors of `of` in ascending order and returns their number. */
 static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t n = 0;
@@ -168,8 +170,9 @@ static int measure_planning(const struct job_options *o, const struct prepared_j
     return r;
 }
 
-/* Returns the bytes of host memory that the plan of one step takes while the phase is planned with all steps
- * of the cycle. Returns 0 before that plan is made. */
+/* A phase may be planned twice: first with one training step, and then with all steps of the cycle. Returns
+ * the bytes of host memory that the first plan takes during the second planning. Returns 0 if there is no
+ * first plan. */
 static uint64_t single_bytes(const struct job_options *o, const struct prepared_job *j, const struct phase *p)
 {
     struct job_planning size = {0};
@@ -179,7 +182,7 @@ static uint64_t single_bytes(const struct job_options *o, const struct prepared_
     return planning_kept_bytes(size.bytes);
 }
 
-/* Returns whether planning stays within the limit on memory for planning. */
+/* Returns whether the estimated memory for planning the phase is within the limit. */
 static bool may_plan(const struct job_options *o, const struct prepared_job *j, const struct phase *p,
                      struct division d)
 {
@@ -188,8 +191,8 @@ static bool may_plan(const struct job_options *o, const struct prepared_job *j, 
            size.bytes + single_bytes(o, j, p) <= left_for_planning(j);
 }
 
-/* Returns the smallest micro-batch size above `rows` with which planning stays within its memory limit, or 0
- * if there is none. */
+/* Returns the smallest micro-batch size above `rows` with which planning stays within its memory limit.
+ * Returns 0 if there is no such size. */
 static uint32_t larger_rows(const struct job_options *o, const struct prepared_job *j, const struct phase *p,
                             uint32_t rows)
 {
@@ -209,7 +212,8 @@ static void size_text(char *buf, size_t size, uint64_t bytes)
     strbuf_finish(&b);
 }
 
-/* Reports that planning with all steps of a cycle takes too much memory. Planning with one step does not. */
+/* Reports that planning all steps of a cycle together takes too much memory, although planning one step does
+ * not. */
 static int refuse_cycle(const struct job_options *o, const struct prepared_job *j, const struct phase *p,
                         struct division d, const struct job_planning *size, uint64_t limit, struct err *err)
 {
@@ -247,7 +251,7 @@ static int refuse_planning(const struct job_options *o, const struct prepared_jo
 }
 
 /* Returns -ENOSPC if planning would need too much host memory. Otherwise reserves host memory for the graphs
- * and the plans, so that the plan does not give it to tensors. */
+ * and the plans, so that the planner does not use this memory for tensors. */
 static int admit_planning(const struct job_options *o, struct prepared_job *j, const struct phase *p,
                           struct division d, struct err *err)
 {
@@ -293,8 +297,8 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
 
 /* ---- planning with one size ---- */
 
-/* Plans a phase that is divided in the given way: resolves the spec, builds the graphs and makes a plan.
- * `most_work` and `used_work` are passed on in struct plan_request. */
+/* Plans a phase with the division `d`: resolves the spec, builds the graphs and makes a plan. `most_work`
+ * limits the work of the planner, and *used_work counts this work (struct plan_request). */
 static int plan_with(const struct job_options *o, struct prepared_job *j, struct phase *p, struct division d,
                      uint64_t most_work, uint64_t *used_work, struct err *err)
 {
@@ -327,8 +331,8 @@ static uint64_t tasks_of(const struct phase *p, uint32_t rows)
 }
 
 /* Stores the micro-batch sizes that "auto" may choose, the most promising first, and returns their number.
- * Divisors from AUTO_ROWS down to AUTO_LEAST_ROWS come first, then larger ones. Smaller ones come last,
- * because they are slow, and only with at most AUTO_TASKS tasks. */
+ * The divisors from AUTO_ROWS down to AUTO_LEAST_ROWS come first, and then the larger divisors. Smaller
+ * divisors come last, because they are slow, and only if a step then has at most AUTO_TASKS tasks. */
 static uint32_t auto_rows(const struct phase *p, uint32_t ret[MAX_DIVISORS])
 {
     uint32_t divisors[MAX_DIVISORS], n_ret = 0;
@@ -347,13 +351,14 @@ static uint32_t auto_rows(const struct phase *p, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* The two limits below bound the work of trying all micro-batch sizes for "auto". They are counts and not
- * times, because the chosen size changes the bits of the result and must not depend on the speed of the
- * computer. */
-/* Most tasks that all tried micro-batch sizes may have together. The smallest size is always tried and does
- * not count. */
+/* AUTO_MOST_TASKS and AUTO_MOST_WORK limit the work of trying micro-batch sizes for "auto". They are counts
+ * and not times, because the chosen size changes the bits of the result and must not depend on the speed of
+ * the computer.
+ *
+ * AUTO_MOST_TASKS is the most tasks that all tried sizes may have together. The smallest size is always tried
+ * and does not count. */
 #define AUTO_MOST_TASKS (1u << 18)
-/* Most instructions that may be built for all tried micro-batch sizes together. When they are used up, each
+/* The most instructions that may be built for all tried micro-batch sizes together. After that, each
  * remaining size gets only one quick planning attempt. */
 #define AUTO_MOST_WORK (2ull * PLAN_WORK)
 
@@ -387,9 +392,9 @@ uint32_t job_auto_sizes(const struct phase *p, uint32_t ret[MAX_DIVISORS])
     return n_ret;
 }
 
-/* Returns plan_request.most_work for the next micro-batch size, if earlier sizes have used `used`. The result
- * is 0, the default limit, until `used` exceeds AUTO_MOST_WORK. After that it is 1, as little work as
- * possible. */
+/* Returns the limit on the planner's work for the next micro-batch size (plan_request.most_work), after
+ * `used` work for earlier sizes. Until `used` exceeds AUTO_MOST_WORK, the result is 0, which means the
+ * default limit. After that, the result is 1, which means as little work as possible. */
 static uint64_t work_left(uint64_t used)
 {
     return used > AUTO_MOST_WORK ? 1 : 0;
@@ -412,10 +417,10 @@ static uint64_t rows_of_products(const struct spec *s, uint32_t rows)
     return (uint64_t)rows * (s->seq > 0 ? s->seq : 1);
 }
 
-/* A micro-batch size with which the job fits, and the predicted figures of its plan. */
+/* A micro-batch size with which the job fits the devices, and the predicted time and bytes of its plan. */
 struct choice {
     uint32_t rows;
-    /* Time of one training step, and the number of bytes that the step moves to and from the host. */
+    /* Nanoseconds that one training step takes, and bytes that the step moves to and from the host. */
     uint64_t ns, bytes;
 };
 
@@ -427,8 +432,8 @@ static struct choice choice_of(const struct job_options *o, const struct prepare
     return (struct choice){rows, predict_ns(o, j, p), b.in + b.out};
 }
 
-/* Returns whether the smaller micro-batch size `a` is better than `than`. It must be clearly faster, or as
- * fast while moving a third fewer bytes. */
+/* Returns whether the choice `a` is better than the choice `than`. The choice `a` must be clearly faster, or
+ * equally fast while it moves a third fewer bytes. */
 static bool is_better(const struct spec *s, const struct choice *a, const struct choice *than)
 {
     if (a->ns < than->ns - than->ns / AUTO_WORTH)
@@ -437,9 +442,9 @@ static bool is_better(const struct spec *s, const struct choice *a, const struct
            a->bytes < than->bytes / 3 * 2;
 }
 
-/* Chooses the micro-batch size. The first size that fits wins, unless a later size is better. After the first
- * fit, sizes below AUTO_ROWS rows per GEMM are not tried, because they are slow. If no size fits, returns
- * -ENOSPC and stores the size that needs the least memory. */
+/* Chooses the micro-batch size: the first size with which the job fits, unless a later size is better. After
+ * the first fit, sizes with fewer than AUTO_ROWS rows per matrix product are not tried, because they are
+ * slow. If no size fits, returns -ENOSPC and stores the size that needs the least memory. */
 static int choose_rows(const struct job_options *o, struct prepared_job *j, struct phase *p, uint32_t *ret,
                        uint64_t *ret_work, struct err *err)
 {
@@ -452,8 +457,8 @@ static int choose_rows(const struct job_options *o, struct prepared_job *j, stru
     for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
         if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
             break;
-        /* If only the host memory is too small, plan_with does not set least_bytes. The 0 then says that more
-         * device memory does not help. */
+        /* plan_step sets least_bytes if too little device memory is the problem. If only the host memory is
+         * too small, least_bytes stays 0. */
         j->least_bytes = 0;
         int r = plan_step(o, j, p, rows[i], work_left(*ret_work), ret_work, err);
         if (r == 0) {
@@ -496,8 +501,8 @@ static int plan_auto(const struct job_options *o, struct prepared_job *j, struct
 
 /* ---- planning and verifying ---- */
 
-/* Arguments of plan_and_verify and similar functions, which run in a scope of bounded work and take one
- * pointer. */
+/* The arguments of plan_and_verify and similar functions. They are in one struct, because a function that
+ * runs as bounded work (base/bounded.h) has a single pointer argument. */
 struct planning {
     const struct job_options *o;
     struct prepared_job *j;
@@ -512,8 +517,8 @@ static int verify_phase(const struct planning *a)
     return plan_verify(p->plan, p->graph, p->eval_graph, &a->j->machine, NULL, a->err);
 }
 
-/* Plans a phase whose plan of one training step is made once more, with all steps of its cycle. The plan of
- * one step becomes p->single. */
+/* Plans a phase for the second time, now with all steps of its cycle. The plan of one step, which was made
+ * first, becomes p->single. */
 static int plan_cycle(const struct planning *a)
 {
     struct phase *p = a->phase;
@@ -545,7 +550,7 @@ static int plan_and_verify(void *arg)
     return r == 0 && p->cycle_steps > 1 ? plan_cycle(a) : r;
 }
 
-/* Tells the caller of job_plan how large the planning work is, for the phase with the most tasks. */
+/* Calls o->planning with the size of the planning work, for the phase with the most tasks. */
 static void announce(const struct job_options *o, const struct prepared_job *j)
 {
     struct job_planning most = {0};
@@ -580,7 +585,7 @@ static int plan_phase(const struct job_options *o, struct prepared_job *j, struc
             return fail_phase(j, p, e, err);
         p->resolved_now = false;
     }
-    /* Keep the table here, because plan_auto sets j->table to NULL for a while and may be stopped before it
+    /* Remember the table, because plan_auto sets j->table to NULL for a while and may be stopped before it
      * restores the table. */
     struct table *table = j->table;
     int r = job_bounded(o, j, plan_and_verify, &a, &p->held_bytes, err);
@@ -593,8 +598,8 @@ static int plan_phase(const struct job_options *o, struct prepared_job *j, struc
     return r < 0 ? fail_phase(j, p, r, err) : 0;
 }
 
-/* Checks that every phase fits the host memory together with the plans of all phases. An early plan was made
- * before the memory of the later plans was known. */
+/* Checks that every phase fits the host memory together with the plans of all phases. When the first plans
+ * were made, the memory of the later plans was not known yet. */
 static int check_host(const struct prepared_job *j, struct err *err)
 {
     uint64_t needs = job_host_bytes(j), has = j->machine.host_bytes;
@@ -665,7 +670,7 @@ static int find_least_capacity(void *arg)
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err)
 {
-    /* struct planning needs a job that is not const, so find_least_capacity gets a copy of the job. */
+    /* struct planning needs a job that is not const, so use a copy of the job. */
     struct prepared_job borrowed = *j;
     uint64_t most = 0;
     for (uint32_t i = 0; i < j->phases.n; i++) {

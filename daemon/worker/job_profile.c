@@ -111,8 +111,8 @@ static uint64_t slower(uint64_t pace, uint64_t measured)
     return pace > 0 && pace < measured ? pace : measured;
 }
 
-/* Takes the rates of links between virtual devices from the profile table. An option can only make a link
- * slower. Real devices and topology files have their own rates. */
+/* Takes the measured rates of links between virtual devices from the profile table. A speed limit in the
+ * options can only lower these rates. Real devices and topology files have their own rates. */
 static void use_links(const struct job_options *o, struct prepared_job *j)
 {
     const struct table *t = j->table;
@@ -126,9 +126,9 @@ static void use_links(const struct job_options *o, struct prepared_job *j)
         j->machine.peer_bytes_per_s = slower(o->peer_bytes_per_s, t->peer_bytes_per_s);
 }
 
-/* Tells the simulator the number of processor cores. Virtual devices, host updates and copies share them, but
- * each task was measured alone. Computed durations do not depend on cores, so that they give the same plan on
- * every computer. */
+/* Tells the simulator the number of processor cores. Each task was measured alone, but virtual devices, host
+ * updates and copies share the cores when a job runs. Computed durations do not depend on cores, so that they
+ * give the same plan on every computer. */
 static void use_cores(struct prepared_job *j)
 {
     if (j->elsewhere || j->real_devices)

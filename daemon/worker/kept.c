@@ -1,7 +1,6 @@
-/* Implements kept outputs (kept.h) with a mapped file.
- *
- * The whole file is allocated on the disk before the first row is written. A disk that is too small is thus
- * found at the start, and writing to the mapping cannot fail later.
+/* Implements kept outputs (kept.h) with a mapped file. The whole file is allocated on the disk before the
+ * first row is written. A disk that is too small is thus found at the start, and writing to the mapping
+ * cannot fail later.
  */
 #include "daemon/worker/kept.h"
 
@@ -17,7 +16,8 @@
 #include "base/checked.h"
 #include "base/crc32c.h"
 
-static const char file_name[] = "outputs.tmp"; /* only for file systems that have no unnamed files */
+/* The name of the file on file systems that do not support unnamed files. */
+static const char file_name[] = "outputs.tmp";
 
 struct kept {
     char *at;

@@ -23,15 +23,16 @@ int kept_create(const struct outdir *out, uint64_t samples, uint64_t row_bytes, 
 /* Frees the rows and their space on the disk. `k` may be NULL. */
 void kept_destroy(struct kept *k);
 
-/* Copies `n` rows from `rows`. They become the rows of samples `first` to `first` + `n` - 1. */
+/* Copies `n` rows from `rows` into `k`, as the rows of the samples `first` to `first` + `n` - 1. */
 void kept_put(struct kept *k, uint64_t first, uint32_t n, const void *rows);
 
-/* Computes the checksum of all rows, after the last one was put. */
+/* Computes the checksum of all rows. Call this function after the last kept_put. */
 void kept_seal(struct kept *k);
 /* Returns the CRC-32C of all rows. Call kept_seal first. */
 uint32_t kept_crc(const struct kept *k);
 
-/* Fills a batch of `rows` rows. Rows 0 to n-1 get the rows of the samples `indices`; the other rows are 0. */
+/* Fills `ret` with a batch of `rows` rows. The first `n` rows are those of the samples `indices`, and the
+ * other rows are 0. */
 void kept_fill(const struct kept *k, const uint64_t *indices, uint32_t n, uint32_t rows, void *ret);
 
 #endif

@@ -111,8 +111,8 @@ static int store_options(const struct args *a, const struct worker_verb *v, stru
             continue;
         r = row != NULL ? options_store(row, a->given[i], o, err) : verb_refuse_option(v, name, err);
     }
-    /* A topology file says itself which backend to use. Without a topology file and without --backend,
-     * $TUTTI_BACKEND sets the backend. */
+    /* A topology file names its backend itself. Without a topology file and without --backend, $TUTTI_BACKEND
+     * sets the backend. */
     if (r == 0 && !opts_has(a, "backend") && o->job.machine == NULL)
         r = discover_default(&o->job.backend, err);
     return r == 0 ? verb_check_options(v, o, is_given, a, err) : r;

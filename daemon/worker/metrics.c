@@ -51,8 +51,8 @@ static bool line_stays(const char *line, size_t n, uint64_t resume_step)
     return r == 0 && step <= resume_step;
 }
 
-/* Copies the lines to keep from `from` to `to`. *ret_dropped is the number of lines that were not copied. If
- * `to` is NULL, the function only counts those lines. */
+/* Copies those lines of `from` that must be kept to `to`. *ret_dropped receives the number of all other
+ * lines. If `to` is NULL, the function only counts. */
 static int filter(FILE *from, FILE *to, uint64_t resume_step, uint64_t *ret_dropped)
 {
     uint64_t dropped = 0;

@@ -23,7 +23,7 @@ struct metrics;
 struct metrics_step {
     uint64_t step; /* number of steps done, including this */
     double loss, lr;
-    /* Norm of the gradient. If it is NaN, the line gets no key "grad_norm". */
+    /* The norm of the gradient. If the norm is NaN, the line gets no key "grad_norm". */
     double grad_norm;
     double samples_per_s;
     uint64_t in_bytes, out_bytes, peer_bytes; /* number of bytes that the step moved */
@@ -36,15 +36,15 @@ struct metrics_step {
 /* Opens metrics.jsonl for appending. `resume_step` is the step of the checkpoint, or 0 for a fresh run. Lines
  * of later steps and an incomplete last line are removed first. */
 int metrics_open(const struct outdir *out, uint64_t resume_step, struct metrics **ret, struct err *err);
-/* Gives every line from now on the key "phase" with this number. A job with one phase does not call this
+/* Every line from now on gets the key "phase" with the value `phase`. A job with one phase does not call this
  * function, and its lines have no such key. */
 void metrics_set_phase(struct metrics *m, uint32_t phase);
 /* Closes the file. `m` may be NULL. */
 void metrics_close(struct metrics *m);
 
-/* Appends the line of one training step with a single write(2). A line that is cut short is removed again.
- * Loss, lr and grad_norm are printed exactly, so that two runs can be compared. Figures that are not finite
- * become null. */
+/* Appends the line of one training step with a single write(2). If only a part of the line is written, that
+ * part is removed again. Loss, lr and grad_norm are printed exactly, so that two runs can be compared.
+ * Figures that are not finite become null. */
 int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err);
 /* Appends the line of one evaluation. If `perplexity` is NaN, the line has no perplexity. */
 int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity,

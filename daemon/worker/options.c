@@ -17,7 +17,7 @@
 
 /* ---- the tables ---- */
 
-/* Reads the name of a policy for verbs that plan with one policy, so "all" is refused. --plan and
+/* Reads the name of a policy for verbs that plan with exactly one policy, so "all" is refused. --plan and
  * --plan-profile have their own option --policy, which accepts "all". */
 static int parse_policy(const char *text, struct verb_options *o, struct err *err)
 {

@@ -25,8 +25,8 @@ static bool trains(const struct phase *p, const struct layer *l)
     return p->training && phase_find_layer(p, l->id) != PLAN_NONE && layer_type(l)->params(l, NULL) > 0;
 }
 
-/* Checks the inputs of a phase: they exist, they fit the first layer, and the layers that made them are not
- * trained before the phase has ended. */
+/* Checks the inputs of a phase. An earlier phase must make them, and they must fit the first layer. The
+ * layers that make them must not be trained before this phase has ended. */
 static void check_inputs(const struct phase_list *list, const struct phase *p)
 {
     if (p->inputs == PHASE_DATA)
@@ -124,7 +124,8 @@ void phase_take_layers(struct phase_list *list, struct phase *p, const struct sp
     for (uint32_t i = 0; i < n; i++) {
         struct layer *l = &p->model.layers[i];
         assert(!l->tied || (l->owner >= first && l->owner < end));
-        l->owner -= l->tied ? first : 0; /* an index, in this chain as in the whole model */
+        /* `owner` is an index in the whole model. Turn it into an index in the phase's chain. */
+        l->owner -= l->tied ? first : 0;
     }
     if (loss != NULL)
         p->model.layers[n++] = *loss;

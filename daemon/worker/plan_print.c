@@ -148,8 +148,8 @@ static void add_time_cell(struct strbuf *b, uint64_t ns)
     strbuf_addf(b, " %9s", text);
 }
 
-/* Appends the column "bound": the bytes of state and stash that the plan moves, divided by the least number
- * that any plan must move. */
+/* Appends the column "bound": the number of bytes that the plan moves, divided by the least number of bytes
+ * that any plan must move. Inputs of the model and results do not count. */
 static void add_bound(struct strbuf *b, const struct plan_figures *f)
 {
     double times = f->bound_bytes > 0 ? (double)f->moved_bytes / (double)f->bound_bytes : 0;
@@ -174,8 +174,8 @@ static void add_reason(struct strbuf *b, const struct printed_plan *p)
     strbuf_add(b, " of each device\n");
 }
 
-/* Appends the form of the plan and the micro-batch size of the first layer. "4.." means that the first layer
- * has 4 and that other layers have other sizes. */
+/* Appends the form of the plan and the micro-batch size of the first layer. "4.." means that the size is 4
+ * for the first layer and differs for other layers. */
 static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
 {
     bool differ = false;

@@ -12,8 +12,8 @@
 #include "scheduler/predict/why.h"
 
 /* A plan with everything that is printed about it, or the reason why there is no plan. The verb fills the
- * struct in, but plan_print_simulate sets `sim` and a part of `why`. plan_print_finish frees the plan and the
- * simulation. */
+ * struct in, except for `sim` and a part of `why`, which plan_print_simulate sets. plan_print_finish frees
+ * the plan and the simulation. */
 struct printed_plan {
     /* The policy that the user asked for. If this is "auto", plan->policy is the policy that `auto`
      * selected. */
@@ -22,7 +22,8 @@ struct printed_plan {
     struct plan *plan;
     const struct graph *graph; /* the graph of the plan */
     struct sim_result *sim;
-    /* What limits the speed of the plan. The verb adds how much more memory or more devices would gain. */
+    /* What limits the speed of the plan. The verb adds how much faster the plan would be with more memory or
+     * more devices. */
     struct why_report why;
     double plan_s; /* seconds that planning and verifying took */
     int code;      /* 0, or the negative errno of planning */
@@ -35,7 +36,7 @@ struct printed_plan {
 /* Simulates p->plan with the task durations `times` and finds out what limits its speed. */
 void plan_print_simulate(struct printed_plan *p, const struct profile *times, const struct machine *m);
 
-/* Destroys the plan and its simulation. A struct of zeros is also allowed. */
+/* Destroys the plan and its simulation. A zero-initialized struct is also allowed. */
 void plan_print_finish(struct printed_plan *p);
 
 /* Prints one plan and writes the files of --out, --trace and --svg. `head` is printed above the page. `times`

@@ -159,7 +159,8 @@ static void add_token_members(const struct prepared_job *j, struct strbuf *b)
         strbuf_addf(b, ",\"val_tokens\":%" PRIu64, j->val->n_tokens);
 }
 
-/* Appends a line for each phase, if the job has several. The other lines are about the largest phase. */
+/* Appends a line for each phase, if the job has several phases. The other lines of the text describe the
+ * largest phase. */
 static void add_phases(const struct prepared_job *j, struct strbuf *b)
 {
     for (uint32_t i = 0; j->phases.n > 1 && i < j->phases.n; i++) {

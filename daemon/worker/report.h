@@ -9,7 +9,7 @@
 #include "daemon/worker/verbs.h"
 
 /* Prints an error on stderr, or as JSON on stdout if o->json is set. Returns the exit code. `early` is true
- * if the work has not begun, so that the spec or its files are the cause. `least_bytes` is the device memory
+ * if the work has not begun. The spec or its files are then the cause. `least_bytes` is the device memory
  * that would be enough, or 0. */
 int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
                  bool early);
@@ -58,8 +58,9 @@ void report_planned(const struct prepared_job *j, struct strbuf *b);
 /* Appends ,"backend":"cpu","backend_reason":"..." to a JSON object. */
 void report_backend_members(const struct prepared_job *j, struct strbuf *b);
 
-/* Appends ,"phase":0,"phases":[...] to a JSON object, if the job has several phases: the number of the
- * largest phase, which the other members are about, and a summary of each phase. */
+/* If the job has several phases, appends ,"phase":0,"phases":[...] to a JSON object. "phase" is the number of
+ * the largest phase, which the other members of the object describe. "phases" is a list with a summary of
+ * each phase. */
 void report_phase_members(const struct prepared_job *j, struct strbuf *b);
 
 /* Appends ,"profile":"analytic","profile_reason":"..." to a JSON object. */

@@ -100,8 +100,8 @@ static char *read_done(const struct outdir *out, uint64_t steps)
     return NULL;
 }
 
-/* Writes result.json. If this run had no training step left to do, it keeps the result of the run that did
- * the last step. */
+/* Writes result.json. If this run had no training step left to do, the function keeps the result of the run
+ * that did the last step. */
 static int write_result(const struct outdir *out, struct run_result *res)
 {
     const struct train_report *rep = &res->report;

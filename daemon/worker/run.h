@@ -57,7 +57,7 @@ struct run_result {
  * Returns ret->code. Call run_finish even after a failure. */
 int run_job(const struct run_options *o, struct run_result *ret);
 
-/* Frees everything in *r. A struct of zeros is also allowed. */
+/* Frees everything in *r. A zero-initialized struct is also allowed. */
 void run_finish(struct run_result *r);
 
 #endif

@@ -21,10 +21,12 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/predict/simulate.h"
 
-#define WARM_UP 2 /* runs of the cycle until the steady state */
-/* How many runs of the cycle are tried as the first run of the window. */
+/* The number of runs of the cycle until a job is in the steady state. */
+#define WARM_UP 2
+/* The number of runs of the cycle that are tried as the first run of the window. */
 #define SEARCH 64
-/* Most instructions in a window. Their times need 1 MB of memory, and their trace.json has about 20 MB. */
+/* The most instructions that a window may have. Their times need 1 MB of memory, and their trace.json has
+ * about 20 MB. */
 #define RUN_TRACE_INSTRS 60000u
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -32,8 +34,8 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Returns whether `runs` runs of all steps of a cycle, one after another, begin at step `first`, without an
- * evaluation or a checkpoint in between. */
+/* Returns whether `runs` full runs of the cycle, one after another, begin at step `first`. No evaluation and
+ * no checkpoint may be between them. */
 static bool is_whole(const struct prepared_job *j, const struct phase *p, uint64_t first, uint32_t runs)
 {
     for (uint32_t i = 0; i < runs; i++) {
@@ -44,9 +46,9 @@ static bool is_whole(const struct prepared_job *j, const struct phase *p, uint64
     return true;
 }
 
-/* Chooses the first possible window of `runs` runs between step `from` and step `total`, the end of the
- * phase. The window begins `warm_up` runs after `from`, or fewer if the phase is too short for these. Returns
- * false if there is none. */
+/* Chooses the first possible window of `runs` runs of the cycle between step `from` and step `total`, the end
+ * of the phase. The window begins `warm_up` runs after `from`, or fewer if the phase is too short for these.
+ * Returns false if there is no such window. */
 static bool choose_first(struct run_trace *t, const struct prepared_job *j, const struct phase *p,
                          uint64_t from, uint64_t total, uint32_t runs, uint32_t warm_up)
 {
@@ -63,9 +65,9 @@ static bool choose_first(struct run_trace *t, const struct prepared_job *j, cons
     return false;
 }
 
-/* Chooses the longest possible window of consecutive runs between `from` and the end of the phase. If several
- * are equally long, chooses the earliest. If the only whole runs of the cycle come before the warm-up is
- * over, the warm-up is shorter. */
+/* Chooses the longest possible window of consecutive runs of the cycle between step `from` and the end of the
+ * phase. If several windows are equally long, chooses the earliest. If the only whole runs of the cycle come
+ * before the warm-up is over, the warm-up is shorter. */
 static void choose_window(struct run_trace *t, const struct prepared_job *j, const struct phase *p,
                           uint64_t from)
 {
@@ -101,7 +103,8 @@ void run_trace_end(struct run_trace *t, const struct exec *e)
     t->complete = t->spans != NULL && exec_traced(e) == t->runs;
 }
 
-/* When a compute stream did its first and its last work within the window, and how long it was busy. */
+/* When a compute stream began its first task and ended its last task within the window, and how long the
+ * stream was busy. */
 struct stream_work {
     uint64_t first_ns, last_ns, busy_ns;
 };

@@ -23,24 +23,25 @@
 
 /* The training steps of a run that are measured for trace.json. They form a window of consecutive steps. */
 struct run_trace {
-    /* The largest number of training steps in the window. The owner of this struct sets it. 0 means that no
-     * trace is made. */
+    /* The largest number of training steps in the window, rounded up to whole runs of the cycle. The owner of
+     * this struct sets it. 0 means that no trace is made. */
     uint32_t max_steps;
-    uint64_t first_step; /* first step of the window, counted within its phase */
+    /* The first training step of the window. Steps are counted from the start of the phase. */
+    uint64_t first_step;
     /* The number of runs of the cycle in the window. A run has phase.cycle_steps training steps. */
     uint32_t runs;
-    /* The number of runs between the last moment at which all streams were empty and the window. At most
-     * 2. */
+    /* The number of runs of the cycle between the last moment at which all streams were empty and the start
+     * of the window. At most 2 runs are counted. */
     uint32_t warm_up;
     /* Start and end time of every instruction in the window. NULL if there is no window. */
     struct plan_span *spans;
     bool complete; /* every run of the window was measured */
 };
 
-/* Chooses a window in phase `p`, which is the largest phase of the job, and tells the phase's executor to
- * measure it. The window has at most max_steps training steps and at most RUN_TRACE_INSTRS instructions, but
- * at least one run. `step` is the number of steps of the phase done so far. If no step is left, nothing is
- * measured. */
+/* Chooses a window in phase `p`, the largest phase of the job, and tells the phase's executor `e` to measure
+ * it. `step` is the number of steps of the phase done so far. The window has as many whole runs of the cycle
+ * as max_steps training steps need, but at most RUN_TRACE_INSTRS instructions. Nothing is measured if no such
+ * run is left. */
 void run_trace_start(struct run_trace *t, const struct prepared_job *j, const struct phase *p, struct exec *e,
                      uint64_t step);
 
@@ -48,8 +49,8 @@ void run_trace_start(struct run_trace *t, const struct prepared_job *j, const st
 void run_trace_end(struct run_trace *t, const struct exec *e);
 
 /* Returns the fraction of time in which the compute streams waited between tasks, such as 0.1. For each
- * device, the time counts from the start of the first task to the end of the last. Returns NaN if the window
- * is not complete. */
+ * device, only the time from the start of its first task to the end of its last task counts. Returns NaN if
+ * the window is not complete. */
 double run_trace_stall(const struct run_trace *t, const struct plan *plan);
 
 /* Writes the measured window to trace.json. If the window is not complete, the trace of an earlier run is

@@ -92,8 +92,8 @@ static void close_trainer(struct trainer *t)
     devset_close(t->devices);
 }
 
-/* Removes the result.json of an earlier run, because only a job that has ended has a result, and this job has
- * steps left. */
+/* Removes the result.json of an earlier run. Only a job that has ended has a result, but this job has steps
+ * left. */
 static int forget_result(const struct trainer *t, struct err *err)
 {
     int r = fs_remove_tree(t->out->fd, RUN_RESULT_FILE);
@@ -102,8 +102,8 @@ static int forget_result(const struct trainer *t, struct err *err)
 
 /* ---- phases ---- */
 
-/* Returns whether phase `phase` has to run again although it is before the position `at`: whether its outputs
- * are the inputs of the phase at that position, or of another phase that has to run again. */
+/* Returns whether phase `phase`, which ended before the position `at`, must run again. This is so if its
+ * outputs are the inputs of the phase at that position, or of another phase that must run again. */
 static bool is_needed(const struct trainer *t, struct train_position at, uint32_t phase)
 {
     const struct phase *p = &t->job->phases.at[at.phase];
@@ -124,8 +124,8 @@ static void drop_kept(struct trainer *t, uint32_t phase)
         }
 }
 
-/* Opens the files that the run writes. The first phase of the run calls this function when its state is
- * loaded. */
+/* Opens the files that the run writes. This function is called once, when the first phase of the run has
+ * loaded its state. */
 static int open_files(struct trainer *t, struct train_position at, struct err *err)
 {
     uint64_t done = phases_steps_before(&t->job->phases, at.phase) + at.step;

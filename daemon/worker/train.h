@@ -13,8 +13,8 @@
 #include "daemon/worker/job.h"
 #include "daemon/worker/run_trace.h"
 
-/* How a run of the training loop went. After a failure, only steps_done is valid. steps_done counts the
- * training steps whose result is known. Numbers of steps count the steps of all phases. */
+/* How a run of the training loop went. Numbers of steps count the steps of all phases. steps_done counts the
+ * training steps whose result is known. After a failure, only steps_done is valid. */
 struct train_report {
     uint64_t steps_done, total_steps;
     /* Number of training steps of the job that were already done when this run started. */
@@ -32,32 +32,33 @@ struct train_report {
     double val_perplexity;         /* e^val_loss for language models, otherwise NaN */
     /* How many seconds the training of this run took, including evaluations and checkpoints. */
     double seconds;
-    uint64_t samples; /* number of samples in the training steps of this run */
+    /* The number of samples in all training steps of this run. */
+    uint64_t samples;
     double samples_per_s;
     /* Fraction of time in which the compute streams waited, such as 0.1. NaN if it is not known. */
     double stall_share;
-    /* Number of traced training steps in which stall_share was measured. 0 if it was measured over the whole
-     * run. */
+    /* The number of traced training steps over which stall_share was measured. 0 if stall_share was measured
+     * over the whole run. */
     uint32_t stall_steps;
-    /* Bytes that one step of the largest phase moves, according to its plan. The run has checked that the
-     * devices moved as many as all plans promised. */
+    /* The bytes that one step of the largest phase moves, according to its plan. The run has checked that the
+     * devices moved as many bytes as all plans say. */
     struct plan_bytes step_bytes;
-    /* Numbers of bytes that the devices moved in this run, by their own counters. */
+    /* The numbers of bytes that the devices moved in this run, according to their own counters. */
     uint64_t counted_in, counted_out, counted_peer;
     uint64_t weights_hash; /* FNV-1a over the trained weights */
     /* The processor features and libraries that the bits of the result depend on, such as "avx2 oneDNN
      * 2.6.3". */
     char numerics[96];
-    /* True if the run resumed from a checkpoint that was made with other numerics. The bits of the result may
-     * then differ. */
+    /* True if the checkpoint from which the run resumed was made with other numerics, such as another
+     * instruction set. The bits of the result may then differ. */
     bool numerics_changed;
 };
 
 /* An event of the training loop, for the progress display. The comment of each member names the events that
  * set it. */
 struct train_progress {
-    /* PHASE: a phase of a job with several phases begins. OUTPUTS: a forward-only phase has kept the outputs
-     * of one more batch. */
+    /* What happened. PROGRESS_PHASE: a phase of a job with several phases begins. PROGRESS_OUTPUTS: a
+     * forward-only phase has kept the outputs of one more batch. */
     enum {
         PROGRESS_RESUME,
         PROGRESS_PHASE,
@@ -91,19 +92,19 @@ struct train_progress {
 };
 
 struct train_options {
-    /* Seed of the random delays that tests add to every stream. 0 means that there are no delays. */
+    /* Tests set this seed to add random delays to every stream of device commands. 0 means no delays. */
     uint64_t delay_seed;
     /* Speed limit in bytes per second for copies between the host and virtual devices. 0 means as fast as
      * possible. */
     uint64_t link_bytes_per_s;
     /* Speed limit in bytes per second for copies between two virtual devices. 0 means as fast as possible. */
     uint64_t peer_bytes_per_s;
-    /* A function that is called after a resume, an evaluation, a checkpoint, every training step whose result
-     * is known, and every batch of a forward-only phase, and at the start of a phase. May be NULL. */
+    /* A function that is called at the start of a phase, and after each of these: a resume, an evaluation, a
+     * checkpoint, a training step whose result is known, and a batch of a forward-only phase. May be NULL. */
     void (*progress)(void *ctx, const struct train_progress *p);
     void *ctx;
-    /* The window of training steps to measure, in the largest phase. The caller of train_run writes
-     * trace.json from it. NULL means that nothing is measured. */
+    /* The window of training steps to measure in the largest phase. The caller of train_run writes the window
+     * to trace.json. NULL means that nothing is measured. */
     struct run_trace *trace;
 };
 

@@ -1,5 +1,6 @@
 /* Counts the bytes that the devices move, and compares them with the bytes that the plans promise. Also
- * measures how long the compute streams wait. The counters of the devices run through all phases of a run. */
+ * measures how long the compute streams wait. The devices do not reset their counters between the phases of a
+ * run. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>

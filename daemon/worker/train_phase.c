@@ -37,26 +37,28 @@ int train_run_program(struct trainer *t, enum program_kind k, const struct step_
     return train_check_counters(t, err);
 }
 
-/* Returns the last layer of the phase's chain. It is the loss, or the layer whose outputs are kept. */
+/* Returns the last layer of the phase. It is the loss, or the layer whose outputs are kept. */
 static uint32_t last_layer(const struct trainer *t)
 {
     return t->plan->n_layers - 1;
 }
 
-/* Where the tensors of a training step are: host slot `slot` of the tensors of step `step` of the cycle. */
+/* The place of the tensors of one training step. They belong to step `step` of the cycle and are in the host
+ * slot `slot`. */
 struct place {
     uint64_t slot;
     uint32_t step;
 };
 
-/* Returns the place of step `i` of the run of the cycle that begins at training step `first`. */
+/* Returns the place of step `i` in the run of the cycle that begins at training step `first`. */
 static struct place place_of(const struct trainer *t, uint64_t first, uint32_t i)
 {
     return (struct place){exec_slot(t->plan, first), i};
 }
 
-/* Fills the input of micro-batch `micro` with `n` samples, and its targets if the phase has targets. The
- * samples are `indices` of data set `d`, or the kept outputs of these samples. */
+/* Fills the input of micro-batch `micro` with `n` samples, and the targets of the micro-batch if the phase
+ * has targets. The samples are those with the numbers `indices` in the data set `d`, or the kept outputs of
+ * these samples. */
 static int fill_micro(struct trainer *t, const struct dataset *d, const uint64_t *indices, uint32_t n,
                       uint32_t micro, struct place at, uint64_t *ret_targets, struct err *err)
 {
@@ -72,8 +74,8 @@ static int fill_micro(struct trainer *t, const struct dataset *d, const uint64_t
     return dataset_fill(d, indices, n, rows, x, target, ret_targets, err);
 }
 
-/* Fills the inputs and targets at `at` with the first `valid` samples in t->indices. *ret_targets is the
- * number of targets that count for the loss. */
+/* Fills the inputs and targets of the training step at the place `at` with the first `valid` samples in
+ * t->indices. *ret_targets receives the number of targets that count for the loss. */
 static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, struct place at,
                       uint64_t *ret_targets, struct err *err)
 {
@@ -92,7 +94,7 @@ static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid
 }
 
 /* Reports that no target of a batch counts for the loss. The loss is the mean over the targets that count, so
- * it would be undefined. */
+ * the loss would be undefined. */
 static int fail_no_targets(const char *of, struct err *err)
 {
     return err_set_at(err, -EINVAL, "data.ignore",
@@ -162,13 +164,14 @@ static void choose_samples(struct trainer *t, uint64_t step)
         t->indices[i] = data_index(t->spec, step * batch + i);
 }
 
-/* Returns where the number of targets of a training step is kept until its result is read. */
+/* Returns the address at which the number of targets of a training step is stored until the result of the
+ * step is read. */
 static uint64_t *targets_at(const struct trainer *t, struct place at)
 {
     return &t->targets[at.slot % PLAN_RING * t->phase->cycle_steps + at.step];
 }
 
-/* Fills the inputs and the arguments of step `i` of the next run. */
+/* Fills the inputs and the arguments of step `i` of the next run of the cycle. */
 static int fill_step(struct trainer *t, uint32_t i, struct err *err)
 {
     char text[64];
@@ -186,8 +189,8 @@ static int fill_step(struct trainer *t, uint32_t i, struct err *err)
     return fail_no_targets(text, err);
 }
 
-/* Asks the kernel to read the samples of the next run from disk ahead of time. Does nothing after the last
- * step. */
+/* Asks the kernel to read the samples of the next run of the cycle from disk ahead of time. Does nothing
+ * after the last step. */
 static void prefetch_run(struct trainer *t)
 {
     for (uint32_t i = 0; i < t->plan->steps; i++) {
@@ -213,7 +216,7 @@ static int enqueue_run(struct trainer *t, struct err *err)
 
 /* ---- results ---- */
 
-/* Returns the decision of a training step (whether its update is applied), or NULL if the job makes no
+/* Returns the decision whether the update of a training step is applied, or NULL if the job makes no such
  * decisions. */
 static const struct step_decision *decision_of(const struct trainer *t, struct place at)
 {
@@ -227,8 +230,8 @@ struct group_state *train_group(const struct trainer *t)
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, 0);
 }
 
-/* Writes a text such as ", first in layer 3 (block)" to `buf`, or "" if the layer is not known. `layer` is a
- * position in the phase's chain. */
+/* Writes a text such as ", first in layer 3 (block)" to `buf`, or "" if the layer is not known. `layer` is an
+ * index into the layers of the phase. */
 static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size)
 {
     buf[0] = '\0';
@@ -237,8 +240,8 @@ static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_
                  t->phase->graph->layers[layer].type);
 }
 
-/* Finds the layer in which training first diverged, for a job without decisions. Returns its position in the
- * phase's chain. */
+/* Finds the layer in which training first diverged, for a job that makes no decisions on updates. Returns the
+ * index of the layer in the phase. */
 static uint32_t find_ruined(struct trainer *t)
 {
     exec_run(t->exec, PROGRAM_FLUSH, NULL);
@@ -285,21 +288,21 @@ static int record_step(struct trainer *t, const struct metrics_step *m, const st
     return r;
 }
 
-/* The figures that all steps of a run have in common, because a run is measured as a whole. */
+/* The figures that all steps in a run of the cycle share, because such a run is measured as a whole. */
 struct run_figures {
     double seconds, stall_s; /* of one step, on average */
     struct device_counters counters;
 };
 
-/* Returns the bytes that step `i` of a run counts for, if the run moves `bytes`. The steps of a run have
- * equal parts, and their sum is exact. */
+/* A run of the cycle moves `bytes` bytes, which are divided equally among its steps. Returns the part of step
+ * `i`. The parts of all steps add up to exactly `bytes`. */
 static uint64_t bytes_of_step(const struct trainer *t, uint64_t bytes, uint32_t i)
 {
     uint32_t n = t->plan->steps;
     return bytes / n + (i < bytes % n);
 }
 
-/* Reads and records the result of training step t->known, which is step `at.step` of a run that is
+/* Reads and records the result of training step t->known. It is step `at.step` of a run of the cycle that is
  * complete. */
 static int read_step(struct trainer *t, struct place at, const struct run_figures *f, struct err *err)
 {
@@ -325,7 +328,8 @@ static int read_step(struct trainer *t, struct place at, const struct run_figure
     return record_step(t, &m, &f->counters, t->plan->steps - 1 - at.step, err);
 }
 
-/* Waits for the oldest run whose results were not read yet, and records the results of its steps. */
+/* Waits for the oldest run of the cycle whose results were not read yet, and records the results of its
+ * steps. */
 static int read_run(struct trainer *t, struct err *err)
 {
     uint64_t first = t->known;
@@ -354,7 +358,7 @@ static int read_all(struct trainer *t, struct err *err)
 
 /* ---- plans that take turns ---- */
 
-/* Makes a plan of the phase the plan in use. */
+/* Makes `c` the plan in use, together with its store and its executor. */
 static void use_cycle(struct trainer *t, const struct train_cycle *c)
 {
     t->plan = c->plan;
@@ -363,7 +367,7 @@ static void use_cycle(struct trainer *t, const struct train_cycle *c)
     plan_count_bytes(c->plan, PROGRAM_CYCLE, &t->cycle);
 }
 
-/* Returns the plan under which the next training step runs. After the last step this is the plan in use. */
+/* Returns the plan for the next training step. After the last step of the phase, returns the plan in use. */
 static const struct train_cycle *next_cycle(const struct trainer *t)
 {
     if (t->single.plan == NULL)
@@ -373,8 +377,8 @@ static const struct train_cycle *next_cycle(const struct trainer *t)
     return job_run_steps(t->job, t->phase, t->step) == t->phase->cycle_steps ? &t->whole : &t->single;
 }
 
-/* Runs the program entry of the plan under which the next training step runs. The plan in use must not have
- * run its entry since its last exit. */
+/* Makes the plan for the next training step the plan in use, and runs its program `entry`. The old plan must
+ * not be between its programs `entry` and `exit`. */
 static int enter_cycle(struct trainer *t, struct err *err)
 {
     const struct train_cycle *next = next_cycle(t);
@@ -431,8 +435,8 @@ static int record_eval(struct trainer *t, struct err *err)
     return r;
 }
 
-/* Evaluates the model on the validation data: runs the program exit, then the program eval for every batch,
- * then the program entry. The results of all earlier steps must have been read. */
+/* Evaluates the model on the validation data. Runs the program `exit`, then the program `eval` for every
+ * batch, and then the program `entry`. The results of all earlier steps must have been read. */
 static int evaluate(struct trainer *t, struct err *err)
 {
     uint64_t n = t->job->val->n_samples, targets = 0;
@@ -452,7 +456,7 @@ static int evaluate(struct trainer *t, struct err *err)
 
 /* ---- the loop of a training phase ---- */
 
-/* Changes to the plan under which the next training step runs, if another plan is in use. */
+/* Changes to the plan for the next training step, if another plan is in use. */
 static int change_cycle(struct trainer *t, struct err *err)
 {
     if (next_cycle(t)->plan == t->plan)
@@ -544,8 +548,8 @@ static int read_batch(struct trainer *t, struct kept *kept, struct err *err)
     return 0;
 }
 
-/* Runs all training samples through the phase's layers and keeps the outputs. If a stop is requested, the
- * outputs are incomplete, and t->kept gets nothing. */
+/* Runs all training samples through the phase's layers and stores the outputs in t->kept. If a stop is
+ * requested, the outputs are incomplete and are not stored. */
 static int keep_outputs(struct trainer *t, struct err *err)
 {
     const struct phase *p = t->phase;
@@ -577,7 +581,8 @@ static int keep_outputs(struct trainer *t, struct err *err)
 
 /* ---- the phase ---- */
 
-/* Creates the stores of the phase's plans. The plan that needs more host memory owns the memory. */
+/* Creates a store, which holds the tensors in host memory, for each plan of the phase. Two stores share the
+ * same memory, which belongs to the store that needs more. */
 static int create_stores(struct trainer *t, struct err *err)
 {
     struct train_cycle *owner = &t->whole, *other = &t->single;

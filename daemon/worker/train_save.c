@@ -19,15 +19,15 @@
 
 /* ---- weights ---- */
 
-/* Returns the memory of a tensor of the current phase's store, or NULL if there is no such tensor. `layer` is
- * a position in the phase's chain. */
+/* Returns the memory of a tensor in the store of the current phase, or NULL if there is no such tensor.
+ * `layer` is the index of the layer in the phase. */
 static void *stored_block(const struct trainer *t, uint32_t layer, enum tensor_kind kind)
 {
     tensor_id id = store_find(t->store, kind, layer, PLAN_NONE, 0);
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, 0);
 }
 
-/* Parked memory holds a layer's W, and behind it its B. */
+/* In parked memory, the buffers (B) of a layer follow its weights (W). */
 void *train_block(void *ctx, uint32_t layer, enum tensor_kind kind)
 {
     const struct trainer *t = ctx;
@@ -39,8 +39,8 @@ void *train_block(void *ctx, uint32_t layer, enum tensor_kind kind)
     return kind == TENSOR_W ? t->parked[layer] : NULL;
 }
 
-/* Copies the W and the B of a layer between parked memory and the store. `at` is the layer's position in the
- * current phase. */
+/* Copies the weights and the buffers of a layer between parked memory and the store. `layer` is the layer's
+ * index in the whole model, and `at` is its index in the current phase. */
 static void copy_parked(const struct trainer *t, uint32_t layer, uint32_t at, bool to_store)
 {
     const enum tensor_kind kinds[] = {TENSOR_W, TENSOR_B};
@@ -147,8 +147,8 @@ static bool weights_are_finite(const struct trainer *t, uint32_t layer)
                       layer_w_elements(&g->layers[layer].size));
 }
 
-/* Of the layers whose weights are no longer finite, the last one was first, because the backward pass starts
- * at the end of the chain. */
+/* If several layers have weights that are not finite, the last of these layers was the first to diverge,
+ * because the backward pass starts at the end of the model. */
 uint32_t train_find_ruined(const struct trainer *t)
 {
     for (uint32_t l = t->plan->n_layers; l-- > 0;)
@@ -342,8 +342,8 @@ int train_load_weights(struct trainer *t, struct err *err)
     return r;
 }
 
-/* Checks that the inputs of the phase, which this run has computed again, are those of the checkpoint. On a
- * machine with other numerics they may differ. */
+/* This run has computed the inputs of the phase again. Checks that they are equal to the inputs with which
+ * the checkpoint was trained. With other numerics the inputs may differ, so they are not checked. */
 static int check_kept_inputs(const struct trainer *t, const struct checkpoint_info *info, struct err *err)
 {
     const struct kept *inputs = train_inputs(t);

@@ -136,7 +136,8 @@ static uint64_t lease_number(const struct json *lease, const char *key)
     return v;
 }
 
-/* Reads the backend's numbers of the leased devices. A lease of virtual devices has no such numbers. */
+/* Reads the backend's device numbers of the leased devices. A lease of virtual devices has no such
+ * numbers. */
 static void take_devices(const struct json *lease, struct uplink_job *ret)
 {
     const struct json *list = lease_at(lease, "indices");

@@ -35,8 +35,8 @@ struct uplink_times {
     /* If the daemon does not answer hello for this long, the uplink closes the connection and reconnects (30
      * s). */
     uint64_t answer_ns;
-    /* The uplink gives up after this long without a job, or with an outcome that no daemon has accepted (60
-     * s). */
+    /* The uplink gives up after this time if no daemon has given a job to the worker, or if no daemon has
+     * accepted the outcome (60 s). */
     uint64_t give_up_ns;
     /* Shortest time between two progress messages to the daemon (200 ms). */
     uint64_t progress_ns;
@@ -95,23 +95,23 @@ void uplink_close(struct uplink *l);
  * daemon answers. */
 int uplink_wait_job(struct uplink *l, struct uplink_job *ret, struct err *err);
 
-/* Frees everything in *j. A struct of zeros is also allowed. */
+/* Frees everything in *j. A zero-initialized struct is also allowed. */
 void uplink_job_finish(struct uplink_job *j);
 
 /* ---- posting messages without waiting ---- */
 
-/* Adds the loss of a training step to the curve. An earlier run of the job did this step. */
+/* Adds the loss of a training step to the curve, for a step that an earlier run of the job did. */
 void uplink_history_step(struct uplink *l, uint64_t step, double loss);
-/* Adds an evaluation to the curve. An earlier run of the job made this evaluation. */
+/* Adds an evaluation to the curve, for an evaluation that an earlier run of the job made. */
 void uplink_history_eval(struct uplink *l, uint64_t step, double loss, double accuracy);
 /* Tells the daemon that planning begins. A training step has `tasks` tasks, and planning needs at most
  * `bytes` bytes of memory. */
 void uplink_planning(struct uplink *l, uint32_t micro_batch, uint64_t tasks, uint64_t bytes);
 /* Describes the plan to the daemon. `params` is a JSON object, which is sent again after each reconnect. */
 void uplink_planned(struct uplink *l, const char *params);
-/* Tells the daemon that phase `phase` of `n_phases` begins, and gives every later message about training the
- * key "phase" with this number. `name` has only letters, digits and spaces. A job with one phase does not
- * call this function, and its messages have no such key. */
+/* Tells the daemon that phase `phase` of `n_phases` begins. Every later message about training gets the key
+ * "phase" with this number. `name` has only letters, digits and spaces. A job with one phase does not call
+ * this function, and its messages have no such key. */
 void uplink_phase(struct uplink *l, uint32_t phase, uint32_t n_phases, const char *name);
 /* Tells the daemon that the current phase has kept the outputs of `samples` of `total` samples. Call this
  * function a few times a minute, because the daemon ends a worker that reports nothing for long. */
@@ -128,8 +128,8 @@ void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy);
 /* Tells the daemon that the checkpoint of training step `step` was written. */
 void uplink_checkpoint(struct uplink *l, uint64_t step);
 
-/* Value of `step` in uplink_outcome: this worker has done no training step, so the job's step stays as it
- * was. */
+/* A value of `step` in uplink_outcome. It means that this worker has done no training step, so the job's step
+ * stays as it was. */
 #define UPLINK_SAME_STEP UINT64_MAX
 
 /* Sends the outcome of the run and waits until the daemon confirms it. `members` is the JSON text of all

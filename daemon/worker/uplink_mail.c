@@ -58,8 +58,9 @@ static void print_progress(const struct uplink *l, char *buf, size_t size)
     add_phase(l, buf, size);
 }
 
-/* Appends a new event to the ring and returns the event. A full ring drops its oldest event, but never
- * `resumed`, which is posted only once in a run. The caller must hold the mutex. */
+/* Appends a new event to the ring and returns the event. If the ring is full, drops the oldest event. The
+ * event `resumed` is never dropped, because it is posted only once in a run. The caller must hold the
+ * mutex. */
 static struct uplink_event *add_event(struct uplink *l, const char *method)
 {
     if (l->n_events == MAX_EVENTS) {
@@ -84,8 +85,8 @@ static void settle_progress(struct uplink *l)
     l->progress_due = false;
 }
 
-/* Posts an event. `fmt` and the arguments after it make its params, as in printf. If `settle` is true, a
- * waiting progress message is sent before the event. */
+/* Posts an event. Its params are formatted from `fmt` and the arguments after it, as by printf. If `settle`
+ * is true, a waiting progress message is sent before the event. */
 static void post(struct uplink *l, const char *method, bool settle, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -268,16 +269,16 @@ static void add_outcome(struct uplink *l)
     l->outcome_due = false;
 }
 
-/* Returns the earliest time at which a message may be sent. `last` is the time of the last such message, or 0
- * if there was none. `every` is the shortest pause between two such messages. Returns NEVER if the message is
- * not wanted. */
+/* Returns the earliest time at which the next message of one kind may be sent. `last` is the time of the
+ * previous message of this kind, or 0 if there was none. `every` is the shortest pause between two of these
+ * messages. Returns NEVER if no message is wanted. */
 static uint64_t due(bool wanted, uint64_t last, uint64_t every)
 {
     return !wanted ? NEVER : last == 0 ? 0 : last + every;
 }
 
-/* Adds the messages that are due in the order that a reader expects: plan, curve, events, progress,
- * outcome. */
+/* Adds all messages that are due. Their order is the one that a reader expects: plan, curve, events,
+ * progress, outcome. */
 void uplink_add_due(struct uplink *l, uint64_t now)
 {
     const struct uplink_times *t = &l->config.times;

@@ -10,7 +10,8 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
-/* Arguments of ask_about_job, which runs in a scope of bounded work (job_bounded) and takes one pointer. */
+/* The arguments of ask_about_job. They are in one struct, because a function that runs as bounded work
+ * (job_bounded) has a single pointer argument. */
 struct asking {
     const struct job_options *o;
     const struct prepared_job *j;
@@ -52,7 +53,7 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
 }
 
 /* Appends the backend and the profile, and why they were chosen. If the job has several phases, also appends
- * which of them the plan is of. `head` gets text for the page, and `members` gets JSON members. */
+ * the phase to which the plan belongs. `head` gets text for the page, and `members` gets JSON members. */
 static void say_where(const struct prepared_job *j, struct strbuf *head, struct strbuf *members)
 {
     if (j->phases.n > 1) {
@@ -77,8 +78,8 @@ static const char *describe_times(const struct prepared_job *j, char *buf, size_
     return buf;
 }
 
-/* Plans the job again with more memory, with one more device, and without its decision, to find out what each
- * of these would gain. */
+/* Plans the job again with more memory, with one more device, and without the task DECIDE, to find out what
+ * each of these would gain. */
 static int ask_about_job(void *arg)
 {
     const struct asking *a = arg;
@@ -101,8 +102,7 @@ static int ask_about_job(void *arg)
     if (r->decision && job_plain_graph(phase, &plain, NULL) == 0) {
         request.machine = &j->machine;
         request.train = plain;
-        /* The evaluation graph shares tensors with the original training graph and not with the graph
-         * `plain`, so this plan has no evaluation. */
+        /* The graph `plain` shares no tensors with the evaluation graph, so this plan has no evaluation. */
         request.eval = NULL;
         what_if_plan(&request, &r->plain);
     }

@@ -41,7 +41,7 @@ struct attempt {
     uint32_t micro_batch;
     struct graph *graph;
     struct plan *plan;
-    /* Time of one training step, and the number of bytes that the step moves to and from the host. */
+    /* Nanoseconds that one training step takes, and bytes that the step moves to and from the host. */
     uint64_t ns, bytes;
     bool moves_data_only; /* neither state nor stash moves */
 };
@@ -167,14 +167,14 @@ static bool is_better_attempt(const struct setting *s, const struct attempt *a, 
     return a->ns < than->ns || (a->ns == than->ns && a->bytes < than->bytes);
 }
 
-/* Returns whether no other micro-batch size can give a plan that moves fewer bytes than `a`. If so, the
- * search may end. */
+/* Returns whether the search may end with plan `a`, because the user wants the fewest bytes and no other
+ * micro-batch size can give a plan that moves fewer. */
 static bool is_best(const struct setting *s, const struct attempt *a)
 {
     return a->plan != NULL && s->o->job.objective == OBJECTIVE_BYTES && a->moves_data_only;
 }
 
-/* Returns a lower bound on the time of a training step, in nanoseconds. It assumes that every task is
+/* Returns a lower bound on the time of a training step, in nanoseconds. The bound assumes that every task is
  * computed once and that the devices share the work evenly. */
 static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
 {
@@ -187,8 +187,8 @@ static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
     return sum * (s->o->profile_plan.batch / micro_batch) / s->machine.n_devices;
 }
 
-/* The reason why there is no plan. If several micro-batch sizes do not fit, it is the error of the size that
- * comes closest. */
+/* The reason why there is no plan. If several micro-batch sizes do not fit, the struct has the error of the
+ * size that comes closest to fitting. */
 struct failure {
     int code;
     uint64_t least;
@@ -233,9 +233,9 @@ static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
     return 0;
 }
 
-/* Returns the number of replicas to try. harmony-dp gets one per device if the batch allows it. `auto` gets
- * fewer, with several devices each, because its own search has already tried one per device. Other policies
- * get 1. */
+/* Returns the number of replicas to try. harmony-dp has one replica per device if the batch allows it. `auto`
+ * has fewer replicas, with several devices each, because its own search has already tried one replica per
+ * device. Other policies have 1 replica. */
 static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micro_batch)
 {
     uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;
@@ -264,8 +264,8 @@ static void try_replicas(const struct setting *s, int policy, uint32_t replicas,
     }
 }
 
-/* Runs the search of policy `auto`. *ret stays empty if the search finds no plan. *ret_done is true if no
- * other micro-batch size has to be tried. */
+/* Runs the search of policy `auto`. *ret stays empty if the search finds no plan. *ret_done becomes true if
+ * no other micro-batch size needs to be tried. */
 static int search(const struct setting *s, struct attempt *ret, bool *ret_done, struct err *err)
 {
     const struct job_options *j = &s->o->job;

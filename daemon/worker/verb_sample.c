@@ -215,8 +215,8 @@ static int load(struct sampling *g, struct err *err)
 
 /* ---- sampling ---- */
 
-/* Feeds the new tokens to the model. If the text becomes longer than the model allows, the model forgets it
- * and starts again with the last tokens of the text. */
+/* Feeds the new tokens to the model. If the text becomes longer than the model allows, the model starts again
+ * with only the last tokens of the text. */
 static int advance(struct sampling *g, struct err *err)
 {
     uint32_t length = decoder_length(g->decoder), room = decoder_capacity(g->decoder);
@@ -229,8 +229,8 @@ static int advance(struct sampling *g, struct err *err)
 }
 
 /* Prints the sampled text that was not printed yet. A file or pipe gets the exact bytes. A terminal gets
- * unsafe characters as escapes, and a UTF-8 character that is incomplete waits for its last bytes, unless
- * `end` is true. */
+ * unsafe characters as escapes. On a terminal, an incomplete UTF-8 character is printed only when its last
+ * bytes come, or if `end` is true. */
 static int flush_text(struct sampling *g, bool end, struct err *err)
 {
     size_t n = g->terminal && !end ? utf8_whole_bytes(g->text.at, g->text.n) : g->text.n;
@@ -245,8 +245,8 @@ static int flush_text(struct sampling *g, bool end, struct err *err)
     return 0;
 }
 
-/* Prints the text of one token. A token that the tokenizer does not know only pads the vocabulary and has no
- * text. */
+/* Prints the text of one token. If the model's vocabulary is larger than that of the tokenizer, the
+ * additional tokens have no text. */
 static int put_token(struct sampling *g, int32_t id, struct err *err)
 {
     size_t n = 0;
@@ -328,7 +328,7 @@ static void add_sample_json(struct strbuf *b, struct sampling *g)
 }
 
 /* Prints the rest of the output. The text itself was already printed while it was sampled, but on a terminal
- * the last line must be ended. */
+ * its last line still needs a line feed. */
 static int print_sample(struct sampling *g)
 {
     struct strbuf b = {0};

@@ -43,8 +43,8 @@ struct step_mark {
     uint64_t ns, step;
 };
 
-/* Measures training steps per second over the last one to two time windows. The time of evaluations and
- * checkpoints does not count. */
+/* Measures the speed of training in steps per second, as an average over the last one to two time windows.
+ * The time of evaluations and checkpoints does not count. */
 struct meter {
     /* The point at which the current average starts. It is one to two time windows ago, or at the start of
      * the run. */
@@ -60,7 +60,8 @@ struct serve {
     struct progress log;
     const struct outdir *out; /* NULL until the job is planned */
     struct meter meter;
-    uint64_t outputs_ns; /* time of the last message about the outputs of a forward-only phase */
+    /* The time of the last message about the outputs of a forward-only phase. */
+    uint64_t outputs_ns;
     /* The point at which the training of this run started. first.ns is 0 before the first training step. */
     struct step_mark first;
 };
@@ -121,7 +122,7 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         uplink_skipped(s->uplink, e->step);
 }
 
-/* Adds the training steps of the job's earlier runs to the curve. They are in metrics.jsonl. Lines that
+/* Adds the training steps of the job's earlier runs, which are in metrics.jsonl, to the curve. Lines that
  * cannot be read are ignored, because the curve is only for display. */
 static void tell_history(struct serve *s, uint64_t last_step)
 {
@@ -210,8 +211,8 @@ static void on_stop(void *ctx, const char *reason)
 
 /* ---- the outcome ---- */
 
-/* Returns whether another attempt could succeed. Examples are a full disk, an earlier worker that still holds
- * the output directory, and memory that other programs use. */
+/* Returns whether another attempt could succeed, for example if a disk was full, if an earlier worker still
+ * held the output directory, or if other programs used the memory. */
 static bool may_retry(const struct run_result *res)
 {
     switch (-res->code) {
@@ -219,7 +220,7 @@ static bool may_retry(const struct run_result *res)
     case EBUSY:
         return true;
     /* If a device is missing before training begins, a retry helps only if the device was leased, because the
-     * next lease may have another device. */
+     * next lease may contain another device. */
     case ENODEV:
         return !res->early || res->job.blame.n > 0;
     case ENOMEM:

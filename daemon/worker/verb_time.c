@@ -97,8 +97,8 @@ static void find_kinds(struct timing *t)
     }
 }
 
-/* Returns the most bytes of memory that measuring any layer needs with micro-batches of `rows` samples. If
- * `updates` is true, returns the most that measuring any optimizer update needs. */
+/* Returns the number of bytes of memory that is enough to measure any layer with micro-batches of `rows`
+ * samples. If `updates` is true, returns the number that is enough to measure any optimizer update. */
 static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
 {
     const struct spec *s = t->job.spec;
@@ -115,7 +115,7 @@ static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
 }
 
 /* Returns how many bytes of device memory the measurements may use. On a virtual device, this may be more
- * than the job gets there, because the amount of memory does not change the times. */
+ * than the job itself may use, because the amount of memory does not change the times. */
 static uint64_t device_limit(const struct timing *t)
 {
     const struct machine *m = &t->job.machine;

@@ -1,4 +1,4 @@
-/* Has the table of verbs, finds the options that a verb takes and needs, and prints the help. */
+/* Contains the table of verbs, finds the options that a verb takes and needs, and prints the help. */
 #include "daemon/worker/verbs.h"
 
 #include <errno.h>
@@ -155,8 +155,8 @@ static void add_option_table(struct strbuf *b, const struct option_table *table)
             add_option(b, row);
 }
 
-/* Returns whether no verb before `verb` has this table of options. The help prints a table that several verbs
- * share only once. */
+/* Returns whether `verb` is the first verb with this table of options. The help prints a table only once,
+ * even if several verbs share it. */
 static bool is_first_with(int verb, const struct option_table *table)
 {
     for (int i = 0; i < verb; i++)

@@ -146,8 +146,8 @@ struct time_options {
     const char *profile_path;
 };
 
-/* The values of all options on one command line. main.c fills them in, and they do not change afterwards. The
- * strings point into argv. Members that belong to other verbs than the current one have no meaning. */
+/* The values of all options on one command line. main.c fills the struct in, and nothing changes it
+ * afterwards. The strings point into argv. Members for other verbs than the current verb have no meaning. */
 struct verb_options {
     /* The option --json: if true, the result and the errors are printed as JSON on stdout. */
     bool json;
@@ -214,7 +214,7 @@ struct option_table {
 
 /* The options that say where a job runs, such as --devices. Each verb takes all, some or none of them. */
 extern const struct option_table where_table;
-/* The value of worker_verb.where for a verb that takes all options of where_table. */
+/* A verb with this value in worker_verb.where takes all options of where_table. */
 extern const char *const where_all[1];
 /* The options that --plan and --plan-profile share (verb_plan.c). plan_options_check returns -EINVAL if they
  * contradict each other. */
@@ -238,8 +238,8 @@ struct verb_form {
 
 /* A verb of tutti-worker, such as --plan. */
 struct worker_verb {
-    /* The verb's own name as an option, such as --run JOB.json. Its value is stored like the value of any
-     * other option. */
+    /* The verb itself as an option of the command line, such as --run JOB.json. Its value is stored like the
+     * value of any other option. */
     struct worker_option word;
     /* The forms of the command line that the help prints. An entry without args ends the list. */
     struct verb_form forms[3];
@@ -278,8 +278,8 @@ const struct worker_option *verb_find_option(const struct worker_verb *v, const 
  * option. */
 int verb_refuse_option(const struct worker_verb *v, const char *name, struct err *err);
 
-/* Checks that the command line has every option in v->needs, then calls v->check. `given` returns whether the
- * command line `line` has an option. Returns 0 or -EINVAL. */
+/* Checks that the command line has every option in v->needs, then calls v->check. The function `given`
+ * returns whether the command line `line` has an option. Returns 0 or -EINVAL. */
 int verb_check_options(const struct worker_verb *v, const struct verb_options *o,
                        bool (*given)(const void *line, const char *name), const void *line, struct err *err);
 

@@ -38,8 +38,8 @@
 #define STREAM_BYTES (256u << 10) /* smallest copy that bypasses the caches */
 #define PIECE_BYTES  STREAM_BYTES /* about ten microseconds of work */
 
-/* Copies one cache line of 64 bytes. `dst` must be the address of a cache line, because the stores bypass
- * the caches and need alignment. */
+/* Copies one cache line of 64 bytes. `dst` must be the start of a cache line, because the stores that bypass
+ * the caches need alignment. */
 static inline void copy_line(uint8_t *dst, const uint8_t *src)
 {
     __m128i a = _mm_loadu_si128((const __m128i *)(const void *)src);
@@ -53,8 +53,8 @@ static inline void copy_line(uint8_t *dst, const uint8_t *src)
     _mm_stream_si128((__m128i *)(void *)(dst + 48), d);
 }
 
-/* Copies a block of at least LINE bytes with stores that bypass the caches, so that the copy does not push
- * the operands of running ops out of the caches. */
+/* Copies a block of at least LINE bytes with stores that bypass the caches. The data of running ops therefore
+ * stays in the caches. */
 static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
     uint64_t head = -(uintptr_t)dst % LINE;
@@ -66,8 +66,8 @@ static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
             for (unsigned p = 0; p < PAGES; p++)
                 copy_line(dst + p * PAGE + at, src + p * PAGE + at);
     memcpy(dst, src, bytes);
-    /* Releasing a lock does not wait for stores that bypass the caches. This fence makes them visible to
-     * other threads before the copy counts as done. */
+    /* When a lock is released, stores that bypass the caches may still be under way. This fence makes the
+     * stores visible to other threads before the copy counts as done. */
     _mm_sfence();
 }
 
@@ -106,8 +106,8 @@ void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *po
 
 #else
 
-/* In builds with sanitizers, the calling thread makes the whole copy. If the pool's threads shared it, the
- * lock of the pool would order the accesses and hide a missing wait from the thread sanitizer. */
+/* In builds with sanitizers, the calling thread makes the whole copy. If several threads shared the copy, the
+ * lock of the pool would order their accesses, and the thread sanitizer could not see a missing wait. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
 {
     (void)pool;

@@ -1,6 +1,6 @@
 /* The internal header of the cpu backend: the table of ops, and the pool of threads that share the work of
- * one op. A pool never changes the order of a sum, because the shape alone decides how work is cut into
- * pieces, and each piece writes its own part of the output. */
+ * one op. A pool never changes the order of a sum. The shape alone decides how work is cut into pieces, and
+ * each piece writes its own part of the output. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -11,26 +11,27 @@
 
 struct pool;
 
-/* Creates a pool of threads. Each pool_run then uses up to `threads` threads, and the caller is one of them.
+/* Creates a pool of threads. Up to `threads` threads then work on each pool_run, including the caller.
  * Returns a negative errno if a thread cannot be started. */
 int pool_create(uint32_t threads, struct pool **ret);
 /* Stops the threads and frees the pool. No call of pool_run may be in progress. `p` may be NULL. */
 void pool_destroy(struct pool *p);
-/* Calls fn(ctx, i) once for every i < n, in any order and on any thread of the pool, and returns when all
- * calls are done. Several threads may call pool_run at the same time. The function allocates no memory. */
+/* Calls fn(ctx, i) once for every i from 0 to n - 1, in any order and on any thread of the pool. Returns when
+ * all calls are done. Several threads may call pool_run at the same time. The function allocates no
+ * memory. */
 void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t n);
-/* Returns a view of the pool for work that must not slow down ops, such as copies. The view uses the same
- * threads as `p` and is freed with `p`. While all cores are busy, the caller sleeps and other threads run
- * its pieces. Pieces must be short and must not call pool_run. */
+/* Returns a second handle of the pool, for work that must not slow down ops, such as copies. The handle uses
+ * the same threads as `p` and is freed with `p`. If all cores are busy, a caller of pool_run with this handle
+ * sleeps, and other threads run its pieces. Pieces must be short and must not call pool_run. */
 struct pool *pool_background(struct pool *p);
 
-/* Turns off the threading inside oneDNN for the calling thread, because Tutti's own pool shares the work.
- * Every thread must call this function before it runs its first op. */
+/* Turns off oneDNN's own threads for the calling thread, because Tutti's pool shares the work instead. Every
+ * thread must call this function before it runs its first op. */
 void cpu_thread_init(void);
 
-/* Returns a scratch buffer of at least `bytes` bytes that belongs to the calling thread. The buffer is
- * aligned to a cache line, is not initialized, and is valid until the thread's next call. Aborts if there is
- * no memory. */
+/* Returns a scratch buffer of at least `bytes` bytes that belongs to the calling thread. The buffer is not
+ * initialized and begins at a cache line. It is valid until the thread calls this function again. Aborts if
+ * there is no memory. */
 void *cpu_thread_memory(size_t bytes);
 
 /* A function that computes one op and returns when the op is done. The threads of the pool share the work.

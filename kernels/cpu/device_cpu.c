@@ -36,9 +36,9 @@
 
 #define DELAY_ONE_IN 4       /* one in this many commands is delayed */
 #define DELAY_MAX_NS 200000u /* longest delay: 200 us */
-/* If the config has a delay_seed, the first 256 MiB of each arena are filled with NaN. Tests then notice a
- * task that reads memory before anything was written there. The limit keeps the filling of large arenas
- * short. */
+/* If the config has a delay_seed, the first 256 MiB of each arena are filled with NaN. A test then notices
+ * when a task reads memory that was never written. Without this limit, filling large arenas would take
+ * long. */
 #define FILL_MAX (UINT64_C(256) << 20)
 
 /* One stream of a device or of the host, with its counters. The stream's thread gets a pointer to this
@@ -46,7 +46,8 @@
 struct cpu_stream {
     struct stream *stream;
     /* The pool whose threads share the work of this stream's commands. Compute streams of devices use the
-     * devset's pool. All other streams use its background view, so that they do not slow down ops. */
+     * pool of the devset. All other streams use the handle from pool_background, so that they do not slow
+     * down ops. */
     struct pool *pool;
     uint64_t bytes_per_s; /* speed limit of copies, or 0 */
     bool delayed;         /* delay_seed was given */
@@ -64,7 +65,7 @@ struct cpu_devset {
     struct pool *pool;
     struct guarded arenas[DEVICE_MAX];
     /* True if the config has a delay_seed. New arenas and discarded memory are then filled with NaN, so that
-     * a wrong read shows in the results. */
+     * a read of unwritten memory shows in the results. */
     bool fill;
     char numerics[128];
     uint32_t n_streams;
@@ -100,15 +101,15 @@ static void add_count(_Atomic uint64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-/* Sleeps for a random time of up to DELAY_MAX_NS, in one of DELAY_ONE_IN calls on average. */
+/* On average, sleeps in one of DELAY_ONE_IN calls, for a random time of up to DELAY_MAX_NS. */
 static void delay(struct rng *rng)
 {
     if (rng_below(rng, DELAY_ONE_IN) == 0)
         clock_sleep_ns(rng_below(rng, DELAY_MAX_NS));
 }
 
-/* Returns the time in nanoseconds, rounded up, that a link of this speed needs for `bytes` bytes. Returns
- * UINT64_MAX if the time does not fit into 64 bits. */
+/* Returns the time in nanoseconds that a link of speed `bytes_per_s` needs for `bytes` bytes, rounded up.
+ * Returns UINT64_MAX if the time does not fit into 64 bits. */
 static uint64_t link_ns(uint64_t bytes, uint64_t bytes_per_s)
 {
     unsigned __int128 ns = ((unsigned __int128)bytes * 1000000000u + (bytes_per_s - 1)) / bytes_per_s;
@@ -239,8 +240,8 @@ static int open_parts(struct cpu_devset *ds, const struct devset_config *config,
     return 0;
 }
 
-/* Stops the streams and frees the devset with its arenas and threads. The function also works if cpu_open
- * failed halfway. */
+/* Stops the streams and frees the devset with its arenas and threads. A devset that cpu_open has built only
+ * in part can be freed too. */
 static void destroy(struct cpu_devset *ds)
 {
     for (uint32_t i = 0; i < ds->n_streams; i++)
@@ -283,8 +284,8 @@ static void cpu_close(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
 
-    /* Streams may wait for each other. If one were stopped while another still waits for it, the other would
-     * hang. So wait until all streams are empty before any of them is stopped. */
+    /* Streams may wait for each other. A stream would hang if the stream that it waits for were already
+     * stopped. So wait until all streams are empty before any stream is stopped. */
     wait_all(ds);
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (!guarded_intact(&ds->arenas[d]))
@@ -356,15 +357,15 @@ static int record(struct devset *base, uint32_t stream, struct event *event)
     return 0;
 }
 
-/* Enqueues the wait even if the event has already happened. If such waits were left out, the thread
- * sanitizer would see an ordering by chance and might not report a missing wait elsewhere. */
+/* Enqueues the wait even if the event has already happened. Otherwise, timing would decide which waits are
+ * enqueued, and the thread sanitizer could miss an error: a wait that is missing elsewhere. */
 static int wait(struct devset *base, uint32_t stream, struct event *event)
 {
     const struct cpu_event *e = cpu_event(event);
     struct stream *s = cpu(base)->streams[stream].stream;
 
-    /* An event that was never recorded needs no wait. An event of the same stream needs none either, because
-     * the commands of a stream run in order. */
+    /* An event that was never recorded needs no wait. An event that was recorded in the same stream needs no
+     * wait either, because the commands of a stream run in order. */
     if (e->position == 0 || e->on == s)
         return 0;
     stream_push(
@@ -453,8 +454,8 @@ static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct e
     return 0;
 }
 
-/* Reports that the machine has no devices of this backend, because virtual devices exist only after cpu_open
- * has made them. */
+/* Reports that the machine has no devices of this backend. Virtual devices exist only after cpu_open has made
+ * them. */
 static int probe(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err)
 {
     (void)asked;

@@ -30,36 +30,36 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/tune.h"
 
-/* A tile of the result has at most TILE_M x TILE_N elements. Tiles are halved until there are enough of
- * them, but never below the _LEAST limits, because the overhead of a tiny tile would exceed its arithmetic.
- * The benchmark tools/bench.d/gemm.c measures these limits. */
+/* A tile of the result has at most TILE_M x TILE_N elements. Tiles are halved until there are enough of them.
+ * They never become smaller than the _LEAST limits, because the overhead of a tiny tile would exceed its
+ * arithmetic. The benchmark tools/bench.d/gemm.c measures these limits. */
 #define TILE_M       512
 #define TILE_N       512
 #define TILE_M_LEAST 64
 #define TILE_N_LEAST 96
-/* The smallest width of a tile if k is at least DEEP. Each tile copies its rows of operand `a`, so fewer
- * and wider tiles make fewer copies. */
+/* The smallest width of a tile if k is at least DEEP. Each tile copies its rows of operand `a`, so a few wide
+ * tiles make fewer copies than many narrow tiles. */
 #define TILE_N_DEEP     192
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
-/* The number of tiles to aim for, if the product is large enough. With many tiles, no thread waits long for
- * the thread that runs the last tile. */
+/* The number of tiles that a large product should have. With many tiles, no thread waits long for the thread
+ * that runs the last tile. */
 #define TILES_WANTED 8
-/* The number of tiles to aim for if each tile must transpose an operand or if k is large. Every tile repeats
- * some of this work, so fewer tiles are better. */
+/* The number of tiles that a large product should have if each tile must transpose an operand or if k is
+ * large. Every tile repeats some of this work, so fewer tiles are better. */
 #define TILES_TURNED 4
 
-/* If the rows of an operand are a multiple of FAR_APART floats apart, they compete for the same cache lines.
- * Then the operand is copied first, provided that each row is read at least READS_ENOUGH times. */
+/* Rows of an operand compete for the same cache lines if their distance is a multiple of FAR_APART floats.
+ * Such an operand is copied before it is used, provided that each row is read at least READS_ENOUGH times. */
 #define FAR_APART    1024
 #define READS_ENOUGH 128
 
-/* Describes how one matrix product is cut into tiles. The struct lives on the stack of gemm_run_variant. */
+/* How one matrix product is cut into tiles. The struct lives on the stack of gemm_run_variant. */
 struct tiling {
     const struct gemm *g;
-    /* Says which operands are transposed (turn_a, turn_b) or copied (copy_b) before oneDNN reads them. With
-     * AVX512, this choice does not change the bits of the result. */
+    /* True for the operands that are transposed (turn_a, turn_b) or copied (copy_b) before oneDNN reads them.
+     * With AVX512, this choice does not change the bits of the result. */
     bool turn_a, turn_b, copy_b;
     uint32_t rows, cols; /* number of rows and columns of tiles */
 };
@@ -91,8 +91,9 @@ static void choose_tiles(struct tiling *t)
     }
 }
 
-/* Returns the first row of tile number `i`, when `size` rows are divided evenly among the tiles. Columns
- * work in the same way. Tiles start at multiples of TILE_STEP and are never narrower than GEMM_SMALL. */
+/* Returns the first row of tile number `i` if `size` rows are divided evenly among `tiles` tiles, and `size`
+ * if `i` is `tiles`. Columns are divided in the same way. Tiles start at multiples of TILE_STEP and are never
+ * narrower than GEMM_SMALL. */
 static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 {
     if (i == tiles)
@@ -107,15 +108,15 @@ struct operand {
     bool trans;
 };
 
-/* Each thread has these two buffers for copied operands. A tile starts at a multiple of TILE_STEP, so it can
- * be a little larger than TILE_M x TILE_N, and the buffers have space for that. */
+/* Two buffers of each thread for copied operands. Tiles start at multiples of TILE_STEP, so a tile can be a
+ * little larger than TILE_M x TILE_N. The buffers have space for such a tile. */
 #define COPIED_A_LD (GEMM_K_BLOCK + TILE_STEP)
 #define COPIED_B_LD (TILE_N + TILE_STEP)
 static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
 static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
 
-/* operand_a and operand_b return the part of an operand that one call into oneDNN needs. If choose_copies
- * has decided so, they first copy or transpose that part into the thread's buffer. */
+/* operand_a and operand_b return the part of an operand that one call into oneDNN needs. If choose_copies has
+ * asked for a copy, they first copy or transpose this part into the thread's buffer. */
 static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;
@@ -147,8 +148,7 @@ static struct operand operand_b(const struct tiling *t, uint32_t n0, uint32_t n1
     return (struct operand){copied_b, COPIED_B_LD, false};
 }
 
-/* Computes the part of one tile's product that comes from the indices k0 <= k < k1, and adds it to the tile
- * if k0 > 0. */
+/* Computes one tile's sums over the indices k0 <= k < k1. If k0 > 0, the sums are added to the tile. */
 static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1,
                        uint32_t k0, uint32_t k1)
 {
@@ -159,8 +159,8 @@ static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_
 
     dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0,
                                       1.0f, a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, c, g->n);
-    /* oneDNN could not allocate its memory. An op has no way to report an error, so the process must end
-     * here. */
+    /* This happens if oneDNN could not allocate memory. An op has no way to report an error, so the process
+     * must end here. */
     if (status != dnnl_success) {
         log_error("dnnl_sgemm failed with status %d", (int)status);
         abort();
@@ -185,8 +185,8 @@ static void run_tile(void *ctx, uint32_t i)
         g->done(g, m0, m1, n0, n1);
 }
 
-/* Returns true if oneDNN uses AVX512. The environment can forbid it, even if the processor supports
- * AVX512. */
+/* Returns true if oneDNN uses AVX512. An environment variable can forbid AVX512 even if the processor
+ * supports it. */
 static bool has_avx512(void)
 {
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
@@ -194,7 +194,7 @@ static bool has_avx512(void)
 }
 
 /* Decides which operands are copied or transposed before oneDNN reads them. Variant 1 makes the opposite
- * choice for one of the operands. */
+ * choice for one operand. */
 static void choose_copies(struct tiling *t, uint32_t variant)
 {
     const struct gemm *g = t->g;
@@ -230,8 +230,8 @@ void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool)
 
 static struct tune_table variants;
 
-/* Returns a number, never 0, made of everything that the running time of a product depends on. Products with
- * equal keys use the same variant. */
+/* Returns the key of a product in the tuning table: a number, never 0, that is made of the shape and the
+ * options of the product. Products with equal keys use the same variant. */
 static uint64_t key_of(const struct gemm *g)
 {
     uint64_t key = g->m, flags = g->a_trans | g->b_trans << 1 | g->accumulate << 2 | (g->done != NULL) << 3;

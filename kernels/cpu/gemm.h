@@ -18,42 +18,42 @@
 struct pool;
 
 #define GEMM_K_BLOCK 384
-/* If a product has fewer than GEMM_SMALL rows or columns, oneDNN would add in a different order.
- * gemm_small_run computes such products instead of oneDNN. */
+/* A product with fewer than GEMM_SMALL rows or columns is computed by gemm_small_run. oneDNN would add such a
+ * product in a different order. */
 #define GEMM_SMALL 16
 
-/* A matrix product: c[m][n] = a * b. If `accumulate` is true, the product is added to the old c. `a` is
- * [m][k], or [k][m] if `a_trans` is true. `b` is [k][n], or [n][k] if `b_trans` is true. All matrices are
- * dense and row-major, and m, n and k are at least 1. */
+/* A matrix product: c[m][n] = a * b. If `accumulate` is true, the product is added to the old c. The matrix
+ * `a` is [m][k], or [k][m] if `a_trans` is true. The matrix `b` is [k][n], or [n][k] if `b_trans` is true.
+ * All matrices are dense and row-major. m, n and k are at least 1. */
 struct gemm {
     const float *a, *b;
     float *c;
     uint32_t m, n, k;
     bool a_trans, b_trans, accumulate;
-    /* If not NULL, gemm_run calls this function for each part of c that is complete, while the part is still
-     * in a cache. The part has the rows m0..m1-1 and the columns n0..n1-1. The final c must not depend on
-     * how c is cut into parts. */
+    /* A function that gemm_run calls for each complete part of c, while the part is still in a cache. The
+     * part has the rows m0..m1-1 and the columns n0..n1-1. The final c must not depend on how c is cut into
+     * parts. May be NULL. */
     void (*done)(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1);
     const void *ctx; /* argument for `done` */
 };
 
 /* Computes the matrix product *g. The threads of the pool share the work. */
 void gemm_run(const struct gemm *g, struct pool *pool);
-/* Computes the matrix product in variant 0 or 1. The variants copy different operands before the
- * multiplication, but give the same bits. gemm_run finds out which variant is faster. */
+/* Computes the matrix product in variant 0 or 1. Both variants give the same bits, but they copy different
+ * operands before the multiplication. gemm_run finds out which variant is faster. */
 void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool);
 
 enum gemm_isa { GEMM_PLAIN, GEMM_AVX2, GEMM_AVX512 };
-/* Returns the fastest instruction set for gemm_small_run and gemm_rows_run that this processor supports. */
+/* Returns the fastest instruction set of this processor for gemm_small_run and gemm_rows_run. */
 enum gemm_isa gemm_small_best(void);
 /* Computes a product with fewer than GEMM_SMALL rows or columns. All instruction sets give the same bits, so
- * use the fastest one, gemm_small_best(). */
+ * pass the fastest instruction set, gemm_small_best(), as `isa`. */
 void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool);
 
 #define GEMM_ROWS 8
-/* A product of GEMM_ROWS rows whose operands are in a cache: c[i][j] = sum over k of a[i * a_i + k * a_k] *
- * b[k * ldb + j], added to the old c if `accumulate` is true. Each sum is a chain of fused multiply-adds
- * in ascending k, from zero. `n` must be a multiple of 16. */
+/* A product with GEMM_ROWS rows whose operands are in a cache: c[i][j] = sum over k of a[i * a_i + k * a_k] *
+ * b[k * ldb + j]. If `accumulate` is true, the sum is added to the old c. Each sum is a chain of fused
+ * multiply-adds in ascending k, starting from zero. `n` must be a multiple of 16. */
 struct gemm_rows {
     const float *a, *b;
     float *c;
@@ -61,8 +61,8 @@ struct gemm_rows {
     uint32_t n, k;
     bool accumulate;
 };
-/* Computes the GEMM_ROWS rows of the product *g in the calling thread. All instruction sets give the same
- * bits. */
+/* Computes the product *g, which has GEMM_ROWS rows, in the calling thread. All instruction sets give the
+ * same bits. */
 void gemm_rows_run(const struct gemm_rows *g, enum gemm_isa isa);
 
 #endif

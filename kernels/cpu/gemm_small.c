@@ -24,35 +24,35 @@
 
 #define LANES 16
 /* The number of rows or columns of the wide operand in one piece of work. Each piece copies the whole narrow
- * operand, so a smaller piece would spend most of its time on that copy. */
+ * operand. A smaller piece would spend most of its time on this copy. */
 #define WIDE_PIECE 128
 
-/* A copy of the narrow operand for one block of k. Each row is padded with zeros to LANES columns, so that
- * it fills a vector. */
+/* A copy of the narrow operand for one block of k. Zeros fill each row up to LANES columns, so that a row
+ * fills a vector. */
 typedef float panel[GEMM_K_BLOCK][LANES];
 
 /* The kernels of one instruction set. */
 struct kernels {
-    /* The "rows" form, for a wide operand that is contiguous along k. For each j < count, out[j][i] is the
-     * sum over k < n of wide[j * ld + k] * p[k][i]. Each sum is one chain of fused multiply-adds. */
+    /* The kernel for a wide operand that is contiguous along k. For each j < count, out[j][i] is the sum over
+     * k < n of wide[j * ld + k] * p[k][i]. Each sum is one chain of fused multiply-adds. */
     void (*rows)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                  float (*out)[LANES]);
-    /* The "lanes" form, for a wide operand that is not contiguous along k. For each i < narrow and l <
-     * lanes, out[i][l] is the sum over k < n of wide[k * ld + l] * p[k][i]. Each sum is one chain of fused
+    /* The kernel for a wide operand that is not contiguous along k. For each i < narrow and l < lanes,
+     * out[i][l] is the sum over k < n of wide[k * ld + l] * p[k][i]. Each sum is one chain of fused
      * multiply-adds. */
     void (*lanes)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow, uint32_t n,
                   float (*out)[WIDE_PIECE]);
     void (*some_rows)(const struct gemm_rows *g);
 };
 
-/* A matrix product, seen as a product of a wide and a narrow operand: c(j, i) = the sum over k of wide(j, k)
- * * narrow(i, k). The narrow operand has fewer than 16 rows i. */
+/* A matrix product, described as a product of a wide and a narrow operand: c(j, i) = the sum over k of
+ * wide(j, k) * narrow(i, k). The narrow operand has fewer than 16 rows. */
 struct small {
     const struct gemm *g;
     const float *wide, *narrow;
     float *c;
-    /* The distances in floats between neighbouring elements. For example, wide(j, k) is wide[j * wide_j + k
-     * * wide_k]. In each pair of strides, one stride is 1. */
+    /* The distances in floats between neighbouring elements. For example, wide(j, k) is wide[j * wide_j + k *
+     * wide_k]. In each pair of distances, one distance is 1. */
     size_t wide_j, wide_k;
     size_t narrow_i, narrow_k;
     size_t c_j, c_i;
@@ -216,8 +216,8 @@ static const struct kernels *kernels_of(enum gemm_isa isa)
     return &kernels_plain;
 }
 
-/* Copies the elements of the narrow operand with k0 <= k < k0 + n into the panel `p`. Each layout of the
- * operand has its own loop, so that the inner loop always reads contiguous memory. */
+/* Copies the elements of the narrow operand with k0 <= k < k0 + n into the panel `p`. The two layouts of the
+ * operand have different loops, so that the inner loop always reads contiguous memory. */
 static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
 {
     const float *from = s->narrow + k0 * s->narrow_k;
@@ -243,8 +243,8 @@ static void put_line(float *restrict c, const float *restrict out, size_t out_st
             c[l] = out[l * out_stride];
 }
 
-/* Stores results in c: c(j0 + j, i) = out[j * out_j + i * out_i]. If `add` is true, the results are added to
- * the old values of c. */
+/* Stores `count` rows of results in c: c(j0 + j, i) = out[j * out_j + i * out_i]. If `add` is true, the
+ * results are added to the old values of c. */
 static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j,
                 size_t out_i, bool add)
 {
@@ -275,8 +275,8 @@ static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint
     const float *wide = s->wide + k0 * s->wide_k + j0;
 
     s->kernels->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
-    /* The last columns do not fill a vector, so they are first copied into a buffer and padded with
-     * zeros. */
+    /* The last columns do not fill a vector. They are first copied into a buffer, where zeros fill the rest
+     * of the vector. */
     if (rest > 0) {
         panel tail;
         memset(tail, 0, n * sizeof tail[0]);
@@ -312,8 +312,8 @@ static void run_piece(void *ctx, uint32_t piece)
         s->g->done(s->g, 0, s->g->m, j0, j0 + count);
 }
 
-/* Describes the product *g as a product of a wide and a narrow operand. If n < GEMM_SMALL, b is the narrow
- * operand, and otherwise a is. */
+/* Describes the product *g as a product of a wide and a narrow operand. If n < GEMM_SMALL, the narrow operand
+ * is b. Otherwise it is a. */
 static struct small from_gemm(const struct gemm *g)
 {
     struct small s = {.g = g, .c = g->c, .k = g->k, .accumulate = g->accumulate};

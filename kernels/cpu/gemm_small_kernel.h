@@ -15,8 +15,8 @@
  * in registers.
  */
 
-/* Multiplies `rows` rows of the wide operand by the panel, which holds the narrow operand. The sums stay in
- * registers. */
+/* Multiplies `rows` rows of the wide operand by the panel, which contains the narrow operand. The sums stay
+ * in registers. */
 TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p, uint32_t n, uint32_t rows,
                                     float (*out)[LANES])
 {
@@ -36,7 +36,7 @@ TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p,
         NAME(vec_store)(out[j], acc[j]);
 }
 
-/* Multiplies `count` rows of the wide operand by the panel, which holds the narrow operand. Takes
+/* Multiplies `count` rows of the wide operand by the panel, which contains the narrow operand. The loop takes
  * ROWS_AT_ONCE rows at a time, and single rows at the end. */
 TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                                    float (*out)[LANES])
@@ -49,7 +49,7 @@ TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count,
         NAME(rows_group)(wide + j * ld, ld, p, n, 1, out + j);
 }
 
-/* Multiplies `rows` rows of the narrow operand, starting at row `i`, by `vecs` vectors of the wide
+/* Multiplies `rows` rows of the narrow operand, starting at row `i`, by `vecs` vectors of columns of the wide
  * operand. */
 TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p, uint32_t i, uint32_t n,
                                      uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
@@ -72,8 +72,8 @@ TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p
         NAME(vec_store)(out[i + a / vecs] + (size_t)(a % vecs) * LANES, acc[a]);
 }
 
-/* Multiplies `rows` rows of the narrow operand, starting at row `i`, by all columns of the wide operand.
- * Takes `vecs` vectors of columns at a time, and single vectors at the end. */
+/* Multiplies `rows` rows of the narrow operand, starting at row `i`, by all columns of the wide operand. The
+ * loop takes `vecs` vectors of columns at a time, and single vectors at the end. */
 TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t i,
                                      uint32_t n, uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -86,8 +86,8 @@ TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lane
 }
 
 /* Multiplies the narrow operand by `lanes` columns of the wide operand. `lanes` must be a multiple of LANES.
- * The number of narrow rows is rounded up to a multiple of 4, which is harmless because the panel has zeros
- * there. */
+ * The number of narrow rows is rounded up to a multiple of 4. The extra rows do no harm, because the panel
+ * has zeros there. */
 TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p,
                                     uint32_t narrow, uint32_t n, float (*out)[WIDE_PIECE])
 {
@@ -133,8 +133,8 @@ TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j,
 /* Implements gemm_rows_run for this instruction set. */
 TARGET static void NAME(some_rows)(const struct gemm_rows *g)
 {
-    /* Without this local copy, the compiler would have to assume that a store to c changes the fields of *g,
-     * and would load them again each time. */
+    /* Without this local copy, the compiler would have to assume that each store to c may change *g, and
+     * would load the fields of *g again each time. */
     const struct gemm_rows here = *g;
 
     for (uint32_t i = 0; i < GEMM_ROWS; i += TILE_ROWS) {

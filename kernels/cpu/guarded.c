@@ -38,8 +38,8 @@ int guarded_init(struct guarded *g, uint64_t bytes)
     body = round_up(bytes, page);
     total = body + 2 * page;
 
-    /* First reserve the whole range without access, then make the middle accessible with mprotect. Reserving
-     * takes no memory, so only mprotect can fail because the machine has too little. */
+    /* First reserve the whole range without access. This takes no memory. Then mprotect makes the middle of
+     * the range accessible, and mprotect fails if the machine has too little memory. */
     uint8_t *map = mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)
         return -ENOMEM;

@@ -1,6 +1,6 @@
 /* Blocks of memory that catch accesses outside their bounds. The cpu backend uses them as arenas. An access
- * behind the end of the block crashes at once. An access in front of the block crashes too, or
- * guarded_intact finds the damage later. */
+ * behind the end of the block crashes at once. An access in front of the block either crashes or leaves
+ * damage that guarded_intact finds later. */
 #ifndef KERNELS_CPU_GUARDED_H
 #define KERNELS_CPU_GUARDED_H
 
@@ -8,15 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A block of memory between two guard pages, which no code may access. guarded.c has a picture of the
- * layout. */
+/* A block of memory between two guard pages. An access to a guard page crashes the program. guarded.c has a
+ * picture of the layout. */
 struct guarded {
-    /* The start of the block. Its alignment is that of the number `bytes`, up to a page: if `bytes` is a
-     * multiple of 256, so is the address. */
+    /* The start of the block. The address has the same alignment as `bytes`, up to the size of a page. For
+     * example, if `bytes` is a multiple of 256, the address is a multiple of 256 too. */
     uint8_t *base;
     uint64_t bytes;
-    /* The start of the whole mapping, which begins with the front guard page. Between that page and `base`
-     * is the slack, which is less than a page. */
+    /* The start of the whole mapping. The mapping begins with the front guard page. Then comes the slack,
+     * which is less than a page, and then the block at `base`. */
     uint8_t *map;
     size_t map_bytes;
 };

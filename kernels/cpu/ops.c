@@ -1,5 +1,5 @@
-/* This file has the table of the cpu backend's ops, generated from ops.def. If an op has no function, the
- * program does not link. */
+/* The table of the cpu backend's ops, generated from ops.def. The program does not link if an op has no
+ * function. */
 #include "kernels/cpu/ops.h"
 
 cpu_op_fn *const cpu_ops[OP_COUNT] = {

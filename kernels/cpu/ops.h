@@ -1,7 +1,7 @@
 /* The op functions of the cpu backend, and helpers that they share. Loops are compiled for several
- * instruction sets (CPU_CLONES) and must give the same bits on each. So the compiler may neither fuse nor
- * reorder operations, and every sum uses LANES partial sums that are added up in one fixed order.
- */
+ * instruction sets (CPU_CLONES) and must give the same bits on each of them. Therefore the compiler may
+ * neither fuse nor reorder operations. Every sum uses LANES partial sums, which are added up in one fixed
+ * order. */
 #ifndef KERNELS_CPU_OPS_H
 #define KERNELS_CPU_OPS_H
 
@@ -24,8 +24,8 @@
 #endif
 
 /* CPU_CLONES compiles a function for several instruction sets, and the loader selects one of them at program
- * start. It is empty under the sanitizers, which are not initialized at that moment, and with clang, which
- * does not support it here. */
+ * start. The macro is empty under the sanitizers, which are not initialized yet when the loader selects. It
+ * is also empty with clang, which does not support this attribute here. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(CPU_SANITIZED)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -37,8 +37,8 @@
 /* Put CPU_INDEPENDENT before a loop whose iterations do not depend on each other. The compiler may then use
  * vectors even if input and output are the same array. */
 #if defined(__clang__)
-/* Empty for clang, because clang's own pragma makes it warn about every loop that it does not turn into
- * vector code. */
+/* For clang, CPU_INDEPENDENT is empty, because clang's own pragma causes a warning for every loop that clang
+ * does not turn into vector code. */
 #define CPU_INDEPENDENT
 #else
 #define CPU_INDEPENDENT _Pragma("GCC ivdep")
@@ -58,11 +58,11 @@ struct cpu_dropout {
 };
 void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n);
 
-/* The number of elements in one piece of work. A piece of this size takes several times as long as waking up
- * a thread, so sharing the work pays off. */
+/* The number of elements in one piece of work. Such a piece takes several times as long as waking up a
+ * thread, so it pays to share the work. */
 #define PIECE 32768u
 
-/* Returns the number of pieces of work that `n` elements are cut into. */
+/* Returns into how many pieces of work `n` elements are cut. */
 CPU_INLINE uint32_t piece_count(uint64_t n)
 {
     return (uint32_t)((n + PIECE - 1) / PIECE);
@@ -81,7 +81,7 @@ CPU_INLINE size_t piece_size(uint32_t i, uint64_t n)
     return left < PIECE ? (size_t)left : PIECE;
 }
 
-/* Returns how many rows of a matrix with `n` columns make one piece of work, which is at least one row. */
+/* Returns how many rows of a matrix with `n` columns form one piece of work. A piece has at least one row. */
 CPU_INLINE uint32_t piece_rows(uint32_t n)
 {
     return n < PIECE ? PIECE / n : 1;

@@ -34,19 +34,21 @@
 #include "kernels/vmath.h"
 
 #define LANES 16 /* width of a vector and a sum */
-/* The largest number of queries whose scores a task of the forward pass holds in memory at the same time. */
+/* The largest number of queries whose scores are in memory at the same time, in a task of the forward
+ * pass. */
 #define STRIP 128
-/* The backward pass works on strips of QUERIES queries and blocks of KEYS keys. Both numbers decide the
- * order of additions, so changing one of them changes the bits of the result. */
+/* The backward pass works on strips of QUERIES queries and blocks of KEYS keys. Both numbers decide the order
+ * of additions, so a change of either number changes the bits of the result. */
 #define QUERIES 64
 #define KEYS    128
 
-/* A block of keys always begins where a strip of queries begins. Under the causal mask, therefore, either
- * all queries of a strip see the first key of a block, or none of them does. */
+/* A block of keys always begins where a strip of queries begins. Under the causal mask, therefore, the first
+ * key of a block is visible to all queries of a strip or to none. */
 _Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0, "a block begins where a strip begins");
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
-/* The arguments that the forward and the backward pass have in common, and values computed from them. */
+/* The arguments that the forward and the backward pass have in common, and values that are computed from
+ * these arguments. */
 struct cpu_attention {
     const struct step_args *step;
     const float *qkv;
@@ -68,14 +70,14 @@ struct attention_run {
     const struct op_attention_bwd *bwd;
 };
 
-/* One task, which is one key head of one sample, and the memory that the task works in. */
+/* One task: one key head of one sample, and the memory that the task uses. */
 struct attention_task {
     const struct attention_run *run;
     uint32_t r, kv; /* number of the sample and key head */
     /* The keys and the values of the task, [keys][width] each. Only the backward pass uses `k`, and only the
      * forward pass uses `v`. */
     float *k, *v;
-    /* Transposed keys and transposed values, in blocks of KEYS keys. Each block is [head][keys of the
+    /* The transposed keys and the transposed values, in blocks of KEYS keys. Each block is [head][keys of the
      * block]. Only the backward pass uses `vt`. */
     float *kt, *vt;
     float *dk, *dv; /* backward only */
@@ -86,12 +88,12 @@ struct attention_task {
     size_t ld;
 };
 
-/* Consecutive queries of one head, whose scores are computed together. */
+/* Consecutive queries of one head. The scores of these queries are computed together. */
 struct query_strip {
     uint32_t h, q0, rows; /* head, first query, number of queries */
     const float *lse;     /* backward only: lse of these queries */
-    /* One number for each query. In the forward pass it is the factor for the query's output. In the
-     * backward pass it is D, which the comment at the top of this file defines. */
+    /* One number for each query. In the forward pass, the number is the factor for the query's output. In the
+     * backward pass, it is D, which the comment at the top of this file defines. */
     float factor[STRIP];
 };
 
@@ -105,8 +107,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* qkv_at, y_at and lse_at return the index of head `h` of a token in the arrays qkv, y and lse. In qkv, the
- * query heads of a token come first, then its key heads, then its value heads. */
+/* qkv_at, y_at and lse_at return the index where head `h` of a token begins in the arrays qkv, y and lse. In
+ * qkv, each token has its query heads first, then its key heads, then its value heads. */
 static size_t qkv_at(const struct cpu_attention *a, uint32_t r, uint32_t token, uint32_t h)
 {
     return ((size_t)r * a->seq + token) * a->token + (size_t)h * a->head;
@@ -125,8 +127,8 @@ static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, 
 /* ---- copies ---- */
 
 #define LINE 16 /* floats in a cache line */
-/* How many rows ahead copy_in prefetches. The processor cannot predict the next row by itself, because
- * tokens are too far apart in memory. */
+/* The number of rows by which copy_in prefetches ahead. The processor cannot predict the next row itself,
+ * because tokens are too far apart in memory. */
 #define AHEAD 8
 
 CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)
@@ -135,8 +137,8 @@ CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict fro
         to[i] = from[i] * factor;
 }
 
-/* Copies one head of `rows` tokens into padded rows and multiplies each element by `factor`. Rows of zeros
- * follow, until the number of rows is a multiple of `multiple`. */
+/* Copies one head of `rows` tokens into padded rows and multiplies each element by `factor`. Adds rows of
+ * zeros until the number of rows is a multiple of `multiple`. */
 static void copy_in(const struct cpu_attention *a, float *to, const float *from, size_t ld, uint32_t rows,
                     uint32_t multiple, float factor)
 {
@@ -168,8 +170,8 @@ static void copy_out_head(const struct attention_task *t, const float *from, uin
         memcpy(t->run->bwd->dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
 }
 
-/* Returns the number of keys in the block that starts at key `first`, including the padding after the last
- * key. */
+/* Returns the number of keys in the block that starts at key `first`. Padding after the last key is counted
+ * too. */
 static uint32_t block_keys(const struct cpu_attention *a, uint32_t first)
 {
     return least(a->keys - first, KEYS);
@@ -185,16 +187,16 @@ static void transpose(const struct cpu_attention *a, float *to, const float *fro
 
 /* ---- products of queries and keys ---- */
 
-/* Returns how many keys of a block at least one of GEMM_ROWS queries sees. The queries start at query `i` of
- * the strip, and the block starts at key `first`. */
+/* Returns how many keys of a block are visible to at least one of GEMM_ROWS queries. The first query is query
+ * `i` of the strip, and the first key of the block is key `first`. */
 static uint32_t seen_keys(const struct cpu_attention *a, const struct query_strip *s, uint32_t i,
                           uint32_t first)
 {
     return least(least(a->seq, s->q0 + i + GEMM_ROWS) - first, KEYS);
 }
 
-/* Multiplies queries by transposed keys, or dy by transposed values, for the block that starts at key
- * `first`. The result is to[queries][ld] = x[queries][width] * transposed. */
+/* Multiplies queries by transposed keys, or dy by transposed values. The product is computed for the block of
+ * keys that starts at key `first`: to[queries][ld] = x[queries][width] * transposed. */
 static void multiply_transposed(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                                 const float *x, const float *transposed, float *to)
 {
@@ -213,8 +215,9 @@ static void multiply_transposed(const struct attention_task *t, const struct que
                       a->isa);
 }
 
-/* Multiplies scores by keys or values, for the block that starts at key `first`: out[queries][width] =
- * score[queries][ld] * x. Blocks after the first one add their products to `out`. */
+/* Multiplies scores by keys or values. The product is computed for the block of keys that starts at key
+ * `first`: out[queries][width] = score[queries][ld] * x. All blocks after the first block add their products
+ * to `out`. */
 static void add_seen(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                      const float *score, const float *x)
 {
@@ -234,8 +237,8 @@ static void add_seen(const struct attention_task *t, const struct query_strip *s
                       a->isa);
 }
 
-/* Adds to the gradients of keys or values: dx[keys][width] += score^T * x[queries][width]. Queries that see
- * none of the keys contribute nothing and are skipped. */
+/* Adds the contribution of a strip of queries to the gradients of keys or values: dx[keys][width] += score^T
+ * * x[queries][width]. Queries that see none of the keys contribute nothing and are skipped. */
 static void add_to_keys(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                         const float *score, const float *x, float *dx)
 {
@@ -260,8 +263,8 @@ static void add_to_keys(const struct attention_task *t, const struct query_strip
 
 /* ---- rows of scores, padded to LANES ---- */
 
-/* Adds up the 16 lanes of a sum in halves: lane l gets lane l + 8 added, then l + 4, l + 2 and l + 1. The
- * fixed order gives the same bits on every processor. */
+/* Adds up the 16 lanes of a sum by halving: lanes 8 to 15 are added to lanes 0 to 7, then lanes 4 to 7 to
+ * lanes 0 to 3, and so on. The fixed order gives the same bits on every processor. */
 CPU_INLINE float fold_scores(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -270,8 +273,8 @@ CPU_INLINE float fold_scores(float lane[LANES])
     return lane[0];
 }
 
-/* Returns the largest element and ignores NaN. A NaN is not lost, because the sum of exponentials becomes
- * NaN. */
+/* Returns the largest element that is not NaN. A NaN still reaches the result, because the sum of
+ * exponentials becomes NaN. */
 CPU_CLONES static float score_max(const float *x, size_t n)
 {
     float lane[LANES];
@@ -307,8 +310,8 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
         x[i] = x[i] * y[i];
 }
 
-/* Turns `score` into softmax weights P and `dscore` into the score gradients dS, if there is no dropout. The
- * comment at the top of this file defines P and dS. */
+/* Used without dropout. Turns `score` into the softmax weights P, and `dscore` into the gradients dS of the
+ * scores. The comment at the top of this file defines P and dS. */
 CPU_CLONES static void score_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
                                       float d)
 {
@@ -319,8 +322,8 @@ CPU_CLONES static void score_gradient(float *restrict score, float *restrict dsc
     }
 }
 
-/* Turns `score` into keep * P and `dscore` into the score gradients dS, if there is dropout. keep[i] is 1
- * for a kept score and 0 for a dropped one. */
+/* Used with dropout. Turns `score` into keep * P, and `dscore` into the gradients dS of the scores. keep[i]
+ * is 1 for a score that is kept and 0 for a score that is dropped. */
 CPU_CLONES static void score_gradient_kept(float *restrict score, float *restrict dscore,
                                            const float *restrict keep, size_t n, float lse, float d)
 {
@@ -331,7 +334,8 @@ CPU_CLONES static void score_gradient_kept(float *restrict score, float *restric
     }
 }
 
-/* Returns the dot product of x and y, summed in LANES lanes. `n` need not be a multiple of LANES. */
+/* Returns the dot product of x and y. The products are added in LANES partial sums. `n` need not be a
+ * multiple of LANES. */
 CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y, size_t n)
 {
     float lane[LANES] = {0};
@@ -345,7 +349,7 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold_scores(lane);
 }
 
-/* Writes the dropout mask of query `i` of a strip to keep[n], for the `n` keys that start at key `first`. */
+/* Writes the dropout mask of query `i` of a strip to `keep`, for the `n` keys that start at key `first`. */
 static void keep_keys(const struct attention_task *t, const struct query_strip *s, uint32_t i, uint32_t first,
                       float *keep, uint32_t n)
 {
@@ -369,7 +373,7 @@ static void drop_row(const struct attention_task *t, const struct query_strip *s
 
 /* ---- forward ---- */
 
-/* Turns the scores of query `i` into keep * exp(score - max), which are the softmax weights before they are
+/* Turns the scores of query `i` into keep * exp(score - max). These are the softmax weights before they are
  * divided by their sum. Keys that the query does not see get 0. */
 static void soften_row(const struct attention_task *t, struct query_strip *s, uint32_t i)
 {
@@ -405,8 +409,8 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
         copy_scaled(t->run->fwd->y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
 }
 
-/* Takes the next `n` floats from the thread's memory at *at. To keep the arrays aligned, `n` must fill whole
- * cache lines. */
+/* Returns the next `n` floats of the thread's memory and advances *at past them. `n` must fill whole cache
+ * lines, so that every array is aligned. */
 static float *take(float **at, size_t n)
 {
     float *piece = *at;
@@ -414,8 +418,8 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-/* Returns the number of queries in a strip of the forward pass. The strip has at most STRIP queries, and few
- * enough that all its scores fit into a cache. */
+/* Returns the number of queries in a strip of the forward pass. This number is at most STRIP, and small
+ * enough that all scores of the strip fit into a cache. */
 static uint32_t fwd_strip_rows(uint32_t seq)
 {
     uint32_t strip = STRIP;
@@ -428,8 +432,8 @@ static uint32_t fwd_strip_rows(uint32_t seq)
 static void take_fwd(struct attention_task *t, uint32_t strip)
 {
     const struct cpu_attention *a = &t->run->a;
-    /* The extra cache line keeps the distance between rows from being a power of two. At such a distance,
-     * all rows would compete for the same few cache lines. */
+    /* Without the extra cache line, the distance between rows could be a power of two. All rows would then
+     * compete for the same few cache lines. */
     size_t ld = a->keys + LINE;
     float *at =
         cpu_thread_memory(sizeof *at * ((size_t)2 * a->keys * a->width + strip * (2 * a->width + ld)));
@@ -448,8 +452,8 @@ static void fwd_task(struct attention_task *t)
     uint32_t strip = fwd_strip_rows(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_fwd(t, strip);
-    /* t->v first serves as a buffer for the keys, until they are transposed. Then the values are copied into
-     * it. */
+    /* t->v is first used as a buffer for the keys, until they are transposed. Then the values are copied into
+     * t->v. */
     copy_in_head(t, t->v, k);
     transpose(a, t->kt, t->v);
     copy_in_head(t, t->v, v);
@@ -460,8 +464,8 @@ static void fwd_task(struct attention_task *t)
 
 /* ---- backward ---- */
 
-/* Turns the scores of a strip with a block of keys into keep * P, and the gradients of the scores into dS.
- * Both become 0 for keys that a query does not see. */
+/* Turns the scores of a strip with a block of keys into keep * P, and the gradients of these scores into dS.
+ * Both are 0 for keys that a query does not see. */
 static void block_gradient(const struct attention_task *t, const struct query_strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};
@@ -528,8 +532,8 @@ static void bwd_task(struct attention_task *t)
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_bwd(t, strip);
-    /* t->k first serves as a buffer for the values, until they are transposed. Then the keys are copied into
-     * it. */
+    /* t->k is first used as a buffer for the values, until they are transposed. Then the keys are copied into
+     * t->k. */
     copy_in_head(t, t->k, v);
     transpose(a, t->vt, t->k);
     copy_in_head(t, t->k, k);

@@ -24,7 +24,7 @@ CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, flo
         y[i] = x[i] + b[i];
 }
 
-/* Adds the bias to a finished part of the matrix product and applies the activation, while the part is still
+/* Adds the bias to a finished part of the matrix product, and then applies the activation. The part is still
  * in a cache. */
 static void finish_fwd(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
@@ -110,8 +110,8 @@ void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, bias_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Computes the sum of each column of `dy`, for `width` columns (at most COLUMNS), and writes the sums to
- * `db`. If `accumulate` is true, the sums are added to the old values of `db`. */
+/* Computes the sum of each column of `dy` and writes the sums to `db`. There are `width` columns, at most
+ * COLUMNS. If `accumulate` is true, the sums are added to the old values of `db`. */
 CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n,
                                         size_t width, bool accumulate)
 {

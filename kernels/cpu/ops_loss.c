@@ -17,19 +17,19 @@
 #include "kernels/vmath.h"
 
 #define LANES 16
-/* The number of rows whose losses are computed before they are added up. The losses of these rows are held
- * on the stack. */
+/* The number of rows whose losses are computed before they are added up. An array on the stack contains these
+ * losses. */
 #define BATCH_ROWS 512
 #define LEAST_WORK 4096u
 
-/* Returns the number of rows in one piece of work. If rows are short, a piece has so many rows that it has
- * about LEAST_WORK elements. */
+/* Returns the number of rows in one piece of work. A piece of short rows has about LEAST_WORK elements.
+ * Longer rows are pieces of their own. */
 static uint32_t rows_per_piece(uint32_t n)
 {
     return n < LEAST_WORK ? LEAST_WORK / n : 1;
 }
 
-/* Returns how many of the `rows` rows that start at `first_row` are valid, which means that they are not
+/* Returns how many of the `rows` rows that start at `first_row` are valid. A row is valid if it is not
  * padding. */
 static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
 {
@@ -65,8 +65,8 @@ static void for_rows(struct rows_ctx *c, uint32_t begin, uint32_t end, struct po
     pool_run(pool, run_rows, c, n / c->per_piece + (n % c->per_piece != 0));
 }
 
-/* Computes the losses of the rows 0 to rows - 1 and adds them to *sum in row order, so that the bits of the
- * sum are always the same. */
+/* Computes the losses of the rows 0 to rows - 1 and adds the losses to *sum in the order of the rows, so that
+ * the bits of the sum are always the same. */
 static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, struct pool *pool)
 {
     double loss[BATCH_ROWS];
@@ -86,8 +86,8 @@ static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, 
     }
 }
 
-/* Copies the last elements of a row, which do not fill LANES lanes, and fills up the rest with -infinity.
- * Each -infinity adds only e^-80 to a sum of exponentials that is at least 1. */
+/* Copies the last `n` elements of a row, which do not fill LANES lanes, and sets the other lanes to
+ * -infinity. In a sum of exponentials, each -infinity adds only e^-80, and the sum is at least 1. */
 CPU_INLINE void pad_group(const float *x, size_t n, float group[LANES])
 {
     for (int l = 0; l < LANES; l++)
@@ -107,8 +107,8 @@ CPU_INLINE void exp_sum_group(const float *restrict x, float max, float *restric
         lane[l] = lane[l] + vmath_exp(x[l] - max);
 }
 
-/* Returns the largest logit and ignores NaN. A NaN is not lost, because the sum of exponentials becomes
- * NaN. */
+/* Returns the largest logit that is not NaN. A NaN still reaches the result, because the sum of exponentials
+ * becomes NaN. */
 CPU_CLONES static float logits_max(const float *x, size_t n)
 {
     float lane[LANES], group[LANES];
@@ -145,7 +145,7 @@ CPU_CLONES static float logits_exp_sum(const float *x, size_t n, float max)
     return lane[0];
 }
 
-/* Returns true if the target's logit is the largest of the row. If several logits are equally large, the
+/* Returns true if the target's logit is the largest of the row. If several logits are equally large, only the
  * first of them counts as the largest. */
 static bool is_argmax(const float *x, uint32_t target, float max)
 {
@@ -173,8 +173,8 @@ CPU_CLONES static float logits_sum(const float *x, size_t n)
     return lane[0];
 }
 
-/* Computes dx = (softmax(x) - uniform) * scale. This is the gradient for every class except the target,
- * whose element the caller overwrites. `dx` may be equal to `x`. */
+/* Computes dx = (softmax(x) - uniform) * scale. This is the gradient for every class except the target. The
+ * caller overwrites the element of the target. `dx` may be equal to `x`. */
 CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, float max, float inverse,
                                           float uniform, float scale)
 {
@@ -183,15 +183,15 @@ CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, f
         dx[i] = (vmath_exp(x[i] - max) * inverse - uniform) * scale;
 }
 
-/* Returns true if row `r` counts: it is not padding, and its target is not negative. */
+/* Returns true if row `r` counts, which means that it is not padding and its target is not negative. */
 static bool xent_counts(const struct op_call *call, uint32_t r)
 {
     const struct op_softmax_xent *o = &call->softmax_xent;
     return ((uint64_t)o->first_row + r) / o->seq < call->step->valid_rows && o->target[r] >= 0;
 }
 
-/* Computes the loss of row `r`. `sum` is the sum of exp(x - max). Call this function before the gradient
- * overwrites the logits. */
+/* Computes the loss of row `r`, where `sum` is the sum of exp(x - max). Call this function before the
+ * gradient overwrites the logits. */
 static void xent_loss(const struct rows_ctx *c, uint32_t r, float max, float sum, float smoothing)
 {
     const struct op_softmax_xent *o = &c->call->softmax_xent;

@@ -27,8 +27,8 @@
 #define COLUMNS    64
 #define CHUNK_ROWS 32
 
-/* Adds up the 16 lanes of a sum in halves: lane l gets lane l + 8 added, then l + 4, l + 2 and l + 1. The
- * fixed order gives the same bits on every processor. */
+/* Adds up the 16 lanes of a sum by halving: lanes 8 to 15 are added to lanes 0 to 7, then lanes 4 to 7 to
+ * lanes 0 to 3, and so on. The fixed order gives the same bits on every processor. */
 CPU_INLINE float fold_row(float lane[LANES])
 {
     for (int w = LANES / 2; w > 0; w /= 2)
@@ -144,7 +144,7 @@ static void norm_bwd_columns(void *ctx, uint32_t i)
     store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
 }
 
-/* Two sums over one row, or two means: one of g and one of g * xhat, where g = dy * w and xhat is the
+/* Two sums over one row, or two means over one row: of g, and of g * xhat. Here g is dy * w, and xhat is the
  * normalized input. */
 struct row_sums {
     float g, g_hat;

@@ -68,7 +68,8 @@ void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, embedding_bwd_piece, &o, o.n / COLUMNS + (o.n % COLUMNS != 0));
 }
 
-/* The number of pairs of elements that are rotated together. Their angles are held on the stack. */
+/* The number of pairs of elements that are rotated together. The angles of these pairs are stored on the
+ * stack. */
 #define PAIRS 64
 
 /* The rotation of up to PAIRS pairs of elements at one position in the sequence. */
@@ -107,7 +108,8 @@ CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct
     }
 }
 
-/* Rotates the pairs first..first+pairs-1 of each head, for all tokens at position `t` of their sequence. */
+/* Rotates `pairs` pairs of each head, starting with pair number `first`, for all tokens at position `t` of
+ * their sequence. */
 static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first,
                             uint32_t pairs)
 {

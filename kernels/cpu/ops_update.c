@@ -33,12 +33,13 @@
 
 #define LANES 16
 #define BLOCK 4096u
-/* The number of blocks whose sums are held on the stack at the same time. The sums take 16 KiB and cover 8
- * Mi elements. */
+/* The number of blocks whose sums are on the stack at the same time. The sums take 16 KiB, for 8 Mi
+ * elements. */
 #define BLOCKS_AT_ONCE 2048u
 #define BLOCKS_A_PIECE 16u
 
-/* The elements of three or more gradients are combined this many at a time, in a buffer on the stack. */
+/* If there are three or more gradients, their elements are combined in a buffer on the stack, COMBINED
+ * elements at a time. */
 #define COMBINED BLOCK
 
 CPU_CLONES static void add_arrays(float *restrict y, const float *restrict x, size_t n)
@@ -76,9 +77,10 @@ struct sgd_scalars {
     float scale, momentum, weight_decay, lr;
 };
 
-/* One or two gradients that an update adds while it reads them. */
+/* One gradient, or two gradients that an update adds while it reads them. */
 struct gradient_pair {
-    const float *dw, *dw2; /* dw2 is NULL if there is only one gradient */
+    /* `dw2` is NULL if there is only one gradient. */
+    const float *dw, *dw2;
 };
 
 CPU_CLONES static void combine_gradients(const struct op_gradients *g, uint64_t at, size_t n,
@@ -97,14 +99,15 @@ CPU_CLONES static void combine_gradients(const struct op_gradients *g, uint64_t 
         ret[i] = ret[i] * part;
 }
 
-/* Returns whether an update can read the gradients as they are: there is one, or two whose sum is wanted. */
+/* Returns true if an update can read the gradients directly, because there is only one gradient, or because
+ * the sum of two gradients is wanted. */
 static bool is_pair(const struct op_gradients *g)
 {
     return g->n == 1 || (g->n == 2 && !g->mean);
 }
 
-/* Returns the gradients from element `at` on. If they are more than a pair, first combines `n` elements of
- * them, at most COMBINED, in `buffer`. */
+/* Returns the gradients from element `at` on. If an update cannot read the gradients directly, the function
+ * first combines `n` elements (at most COMBINED) in `buffer` and returns `buffer`. */
 static struct gradient_pair gradients_at(const struct op_gradients *g, uint64_t at, size_t n, float *buffer)
 {
     if (is_pair(g))
@@ -114,14 +117,15 @@ static struct gradient_pair gradients_at(const struct op_gradients *g, uint64_t 
     return (struct gradient_pair){buffer, NULL};
 }
 
-/* Returns how many elements of a piece of `n` an update takes at once: all, or as many as fit the buffer. */
+/* Returns how many of the next `n` elements an update takes at once. These are all elements, or as many as
+ * fit into the buffer for combined gradients. */
 static size_t gradients_span(const struct op_gradients *g, size_t n)
 {
     return is_pair(g) || n < COMBINED ? n : COMBINED;
 }
 
-/* Returns dw[i], or dw[i] + dw2[i] if `dw2` is not NULL. The test of `dw2` is the same in every iteration,
- * so the compiler moves it out of the loop. */
+/* Returns dw[i], or dw[i] + dw2[i] if `dw2` is not NULL. `dw2` is the same in every iteration, so the
+ * compiler tests it only once, outside the loop. */
 CPU_INLINE float gradient(const float *restrict dw, const float *restrict dw2, size_t i)
 {
     return dw2 ? dw[i] + dw2[i] : dw[i];

@@ -27,24 +27,24 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* A call of pool_run that is in progress, called a run in this file. It lives on the stack of the calling
- * thread. */
+/* A call of pool_run that is in progress. This file calls it a run. The struct lives on the stack of the
+ * calling thread. */
 struct pool_run_state {
     void (*fn)(void *ctx, uint32_t i);
     void *ctx;
     uint32_t n;
     bool background;
     /* The number of the next piece to hand out. Each idle thread adds 1 even after the last piece, so the
-     * number may exceed `n`. With 64 bits it never wraps around. */
+     * number may exceed `n`. The 64-bit number never wraps around. */
     _Atomic uint64_t next;
-    /* The number of threads that work on this run, not counting its caller. It changes only under
+    /* The number of threads that work on this run, not counting its caller. This number changes only under
      * crew.mutex. */
     _Atomic uint32_t helpers;
     struct pool_run_state *next_run; /* guarded by crew.mutex */
 };
 
-/* One of the two handles of a pool. Runs that are started through the `background` handle leave the cores to
- * ops. */
+/* One of the two handles of a pool. Runs that are started through the handle `background` use only cores that
+ * ops do not need. */
 struct pool {
     struct crew *crew;
     bool background;
@@ -53,22 +53,23 @@ struct pool {
 /* The threads of a pool and the list of its runs. pool_create allocates this struct and pool_destroy frees
  * it. */
 struct crew {
-    struct pool ops, background; /* the two views; const */
+    struct pool ops, background; /* the two handles; const */
     pthread_mutex_t mutex;
-    /* Signalled when a run is added to the list or `stop` is set. Idle workers wait for this condition. */
+    /* Signalled when a run is added to the list or `stop` is set. Idle workers wait for this condition
+     * variable. */
     pthread_cond_t work;
     /* Signalled when the last helper leaves a run, and when a worker thread has started. */
     pthread_cond_t done;
-    /* The list of runs that workers can help with, with the oldest run first. Guarded by mutex. */
+    /* The list of runs that workers can help with. The oldest run is first. Guarded by mutex. */
     struct pool_run_state *runs;
-    /* The number of background runs in the list. It changes only under the mutex, and any thread may read
-     * it. */
+    /* The number of background runs in the list. This number changes only under the mutex. Any thread may
+     * read it. */
     _Atomic uint32_t n_background;
     /* The number of runs that have been added so far. Threads that do not hold the mutex watch this number
      * to notice a new run. */
     _Atomic uint32_t posted;
     uint32_t working; /* threads inside a run; guarded by mutex */
-    /* The number of cores that this process may use, but at least the number of threads. It never
+    /* The number of cores that this process may use, but at least the number of threads. This number never
      * changes. */
     uint32_t cores;
     uint32_t sleepers;  /* workers waiting for `work`; guarded by mutex */
@@ -95,7 +96,8 @@ static bool take_piece(struct pool_run_state *r)
     return true;
 }
 
-/* Returns the oldest run that has pieces left, or NULL if there is none. The caller must hold the mutex. */
+/* Returns the oldest run that has pieces left, or NULL if there is none. If `only_background` is true, only
+ * background runs are considered. The caller must hold the mutex. */
 static struct pool_run_state *find_run(const struct crew *c, bool only_background)
 {
     struct pool_run_state *r = c->runs;
@@ -109,17 +111,17 @@ static void join(struct pool_run_state *r)
     atomic_fetch_add_explicit(&r->helpers, 1, memory_order_relaxed);
 }
 
-/* Reduces the number of helpers of run `r` by one, for the calling thread. The caller holds the mutex.
- * After the mutex is released, *r may no longer exist, because it is on the stack of another thread. */
+/* Ends the calling thread's work on run `r`, by reducing the number of helpers by one. The caller holds the
+ * mutex. Once the mutex is released, *r may no longer exist, because it is on the stack of another thread. */
 static void leave(struct crew *c, struct pool_run_state *r)
 {
     if (atomic_fetch_sub_explicit(&r->helpers, 1, memory_order_release) == 1)
         pthread_cond_broadcast(&c->done);
 }
 
-/* How long an idle thread spins before it sleeps, about 0.1 ms, in cycles of the processor's time stamp
- * counter. During a training step, the next op usually arrives sooner than a thread could fall asleep and
- * wake up. */
+/* How long an idle thread spins before it sleeps: about 0.1 ms, counted in cycles of the processor's time
+ * stamp counter. In a training step, the next op usually arrives before a thread could fall asleep and wake
+ * up again. */
 #define LOOK_CYCLES 250000u
 
 #if defined(__x86_64__)
@@ -144,8 +146,8 @@ static void relax(void)
 }
 #endif
 
-/* Spins until a run is added or LOOK_CYCLES have passed. `seen` is the value of `posted` when the caller
- * last looked. */
+/* Spins until a run is added or LOOK_CYCLES have passed. `seen` is the value that `posted` had when the
+ * caller last looked. */
 static void look_for_work(const struct crew *c, uint32_t seen)
 {
     uint64_t begin = cycles();
@@ -164,7 +166,7 @@ static void look_for_end(const struct pool_run_state *r)
 /* ---- workers ---- */
 
 /* Waits for work: first spins, then sleeps. The caller holds the mutex before and after the call. The
- * function may return although there is no work. */
+ * function may return even if there is no work. */
 static void idle(struct crew *c)
 {
     uint32_t seen = atomic_load_explicit(&c->posted, memory_order_relaxed);
@@ -230,7 +232,7 @@ static void remove_run(struct crew *c, struct pool_run_state *r)
 }
 
 /* Adds run `r` to the list and wakes workers for it. The caller holds the mutex, and this function releases
- * it. `joins` is true if the caller itself will work on the run. */
+ * the mutex. `joins` is true if the caller will work on the run too. */
 static void post(struct crew *c, struct pool_run_state *r, bool joins)
 {
     uint32_t wake = joins ? r->n - 1 : r->n;
@@ -244,8 +246,8 @@ static void post(struct crew *c, struct pool_run_state *r, bool joins)
         pthread_cond_signal(&c->work);
 }
 
-/* Works on background runs until the helpers of run `own` have finished. The caller of an op does this after
- * all pieces of its own run are taken, so that its core is not idle. */
+/* Works on background runs until the helpers of run `own` have finished. A thread that runs an op calls this
+ * function when the last piece of the op is taken, so that its core is not idle. */
 static void help_background(struct crew *c, const struct pool_run_state *own)
 {
     struct pool_run_state *r;
@@ -273,8 +275,8 @@ static void run_op(struct crew *c, struct pool_run_state *r)
     while (take_piece(r))
         ;
 
-    /* All pieces of `r` are taken at this point. Once the helpers have left, all pieces are also done, and
-     * no other thread uses `r`. */
+    /* All pieces of `r` are taken at this point. When the helpers have left, all pieces are also done, and no
+     * other thread uses `r` any more. */
     pthread_mutex_lock(&c->mutex);
     remove_run(c, r);
     pthread_mutex_unlock(&c->mutex);
@@ -344,8 +346,8 @@ static int start_workers(struct crew *c, uint32_t n)
     return -r;
 }
 
-/* Waits until all workers have started. A thread allocates memory when it starts, and a training step must
- * not allocate memory. */
+/* Waits until all workers have started. A starting thread allocates memory, which must not happen during a
+ * training step. */
 static void await_workers(struct crew *c)
 {
     pthread_mutex_lock(&c->mutex);
@@ -354,7 +356,8 @@ static void await_workers(struct crew *c)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* Returns the number of cores that this process may use, but at least `threads`. */
+/* Returns the number of cores that this process may use. If this number is less than `threads`, returns
+ * `threads`. */
 static uint32_t count_cores(uint32_t threads)
 {
     cpu_set_t cores;

@@ -31,8 +31,7 @@
 #include "base/arena.h"
 #include "kernels/cpu/cpu.h"
 
-/* Represents a thread that sleeps until a stream reaches a position. The struct is on the stack of that
- * thread. */
+/* A thread that sleeps until a stream reaches a position. The struct is on the stack of this thread. */
 struct stream_waiter {
     uint64_t position;
     pthread_cond_t reached;
@@ -46,10 +45,10 @@ struct stream {
 
     pthread_mutex_t lock;
     /* Signalled when a command is enqueued and when `closing` is set. The stream's thread waits for this
-     * condition. */
+     * condition variable. */
     pthread_cond_t work;
-    /* The number of commands that have been enqueued so far. Only the enqueueing thread changes it, while it
-     * holds the lock. */
+    /* The number of commands that have been enqueued so far. Only the enqueueing thread changes this number,
+     * while it holds the lock. */
     uint64_t pushed;
     uint64_t done; /* position reached; guarded by lock */
     /* A list of the waiters whose position has not been reached yet, in no particular order. Guarded by
@@ -62,12 +61,14 @@ struct stream {
     bool closing; /* guarded by lock */
 
     /* Command number i is in slot i % STREAM_QUEUE. The slot belongs to the enqueueing thread until `pushed`
-     * is larger than i. Then it belongs to the stream's thread until `done` is larger than i. */
+     * is larger than i. From then on, the slot belongs to the stream's thread until `done` is larger than
+     * i. */
     struct stream_command queue[STREAM_QUEUE];
 };
 
-/* Wakes the waiters whose position has been reached, and removes them from the list. The caller must hold
- * the lock. Otherwise a waiter could return, and its struct, which is on its stack, would be gone. */
+/* Wakes the waiters whose position has been reached, and removes them from the list. The caller must hold the
+ * lock. Without the lock, a waiter could return too early, and its struct, which is on its stack, would be
+ * gone. */
 static void wake_waiters(struct stream *s)
 {
     struct stream_waiter **at = &s->waiters;
@@ -89,7 +90,7 @@ static void *stream_main(void *arg)
 
     cpu_thread_init();
     /* A copy with a speed limit ends with a short sleep, which must be precise. By default, Linux may wake a
-     * thread 50 microseconds late, which is longer than a small copy takes. */
+     * thread 50 microseconds late. A small copy takes less time than that. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 
     pthread_mutex_lock(&s->lock);
@@ -194,8 +195,8 @@ void stream_push(struct stream *s, const struct stream_command *c)
     bool was_empty;
 
     pthread_mutex_lock(&s->lock);
-    /* If the queue is full, sleep until half of it is free. Waking up after every single command would cost
-     * more time than the commands take. */
+    /* If the queue is full, sleep until half of the queue is free. Waking up after every single command would
+     * cost more time than the commands take. */
     if (s->pushed - s->done == STREAM_QUEUE)
         await_locked(s, s->pushed - STREAM_QUEUE / 2);
     was_empty = s->done == s->pushed;

@@ -31,8 +31,8 @@ enum command_kind {
     COMMAND_COUNT
 };
 
-/* One command in a stream's queue. stream_push copies this struct, but not the memory that its pointers
- * refer to. That memory must stay valid until the command has run. */
+/* One command in a stream's queue. stream_push copies this struct, but not the memory that its pointers refer
+ * to. The caller must keep that memory valid until the command has run. */
 struct stream_command {
     enum command_kind kind;
     union {
@@ -71,7 +71,7 @@ void stream_push(struct stream *s, const struct stream_command *c);
 uint64_t stream_pushed(const struct stream *s);
 
 /* Sleeps until the stream has reached `position`, which must be at most stream_pushed(s). The stream's own
- * thread must not call this function, because it would wait for itself. */
+ * thread must not call this function: it would wait for itself forever. */
 void stream_await(struct stream *s, uint64_t position);
 
 #endif

@@ -14,13 +14,13 @@
 #include "base/log.h"
 #include "kernels/cpu/cpu.h"
 
-/* The sizes of buffers, in bytes, are multiples of STEP, which is itself a multiple of the cache line. */
+/* The size of a buffer in bytes is a multiple of STEP. STEP is a multiple of the size of a cache line. */
 #define STEP ((size_t)1 << 16)
 
 static _Thread_local void *buffer;
 static _Thread_local size_t buffer_bytes;
 
-/* A thread-specific key whose destructor frees the thread's buffer when the thread ends. at_exit_once makes
+/* A thread-specific key. Its destructor frees the thread's buffer when the thread ends. at_exit_once makes
  * sure that the key is created only once. */
 static pthread_key_t at_exit;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;

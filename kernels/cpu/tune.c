@@ -12,7 +12,7 @@
 #include "kernels/cpu/tune.h"
 
 #define PROBES 8
-/* A trial of variant 1 wins clearly if it takes less than 19/20 of the time that variant 0 took. */
+/* A trial of variant 1 wins clearly if it takes less than 19/20 of the time that variant 0 needed. */
 #define CLEARLY 20
 
 static struct tune_slot *find_slot(struct tune_table *t, uint64_t key)
@@ -22,8 +22,8 @@ static struct tune_slot *find_slot(struct tune_table *t, uint64_t key)
     for (uint32_t i = 0; i < PROBES; i++) {
         struct tune_slot *s = &t->slots[(at + i) % TUNE_SLOTS];
         uint64_t seen = atomic_load_explicit(&s->key, memory_order_relaxed);
-        /* If another thread takes the slot between the load above and this exchange, the exchange fails and
-         * sets `seen` to that thread's key. */
+        /* Another thread may take the slot between the load above and this exchange. The exchange then fails
+         * and sets `seen` to the other thread's key. */
         if (seen == 0)
             atomic_compare_exchange_strong(&s->key, &seen, key);
         if (seen == 0 || seen == key)
@@ -32,7 +32,7 @@ static struct tune_slot *find_slot(struct tune_table *t, uint64_t key)
     return NULL;
 }
 
-/* Returns true if the choice of the variant is not final, because further trials could still change it. */
+/* Returns true if further trials could still change the choice of the variant. */
 static bool is_open(struct tune_slot *s)
 {
     return atomic_load_explicit(&s->wins, memory_order_relaxed) < TUNE_WINS &&

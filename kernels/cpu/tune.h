@@ -1,13 +1,13 @@
-/* Finds out by trial which of two variants of a computation is faster on this machine. Variant 0 is the
- * default, and both give the same bits. The results are kept in a tuning table, which starts as all zeros.
- * Any thread may use a table at any time. */
+/* Finds out by trials which of two variants of a computation is faster on this machine. Both variants give
+ * the same bits, and variant 0 is the default. The results are stored in a tuning table, which starts as all
+ * zeros. Any thread may use a table at any time. */
 #ifndef KERNELS_CPU_TUNE_H
 #define KERNELS_CPU_TUNE_H
 
 #include <stdint.h>
 
 #define TUNE_PAIRS 8 /* largest number of trials per variant */
-/* Once variant 1 has clearly won this many of its TUNE_PAIRS trials, it is always used. */
+/* If variant 1 has clearly won this many of its TUNE_PAIRS trials, it is used from then on. */
 #define TUNE_WINS 7
 /* The number of computations that a table can hold. When the table is full, further computations use variant
  * 0. */
@@ -22,17 +22,18 @@ struct tune_slot {
     _Atomic uint32_t losses;
 };
 
-/* A hash table of computations. The key of a computation decides its slot. */
+/* A hash table with one slot for each computation. The hash of the computation's key decides where the search
+ * for its slot begins. */
 struct tune_table {
     struct tune_slot slots[TUNE_SLOTS];
 };
 
-/* Returns the variant (0 or 1) to use for the computation `key`, which must not be 0. If the call sets
- * *ret_slot to a slot, the computation is a trial: the caller measures its time and passes it to
+/* Returns the variant (0 or 1) to use for the computation `key`, which must not be 0. If *ret_slot is not
+ * NULL afterwards, this computation is a trial: the caller must measure its time and pass the time to
  * tune_note. */
 uint32_t tune_choose(struct tune_table *t, uint64_t key, struct tune_slot **ret_slot);
-/* Records that a trial of `variant` took `ns` nanoseconds. A trial of variant 1 wins or loses against the
- * latest trial of variant 0. */
+/* Records that a trial of `variant` took `ns` nanoseconds. The time of variant 1 is compared with the latest
+ * trial of variant 0, and variant 1 wins or loses. */
 void tune_note(struct tune_slot *slot, uint32_t variant, uint64_t ns);
 
 #endif

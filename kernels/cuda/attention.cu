@@ -38,11 +38,11 @@
 /* Each thread computes a square of PART rows and PART columns of a tile. */
 #define PART 4u
 #define WIDE 2u /* most column tiles in a block's result */
-/* The two factors of a product are loaded into shared memory in slices of this length. */
+/* The two factors of a product are loaded into shared memory in slices of DEPTH elements. */
 #define DEPTH 16u
 
 /* The distances between two rows in shared memory, in floats. The 4 extra floats keep each row aligned to 16
- * bytes and let neighbouring rows start in different memory banks. */
+ * bytes, and neighbouring rows start in different memory banks. */
 #define PITCH      (TILE + 4u)
 #define WIDE_PITCH (WIDE * TILE + 4u)
 
@@ -62,20 +62,19 @@ struct cuda_attention {
     struct dropout dropout;
 };
 
-/* The tokens of one head, in qkv, y or dy. Element `c` of token `t` is at[t * pitch + c]. */
+/* The tokens of one head in one of the arrays qkv, y or dy. Element `c` of token `t` is at[t * pitch + c]. */
 struct head_tokens {
     const float *at;
     uint64_t pitch;
 };
 
-/* Says what one thread block works on: a tile of tokens of one head of one row, and some columns of the
- * result. */
+/* The work of one thread block: a tile of tokens of one head of one row, and some columns of the result. */
 struct tile_block {
     uint32_t row, head, own; /* own: first token of the block's tile */
     uint32_t column;         /* first column of the block's result */
 };
 
-/* The shared memory of a thread block. It holds slices of both factors of a matrix product, and a tile of
+/* The shared memory of a thread block. It contains slices of both factors of a matrix product, and a tile of
  * weights or gradients. */
 struct shared_tiles {
     float a[DEPTH][PITCH];
@@ -83,8 +82,9 @@ struct shared_tiles {
     float tile[TILE][PITCH]; /* [other][own] */
 };
 
-/* my_own and my_other return the first row and the first column of this thread's part of a tile. Rows stand
- * for the tokens that the thread block owns, and columns for the tokens that they are multiplied with. */
+/* my_own returns the first row of this thread's part of a tile, and my_other returns the first column. The
+ * rows are the tokens that the thread block owns. The columns are the tokens that they are multiplied
+ * with. */
 static __device__ __forceinline__ uint32_t my_own(void)
 {
     return threadIdx.x / LANES * PART;
@@ -103,8 +103,8 @@ static __device__ __forceinline__ uint64_t qkv_pitch(const struct cuda_attention
     return ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head;
 }
 
-/* Returns the index in qkv of head number `index` of the first token of a row. Within a token, the query
- * heads come first, then the key heads, then the value heads. */
+/* Returns where head number `index` of a row's first token begins in qkv. Each token has its query heads
+ * first, then its key heads, then its value heads. */
 static __device__ __forceinline__ uint64_t qkv_at(const struct cuda_attention *a, uint32_t row,
                                                   uint32_t index)
 {
@@ -119,7 +119,8 @@ static __device__ __forceinline__ struct head_tokens qkv_of(const struct cuda_at
     return t;
 }
 
-/* y_pitch, y_at and dy_of do for the arrays y and dy what qkv_pitch, qkv_at and qkv_of do for qkv. */
+/* The functions y_pitch, y_at and dy_of correspond to qkv_pitch, qkv_at and qkv_of. They describe the arrays
+ * y and dy instead of qkv. */
 static __device__ __forceinline__ uint64_t y_pitch(const struct cuda_attention *a)
 {
     return (uint64_t)a->heads * a->head;
@@ -150,8 +151,8 @@ static __device__ __forceinline__ uint32_t key_head(const struct cuda_attention 
     return h / (a->heads / a->kv_heads);
 }
 
-/* Returns the tile that this thread block works on. Blocks of the same head have neighbouring numbers,
- * because they read the same data. If `last` is true, the last tiles, which take longest, come first. */
+/* Returns the tile that this thread block works on. Blocks of the same head read the same data, so they have
+ * neighbouring numbers. If `last` is true, blocks with low numbers get the last tiles, which take longest. */
 static __device__ __forceinline__ struct tile_block my_block(const struct cuda_attention *a, uint32_t heads,
                                                              uint32_t columns, bool last)
 {
@@ -167,8 +168,8 @@ static __device__ __forceinline__ struct tile_block my_block(const struct cuda_a
 
 /* ---- products ---- */
 
-/* Loads a tile with one column for each token: to[k][i] = element depth + k of token first + i. Elements
- * that lie beyond the head or the sequence become 0. */
+/* Loads a tile in which each token is a column: to[k][i] = element depth + k of token first + i. Elements
+ * beyond the end of the head or of the sequence become 0. */
 static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct head_tokens t,
                                                    uint32_t first, uint32_t depth,
                                                    const struct cuda_attention *a)
@@ -181,8 +182,8 @@ static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch,
     }
 }
 
-/* Loads a tile with one row for each token: to[k][j] = element column + j of token first + k. Elements that
- * lie beyond the head or the sequence become 0. */
+/* Loads a tile in which each token is a row: to[k][j] = element column + j of token first + k. Elements
+ * beyond the end of the head or of the sequence become 0. */
 static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct head_tokens t,
                                                   uint32_t first, uint32_t column, uint32_t columns,
                                                   const struct cuda_attention *a)
@@ -195,7 +196,7 @@ static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struc
     }
 }
 
-/* Adds an outer product of PART x PART elements: c[i][j] += x[i] * y[j]. */
+/* Adds the outer product of two vectors of PART elements: c[i][j] += x[i] * y[j]. */
 static __device__ __forceinline__ void add_outer(const float *x, const float *y, float (*c)[PART])
 {
     const float4 p = *(const float4 *)x, q = *(const float4 *)y;
@@ -208,8 +209,8 @@ static __device__ __forceinline__ void add_outer(const float *x, const float *y,
             c[i][j] = fmaf(own[i], other[j], c[i][j]);
 }
 
-/* Computes c[i][j], the dot product of token own + i of `x` and token other + j of `y`. All threads of the
- * block call this function together, because they share the work and the shared memory *s. */
+/* Sets c[i][j] to the dot product of token own + i of `x` and token other + j of `y`. All threads of the
+ * block must call this function together, because they share the work and the shared memory *s. */
 static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, struct head_tokens x,
                                                       uint32_t own, struct head_tokens y, uint32_t other,
                                                       const struct cuda_attention *a, float (*c)[PART])
@@ -228,9 +229,9 @@ static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, st
     }
 }
 
-/* Multiplies a tile of weights or gradients by the TILE tokens of `y` that start at token `other`, and adds
- * the product to `sum`. `c` is this thread's part of the tile. All threads of the block call this function
- * together, because they share the memory *s. */
+/* Multiplies a tile of weights or gradients by the TILE tokens of `y` that start at token `other`. The
+ * product is added to `sum`. `c` is this thread's part of the tile. All threads of the block must call this
+ * function together, because they share the memory *s. */
 static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
                                                      struct head_tokens y, uint32_t other, uint32_t column,
                                                      uint32_t wide, const struct cuda_attention *a,
@@ -253,7 +254,8 @@ static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, flo
     }
 }
 
-/* Writes this thread's part of a block's result to memory. `to` points to the head's elements in token 0. */
+/* Writes this thread's part of the block's result to memory. `to` points at the head's elements in token
+ * 0. */
 static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct tile_block *b,
                                                   uint32_t wide, const struct cuda_attention *a,
                                                   float (*sum)[PART][PART])
@@ -287,7 +289,7 @@ static __device__ __forceinline__ bool sees(const struct cuda_attention *a, uint
 }
 
 /* Returns 16 bits. Bit 4 n + m is set if dropout keeps the weight of query q + n and key k + m. The loop is
- * not unrolled, because unrolling would need more registers. */
+ * not unrolled, because the unrolled loop would need more registers. */
 static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention *a, uint32_t row, uint32_t h,
                                                      uint32_t q, uint32_t k)
 {
@@ -314,15 +316,15 @@ static __device__ __forceinline__ float drop(const struct cuda_attention *a, boo
 
 /* ---- forward ---- */
 
-/* The state of one query's softmax over the keys that have been processed so far. */
+/* The state of the softmax of one query, for the keys that have been processed so far. */
 struct running {
     float max;
     float sum; /* sum over the keys of this lane */
 };
 
-/* Turns this thread's scores of one query into softmax weights, relative to the largest score so far.
- * Returns the factor by which the caller must multiply all earlier sums, because the largest score may have
- * grown. */
+/* Turns this thread's scores of one query into softmax weights, relative to the largest score so far. The
+ * largest score may have grown. The caller must therefore multiply all earlier sums by the factor that this
+ * function returns. */
 static __device__ __forceinline__ float weigh(const struct cuda_attention *a, uint32_t q, uint32_t k,
                                               float *c, struct running *r)
 {
@@ -344,8 +346,8 @@ static __device__ __forceinline__ float weigh(const struct cuda_attention *a, ui
     return shrink;
 }
 
-/* Turns this thread's part of a tile of scores into softmax weights, and multiplies the sums of earlier
- * tiles by the factors that weigh() returns. */
+/* Turns this thread's part of a tile of scores into softmax weights. Multiplies the sums of earlier tiles by
+ * the factors that weigh() returns. */
 static __device__ __forceinline__ void weigh_tile(const struct cuda_attention *a, const struct tile_block *b,
                                                   uint32_t other, uint32_t wide, float (*c)[PART],
                                                   struct running *running, float (*sum)[PART][PART])
@@ -405,8 +407,8 @@ static __device__ __forceinline__ void attend(const struct cuda_attention *a, ui
 
 static __global__ void attend_deltas(const struct cuda_attention a)
 {
-    /* `n` counts the heads of all tokens in y: head h of token t has the number t * heads + h. Half a warp
-     * computes the delta of one head. */
+    /* `n` is the number of a head among the heads of all tokens in y: head h of token t has number t * heads
+     * + h. Half a warp computes the delta of one head. */
     const uint32_t n = my_row(), lane = threadIdx.x % LANES;
     const uint64_t at = (uint64_t)n * a.head;
     float sum = 0;
@@ -421,8 +423,9 @@ static __global__ void attend_deltas(const struct cuda_attention a)
         a.delta[query_at(&a, token / a.seq, h) + token % a.seq] = sum;
 }
 
-/* Handles one query and one key. On entry, *c is the dot product of query and key, and *g is the dot product
- * of dy and the value. On return, *c is the weight after dropout, and *g is the gradient of the score. */
+/* Processes one query and one key. On entry, *c is the dot product of query and key, and *g is the dot
+ * product of dy and the value. On return, *c is the weight after dropout, and *g is the gradient of the
+ * score. */
 static __device__ __forceinline__ void weigh_back(const struct cuda_attention *a, bool seen, bool kept,
                                                   float lse, float delta, float *c, float *g)
 {
@@ -466,7 +469,7 @@ static __device__ __forceinline__ void attend_queries(const struct cuda_attentio
     store_part(a->out + qkv_at(a, b.row, b.head), qkv_pitch(a), &b, wide, a, sum);
 }
 
-/* Adds what query head `h` contributes to the gradients of a tile of keys and values. */
+/* Adds the contribution of query head `h` to the gradients of a tile of keys and values. */
 static __device__ __forceinline__ void attend_keys_of(struct shared_tiles *s, const struct cuda_attention *a,
                                                       const struct tile_block *b, uint32_t h, uint32_t wide,
                                                       float (*dk)[PART][PART], float (*dv)[PART][PART])
@@ -539,8 +542,8 @@ static void launch(const struct cuda_compute *at, const struct cuda_attention *a
     (a->head <= TILE ? narrow : wide)<<<grid, THREADS, 0, at->stream>>>(*a);
 }
 
-/* Builds the kernel arguments from the op `o`. A macro serves both op_attention_fwd and op_attention_bwd,
- * which have fields of the same names. */
+/* Builds the kernel arguments from the op `o`, which is an op_attention_fwd or an op_attention_bwd. This is a
+ * macro because the two structs have fields of the same names. */
 #define ATTENTION_OF(o, step)                                                                                \
     attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head, (o)->first_head,       \
                  dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
@@ -592,8 +595,8 @@ int cuda_op_attention_bwd(const struct cuda_compute *at, const struct op_call *c
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Launches every attention kernel once, so that CUDA loads it. The launches have no tokens, so they read and
- * write nothing. */
+/* Launches every attention kernel once, so that CUDA loads the kernels. Without tokens, these launches read
+ * and write nothing. */
 int cuda_warm_attention(const struct cuda_compute *at)
 {
     struct cuda_attention none = {0};

@@ -11,7 +11,7 @@
 
 const struct backend_host *cuda_host;
 
-/* Logs a failure and stores it in `f`, if it is the first failure of the devset. Returns `code`, which is a
+/* If this is the first failure of the devset, logs it and stores it in `f`. Returns `code`, which is a
  * negative errno. */
 static int remember_fault(struct cuda_fault *f, int code, const char *call, const char *what,
                           const char *file, int line)
@@ -27,8 +27,8 @@ int cuda_errno(cudaError_t e)
 {
     if (e == cudaSuccess)
         return 0;
-    /* The CUDA runtime stores the last error. Clear it, because otherwise a later call would report the same
-     * error again. */
+    /* The CUDA runtime stores the last error. Clear this error, because otherwise a later call would report
+     * it again. */
     cudaGetLastError();
     switch (e) {
     case cudaErrorMemoryAllocation:

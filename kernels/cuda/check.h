@@ -26,8 +26,8 @@ struct cuda_fault {
     int code; /* errno of the first failure, or 0 */
 };
 
-/* Returns the negative errno for CUDA error `e`, or 0 for cudaSuccess. Clears the last error that the CUDA
- * runtime stores, so that no later call reports it again. */
+/* Returns the negative errno for CUDA error `e`, or 0 for cudaSuccess. The CUDA runtime stores its last
+ * error. This function clears the stored error, so that no later call reports it again. */
 int cuda_errno(cudaError_t e);
 
 /* cuda_check and cublas_check return 0 if the call succeeded, and a negative errno if it failed. The first
@@ -38,8 +38,8 @@ int cublas_check(struct cuda_fault *f, int status, const char *call, const char 
 #define CUDA_CHECK(fault, call)   cuda_check(fault, call, #call, __FILE__, __LINE__)
 #define CUBLAS_CHECK(fault, call) cublas_check(fault, (int)(call), #call, __FILE__, __LINE__)
 
-/* CUDA_TRY and CUBLAS_TRY make a call. If the call fails, the function that uses the macro returns the
- * errno. */
+/* CUDA_TRY and CUBLAS_TRY make a call. If the call fails, they return its errno from the function in which
+ * they are used. */
 #define CUDA_TRY(fault, call)                                                                                \
     do {                                                                                                     \
         int try_result = CUDA_CHECK(fault, call);                                                            \

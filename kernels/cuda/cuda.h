@@ -21,8 +21,7 @@
 #include "kernels/cuda/cuda_ops.h"
 
 /* The memory that a device needs in addition to its arena. cuda_open allocates the workspace and the partial
- * sums. The spare bytes are left free for cuBLAS, which loads further kernels when it first meets a
- * shape. */
+ * sums. The spare bytes stay free for cuBLAS, which loads more kernels when it is given a new shape. */
 #define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* as cuBLAS itself uses on large devices */
 #define CUDA_PARTIALS_BYTES  (CUDA_PARTIALS * sizeof(double))
 #define CUDA_SPARE_BYTES     (UINT64_C(128) << 20)
@@ -31,40 +30,41 @@
 struct cuda_stream {
     cudaStream_t stream;
     cudaEvent_t drained; /* recorded by cuda_drain */
-    /* The number of bytes in all copies over links that were enqueued so far. Any thread may read it. */
+    /* The number of bytes in all copies over links that have been enqueued so far. Any thread may read this
+     * number. */
     _Atomic uint64_t copied_bytes;
 };
 
 /* ---- host_queue.c: the host's compute stream ---- */
 
-/* The largest number of unfinished calls in the host's queue. The number must be even, because the queue is
- * a ring with two halves. */
+/* The largest number of unfinished calls in the host's queue. The queue is a ring of two halves, so this
+ * number must be even. */
 #define HOST_QUEUE 256
 
-/* One op that is enqueued for the host. The enqueueing thread owns the slot until the launch, and the CUDA
- * driver owns it until the op has run. */
+/* A slot for one op that is enqueued for the host. Until the launch, the slot belongs to the enqueueing
+ * thread. Then it belongs to the CUDA driver until the op has run. */
 struct host_slot {
     struct op_call call;
     struct step_args step;
     struct pool *pool;
 };
 
-/* The host's compute stream. The enqueued ops are in a ring, and the CUDA driver runs them on the cpu one by
- * one. */
+/* The host's compute stream. The enqueued ops are stored in a ring, and the CUDA driver runs them on the cpu
+ * one after another. */
 struct host_queue {
     struct pool *pool;
     struct host_slot slots[HOST_QUEUE];
-    /* half_done[h] is recorded after the last call in half h of the ring. When it has happened, that half
-     * may be used again. */
+    /* half_done[h] is recorded after the last call in half h of the ring. When this event has happened, half
+     * h may be used again. */
     cudaEvent_t half_done[2];
     uint64_t pushed;
 };
 
-/* Starts a pool of `threads` threads for the host's ops. Returns a negative errno if that fails, and `err`
- * says why. */
+/* Starts a pool of `threads` threads for the host's ops. On failure, returns a negative errno, and `err`
+ * gives the reason. */
 int host_queue_init(struct host_queue *q, uint32_t threads, struct cuda_fault *f, struct err *err);
-/* Stops the pool's threads. The host's stream must be drained. The function also works if host_queue_init
- * has failed. */
+/* Stops the pool's threads. The host's stream must be drained. This function may also be called after
+ * host_queue_init has failed. */
 void host_queue_finish(struct host_queue *q);
 /* Enqueues an op on the host's stream. Blocks the calling thread while the queue is full. */
 int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op_call *call,
@@ -74,20 +74,21 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
 
 #define RELAY_BYTES (UINT64_C(4) << 20) /* size of one buffer */
 
-/* The detour for copies between devices that cannot access each other. The sender's peer stream copies the
- * data to pinned buffers of the host, and the receiver's stream `in` copies it from there. */
+/* What a device needs for copies between devices that cannot access each other. The sender's peer stream
+ * copies the data to pinned buffers of the host. The receiver's stream `in` copies the data from these
+ * buffers. */
 struct relay {
-    /* The stream on which this device receives data from relays. NULL if all devices can access each other
-     * directly. */
+    /* The stream on which this device receives data from other devices' buffers. NULL if all devices can
+     * access each other directly. */
     cudaStream_t in;
     uint8_t *buffers[2]; /* pinned buffers for sending */
-    /* filled[b] is recorded by the sender when it has copied a piece into its buffer b. */
+    /* The sender records filled[b] when it has copied a piece into its buffer b. */
     cudaEvent_t filled[2];
-    /* emptied[b] is recorded by the receiver when it has copied a piece out of the sender's buffer b. */
+    /* The receiver records emptied[b] when it has copied a piece out of the sender's buffer b. */
     cudaEvent_t emptied[2];
 };
 
-/* One device of a devset. The device's arena is not here, but in struct devset. */
+/* One device of a devset. The device's arena is not here but in struct devset. */
 struct cuda_device {
     struct cuda_compute compute;
     void *workspace;
@@ -98,11 +99,11 @@ struct cuda_device {
 
 /* ---- host_memory.c: pinned memory ---- */
 
-/* The number of bytes that are registered (pinned) with CUDA in one call, unless the config gives another
- * number. */
+/* The number of bytes of host memory that one call registers with CUDA (pins), unless the config gives
+ * another number. */
 #define HOST_CHUNK_BYTES (UINT64_C(256) << 20)
 
-/* The memory that one call of devset_host_alloc returned. All blocks of a devset form a linked list. */
+/* The memory that one call of devset_host_alloc has returned. The blocks of a devset form a linked list. */
 struct host_block {
     struct host_block *next;
     uint8_t *base;
@@ -122,8 +123,8 @@ struct cuda_devset {
     int number[DEVICE_MAX]; /* CUDA's number for each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];
-    /* All streams of the devset, with the same numbers as in plans. The last one is the host's stream, which
-     * is a CUDA stream of device 0. */
+    /* All streams of the devset, with the same numbers as in plans. The last stream is the host's stream,
+     * which is a CUDA stream of device 0. */
     struct cuda_stream streams[LANE_COUNT * DEVICE_MAX + 1];
 };
 
@@ -138,22 +139,22 @@ static inline uint32_t cuda_device_of(const struct cuda_devset *ds, uint32_t str
     return stream / LANE_COUNT < ds->base.n_devices ? stream / LANE_COUNT : 0;
 }
 
-/* Sets the number of bytes of host memory that are registered with CUDA in one call. 0 means
- * HOST_CHUNK_BYTES. */
+/* Sets the number of bytes of host memory that one call registers with CUDA. If `chunk_bytes` is 0, the
+ * number is HOST_CHUNK_BYTES. */
 void host_memory_init(struct cuda_devset *ds, uint64_t chunk_bytes);
 /* Frees all host memory that the caller has not freed with cuda_host_free. The devset must be drained. */
 void host_memory_finish(struct cuda_devset *ds);
 int cuda_host_alloc(struct devset *base, uint64_t bytes, void **ret, struct err *err);
 void cuda_host_free(struct devset *base, void *p, uint64_t bytes);
-/* A copy must not cross the end of a registration. Returns how many of the `bytes` bytes at `p` the next
- * copy may move. Returns 0 if some of the bytes are not pinned. */
+/* Returns how many of the `bytes` bytes at `p` the next copy may move. A copy must not cross the end of a
+ * registration, so this number can be less than `bytes`. Returns 0 if some of the bytes are not pinned. */
 uint64_t host_piece(const struct cuda_devset *ds, const void *p, uint64_t bytes);
 
-/* Prepares copies between all devices of the devset. The copies go directly if the hardware allows it, and
+/* Prepares copies between all devices of the devset. A copy goes directly if the hardware allows this, and
  * through pinned host buffers otherwise. */
 int peer_open(struct cuda_devset *ds, struct err *err);
-/* Frees everything that peer_open has created. The devset must be drained. The function also works if
- * peer_open has failed. */
+/* Frees everything that peer_open has created. The devset must be drained. This function may also be called
+ * after peer_open has failed. */
 void peer_close(struct cuda_devset *ds);
 /* Enqueues a copy to another device, or within the same device, on the peer stream of device `from`. `src`
  * must be on that device. */

@@ -25,8 +25,8 @@ cuda_op_fn *const cuda_ops[OP_COUNT] = {
 #undef OP
 };
 
-/* A product of row-major matrices: c[m][n] = a * b, added to the old c if `accumulate` is true. The flag
- * a_trans or b_trans says that the operand is stored transposed. */
+/* A product of row-major matrices: c[m][n] = a * b. If `accumulate` is true, the product is added to the old
+ * c. a_trans or b_trans is true if the operand a or b is stored transposed. */
 struct product {
     const float *a, *b;
     float *c;

@@ -20,14 +20,14 @@
 extern "C" {
 #endif
 
-/* The number of partial sums, as doubles, that fit into each device's buffer. One thread adds them up in
- * order. An op with more partial sums fills the buffer several times. */
+/* The number of partial sums, of type double, that fit into the buffer of each device. One thread adds up the
+ * partial sums in order. An op with more partial sums fills the buffer several times. */
 #define CUDA_PARTIALS 65536u
 
-/* Everything that an op needs to run on one device. The fields do not change while the devset is open. */
+/* What an op needs to run on one device. The fields do not change while the devset is open. */
 struct cuda_compute {
     struct cuda_fault *fault;
-    /* The device's compute stream. It runs one op after another, so all ops can use the same buffer
+    /* The device's compute stream. The stream runs one op after another, so all ops can use the same buffer
      * `partials`. */
     cudaStream_t stream;
     struct cublasContext *blas; /* bound to `stream`, with its own workspace */
@@ -43,12 +43,13 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 #include "kernels/ops.def"
 #undef OP
 
-/* Adds the bias to a matrix product and applies the activation. The product is in o->z, or in o->y if o->z
- * is NULL. Does nothing if the op has neither a bias nor an activation. */
+/* Adds the bias to the result of a matrix product, and then applies the activation. The result is in o->z, or
+ * in o->y if o->z is NULL. Does nothing if the op has neither a bias nor an activation. */
 int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o);
 
-/* Each function launches all kernels of one .cu file once, on empty input. CUDA loads a kernel at its first
- * launch, which may allocate memory and wait. So these functions are called while the devset is opened. */
+/* Each of these functions launches all kernels of one .cu file once, on empty input. CUDA loads a kernel at
+ * its first launch, which may allocate memory and block. The functions are therefore called while the devset
+ * is opened. */
 int cuda_warm_attention(const struct cuda_compute *at);
 int cuda_warm_elementwise(const struct cuda_compute *at);
 int cuda_warm_loss(const struct cuda_compute *at);

@@ -28,7 +28,7 @@ static const struct backend module_backend;
  * missing. */
 static int check_device_count(uint32_t wanted, struct err *err)
 {
-    /* Initialize `n`, because cudaGetDeviceCount does not write to it if there is no driver. */
+    /* Initialize `n`, because cudaGetDeviceCount does not write to `n` if there is no driver. */
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
 
@@ -52,8 +52,8 @@ static int check_device_count(uint32_t wanted, struct err *err)
 
 /* ---- arenas ---- */
 
-/* Allocates an arena of `bytes` bytes on device `d`. Fails if less than `beside_bytes` bytes of the device's
- * memory would stay free for other uses. */
+/* Allocates an arena of `bytes` bytes on device `d`. At least `beside_bytes` bytes of the device's memory
+ * must stay free for other uses; otherwise the function fails. */
 static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64_t beside_bytes,
                       struct err *err)
 {
@@ -105,7 +105,8 @@ static int acquire(struct devset *base, const uint64_t *capacity_bytes, struct e
 
 /* ---- devices ---- */
 
-/* Creates one stream of a devset. The caller must have made the stream's device the current one. */
+/* Creates one stream of a devset. Before the call, the caller must make the stream's device the current
+ * device of CUDA. */
 static int open_stream(struct cuda_devset *ds, uint32_t stream)
 {
     struct cuda_stream *s = &ds->streams[stream];
@@ -116,8 +117,8 @@ static int open_stream(struct cuda_devset *ds, uint32_t stream)
     return 0;
 }
 
-/* Creates the cuBLAS handle of a device. cublasSetStream must come before cublasSetWorkspace, because it
- * resets the workspace. */
+/* Creates the cuBLAS handle of a device. cublasSetStream resets the workspace, so it must be called before
+ * cublasSetWorkspace. */
 static int open_blas(struct cuda_device *dev)
 {
     struct cuda_fault *f = dev->compute.fault;
@@ -188,8 +189,8 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
 
 /* ---- names ---- */
 
-/* Writes the version of cuBLAS and each kind of device to ds->numerics, because the bits of a matrix product
- * depend on them. Each kind is named once. */
+/* Writes the version of cuBLAS and the kinds of devices to ds->numerics, because the bits of a matrix product
+ * depend on both. Each kind of device is named once. */
 static int name_devices(struct cuda_devset *ds)
 {
     char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;
@@ -216,8 +217,9 @@ static const char *numerics(const struct devset *base)
 
 /* ---- which device is broken ---- */
 
-/* Asks each device for the state of its compute stream, because a broken device answers every call with its
- * error. If the stream was never created, its handle is NULL, which CUDA takes as the default stream. */
+/* Asks each device for the state of its compute stream. A broken device answers every call with its error. If
+ * a device's compute stream was never created, the handle is NULL, and CUDA uses the default stream
+ * instead. */
 static void blame(struct devset *base, struct device_blame *ret)
 {
     struct cuda_devset *ds = cuda(base);
@@ -237,7 +239,7 @@ static void blame(struct devset *base, struct device_blame *ret)
 
 /* ---- open and close ---- */
 
-/* Creates the host's stream, as a CUDA stream of device 0, and the pool of threads that run the host's
+/* Creates the host's stream, which is a CUDA stream of device 0, and the pool of threads that run the host's
  * ops. */
 static int open_host(struct cuda_devset *ds, uint32_t threads, struct err *err)
 {
@@ -270,7 +272,7 @@ static int open_parts(struct cuda_devset *ds, const struct devset_config *config
     return r < 0 ? err_set(err, r, "the devices cannot be used; the log says which call failed") : 0;
 }
 
-/* Frees the devset with all its parts. The function also works if cuda_open failed halfway. */
+/* Frees the devset with all its parts. A devset that cuda_open has built only in part can be freed too. */
 static void destroy(struct cuda_devset *ds)
 {
     for (uint32_t i = 0; i < ds->n_streams; i++) {

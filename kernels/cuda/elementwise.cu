@@ -128,7 +128,7 @@ static __global__ void swiglu_fwd(const float *x, float *y, uint32_t rows, uint3
     }
 }
 
-/* Computes the gradient of swiglu. `dx` may be equal to `x`, because the same thread reads and writes both
+/* Computes the gradient of swiglu. `dx` may be equal to `x`, because one thread reads and writes both
  * elements of a pair. */
 static __global__ void swiglu_bwd(const float *x, const float *dy, float *dx, uint32_t rows, uint32_t n)
 {
@@ -218,7 +218,7 @@ int cuda_op_bias_fwd(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* How bias_bwd divides its work. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each
+/* The division of work in bias_bwd. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each
  * row of threads sums CHUNK_ROWS matrix rows at a time. The first row of threads then adds up these sums in
  * ascending order. */
 #define COLUMNS    32u

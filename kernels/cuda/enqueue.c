@@ -19,8 +19,8 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/watch.h"
 
-/* An event of the cuda backend. It holds one CUDA event for each device, because a CUDA event belongs to one
- * device. */
+/* An event of the cuda backend. A CUDA event belongs to one device, so this struct has one CUDA event for
+ * each device. */
 struct cuda_event {
     uint32_t stream; /* of the latest record, or UINT32_MAX */
     uint32_t device; /* device of that stream */
@@ -48,8 +48,8 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
     return cuda_ops[call->op](&ds->devices[device].compute, call);
 }
 
-/* Enqueues a copy between the host and a device. The copy is split where a registration of host memory ends,
- * because CUDA refuses copies across that border. */
+/* Enqueues a copy between the host and a device. CUDA refuses a copy that crosses the end of a registration
+ * of host memory, so such a copy is split there. */
 static int host_copy(struct cuda_devset *ds, cudaStream_t stream, uint8_t *dst, const uint8_t *src,
                      uint64_t bytes, bool in)
 {
@@ -86,8 +86,8 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
     return r;
 }
 
-/* Does nothing on a real device. Under the simulator of tests/cudasim, fills the memory with NaN, so that
- * the race detector sees a write. */
+/* Does nothing on a real device. In tests with the simulator (tests/cudasim), fills the memory with NaN, so
+ * that the race detector sees a write. */
 int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
 {
     struct cuda_devset *ds = cuda(base);
@@ -106,7 +106,7 @@ static void mark_now(void *at)
     *(uint64_t *)at = cuda_host->now_ns();
 }
 
-/* Takes the time in a host function and not by a CUDA timing event, so that all devices and the host share
+/* The time is taken in a host function and not by a CUDA timing event, so that all devices and the host share
  * one clock. The stream stops during the host function. Therefore only a few training steps are traced. */
 int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at)
 {
@@ -170,8 +170,8 @@ int cuda_event_wait(struct devset *base, uint32_t stream, struct event *event)
 
     if (ds->fault.code < 0)
         return ds->fault.code;
-    /* An event that was never recorded needs no wait. An event of the same stream needs none either, because
-     * the commands of a stream run in order. */
+    /* An event that was never recorded needs no wait. An event that was recorded in the same stream needs no
+     * wait either, because the commands of a stream run in order. */
     if (e->stream == UINT32_MAX || e->stream == stream)
         return 0;
     CUDA_TRY(&ds->fault, cudaStreamWaitEvent(ds->streams[stream].stream, e->on[e->device], 0));
@@ -192,8 +192,8 @@ int cuda_event_sync(struct devset *base, struct event *event)
 
 /* ---- results ---- */
 
-/* Waits for all streams, even if one of them has failed. Waits with events that let the thread sleep,
- * because cudaStreamSynchronize would keep a core busy. */
+/* Waits for all streams, even if one of them has failed. This code waits with events, which let the thread
+ * sleep. cudaStreamSynchronize would keep a core busy. */
 int cuda_drain(struct devset *base)
 {
     struct cuda_devset *ds = cuda(base);

@@ -32,7 +32,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Unregisters the chunks of block `b` that have been registered, and frees the memory and the block. */
+/* Unregisters those chunks of block `b` that have been registered. Then frees the memory and the block. */
 static void release_block(struct host_block *b)
 {
     for (uint64_t at = 0; at < b->registered_bytes; at += b->chunk_bytes)

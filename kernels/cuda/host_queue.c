@@ -59,7 +59,7 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
     struct host_slot *s = &q->slots[at];
 
     /* At the start of a half of the ring, wait until the last call that used this half is done. In the first
-     * round the event has no record, and the wait returns at once. */
+     * round, the event was never recorded, and the wait returns at once. */
     if (at % HALF == 0)
         CUDA_TRY(f, cudaEventSynchronize(q->half_done[at / HALF]));
     s->call = *call;

@@ -14,7 +14,7 @@
 #define SUMS    (THREADS / LANES) /* sums in a block, LANES threads each */
 
 /* Returns the number of thread blocks for `n` pieces of work if each block handles `per` pieces. The number
- * is limited to 2^20. Kernels therefore loop until all pieces are done. */
+ * is at most 2^20, so kernels loop until all pieces are done. */
 static inline unsigned grid_for(uint64_t n, uint64_t per)
 {
     const uint64_t blocks = (n + per - 1) / per, most = 1u << 20;
@@ -22,13 +22,13 @@ static inline unsigned grid_for(uint64_t n, uint64_t per)
     return (unsigned)(blocks < most ? blocks : most);
 }
 
-/* Loops over all i < n, where the threads of the whole grid share the iterations. */
+/* Loops over all i < n. The threads of the whole grid share the iterations. */
 #define FOR_EACH(i, n)                                                                                       \
     for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                                 \
          i += (uint64_t)gridDim.x * THREADS)
 
-/* Returns i % n. If `i` fits into 32 bits, uses a 32-bit division, which is several times as fast as a
- * 64-bit one. */
+/* Returns i % n. If `i` fits into 32 bits, the function uses a 32-bit division, which is several times as
+ * fast as a 64-bit division. */
 static __device__ __forceinline__ uint32_t column_of(uint64_t i, uint32_t n)
 {
     return i >> 32 ? (uint32_t)(i % n) : (uint32_t)i % n;
@@ -40,7 +40,7 @@ static __device__ __forceinline__ unsigned lanes_mask(void)
     return 0xffffu << (threadIdx.x & 16u);
 }
 
-/* Adds up the 16 lanes of a sum in halves: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. All 16
+/* Adds up the 16 lanes of a sum by halving: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. All 16
  * threads get the result. */
 static __device__ __forceinline__ float fold_lanes_float(float v)
 {
@@ -66,8 +66,8 @@ static __device__ __forceinline__ float max_lanes(float v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
-/* Returns the row that this thread works on. Half a warp, 16 threads, computes one row. The grid must have
- * row_grid(rows) blocks. */
+/* Returns the row that this thread works on. Half a warp, which is 16 threads, computes one row. The grid
+ * must have row_grid(rows) blocks. */
 static __device__ __forceinline__ uint32_t my_row(void)
 {
     return blockIdx.x * SUMS + threadIdx.x / LANES;

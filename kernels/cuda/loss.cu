@@ -15,11 +15,11 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/vmath.h"
 
-/* The number of rows in one batch. Each row has two partial sums: its loss, and 1 for a correct answer or 0
- * for a wrong one. */
+/* The number of rows in one batch. Each row has two partial sums: its loss, and the number of correct
+ * answers, which is 1 or 0. */
 #define ROWS_AT_ONCE (CUDA_PARTIALS / 2)
 
-/* Returns how many of the `rows` rows that start at `first_row` are valid, which means that they are not
+/* Returns how many of the `rows` rows that start at `first_row` are valid. A row is valid if it is not
  * padding. */
 static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uint32_t rows)
 {
@@ -50,8 +50,8 @@ static __device__ float row_sum(const float *x, uint32_t n)
     return fold_lanes_float(sum);
 }
 
-/* Returns the sum of exp(x - max) over a row. The last group of 16 elements is filled up with -infinity, as
- * in the cpu backend, so that both give the same bits. */
+/* Returns the sum of exp(x - max) over a row. If the last group has fewer than 16 elements, it is filled up
+ * with -infinity. The cpu backend does the same, so both give the same bits. */
 static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
 {
     const uint32_t lane = threadIdx.x % LANES;
@@ -63,7 +63,7 @@ static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
     return fold_lanes_float(sum);
 }
 
-/* Returns true if the target's logit is the largest of the row. If several logits are equally large, the
+/* Returns true if the target's logit is the largest of the row. If several logits are equally large, only the
  * first of them counts as the largest. */
 static __device__ bool is_argmax(const float *x, uint32_t target, float max)
 {
@@ -118,8 +118,8 @@ static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t 
     }
 }
 
-/* Writes 0 as loss and as gradient, for a row that does not count: it is padding or its target is
- * negative. */
+/* Sets the loss and the gradient of a row to 0. Called for a row that does not count, because it is padding
+ * or its target is negative. */
 static __device__ void xent_nothing(const struct xent *o, uint32_t r)
 {
     if (o->loss && threadIdx.x % LANES == 0) {
@@ -146,8 +146,8 @@ static __global__ void xent(const struct xent o)
     const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
     if (o.loss)
         xent_loss(&o, r, (uint32_t)target, max, sum);
-    /* `dx` may be equal to `x`. So all threads of the row must have read the logits before any of them
-     * writes its gradient. */
+    /* `dx` may be equal to `x`. Therefore all threads of the row must have read the logits before any thread
+     * writes its part of the gradient. */
     __syncwarp(lanes_mask());
     if (o.dx)
         xent_gradient(&o, r, (uint32_t)target, max, sum);
@@ -206,8 +206,8 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
     }
 }
 
-/* Returns the number of rows in the batch that starts at row `begin`, at most ROWS_AT_ONCE. If `rows` is 0,
- * the callers still run one empty batch, so that the result becomes 0. */
+/* Returns the number of rows in the batch that starts at row `begin`. This number is at most ROWS_AT_ONCE. If
+ * `rows` is 0, the callers still run one empty batch, so that the result becomes 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
     const uint64_t left = rows > begin ? rows - begin : 0;

@@ -1,5 +1,5 @@
-/* Implements nvml.h. The library is loaded with dlopen. Every call may fail without harm, because old
- * drivers lack some functions and containers refuse others. */
+/* Implements nvml.h. The library is loaded with dlopen. A call may fail without harm: old drivers lack some
+ * functions, and containers refuse others. */
 #include "kernels/cuda/nvml.h"
 
 #include <dlfcn.h>
@@ -8,7 +8,8 @@
 typedef int nvml_return; /* 0 means success */
 typedef struct nvml_device_st *nvml_device;
 
-/* The loaded library and its functions. The pointer of a function that this library lacks is NULL. */
+/* The loaded library and its functions. If the library lacks a function, the pointer of that function is
+ * NULL. */
 struct nvml {
     void *library;
     nvml_return (*shutdown)(void);
@@ -18,8 +19,9 @@ struct nvml {
     nvml_return (*numa_node)(nvml_device d, unsigned *ret);
 };
 
-/* Stores a pointer from dlsym in a function pointer. ISO C has no cast for this, but POSIX allows it, so the
- * macro writes the pointer as a void pointer. */
+/* Stores the result of dlsym in a function pointer. ISO C has no cast from a data pointer to a function
+ * pointer. POSIX allows this conversion, so the macro writes to the function pointer as if it were a void
+ * pointer. */
 #define LOAD(n, field, name) (*(void **)&(n)->field = dlsym((n)->library, name))
 
 struct nvml *nvml_open(void)
@@ -54,7 +56,7 @@ void nvml_close(struct nvml *n)
 }
 
 /* Reports the fastest speed that the device and its slot support. The current speed would be misleading,
- * because an idle link runs slower. */
+ * because a link runs slower while it is idle. */
 static void describe_link(const struct nvml *n, nvml_device device, struct device_info *d)
 {
     unsigned generation, width;

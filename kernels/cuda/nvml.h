@@ -1,6 +1,6 @@
-/* The few calls of NVML, NVIDIA's management library, that find facts about devices. The library comes with
- * the driver and is loaded at run time. If it is missing, only these facts are missing. nvml.c declares the
- * functions itself, because not every CUDA toolkit has the header. */
+/* The few functions of NVML, NVIDIA's management library, that find facts about devices. The library comes
+ * with the driver and is loaded at run time. Without the library, only these facts are missing. nvml.c
+ * declares the functions itself, because not every CUDA toolkit has the header. */
 #ifndef KERNELS_CUDA_NVML_H
 #define KERNELS_CUDA_NVML_H
 
@@ -15,9 +15,9 @@ struct nvml *nvml_open(void);
 /* Shuts NVML down and unloads the library. `n` may be NULL. */
 void nvml_close(struct nvml *n);
 
-/* Fills in the PCIe link and the NUMA node of the device whose bus id is in `d`. Fields that NVML does not
- * know stay unchanged. `n` may be NULL. NVML is not asked for free memory, because the CUDA runtime knows
- * better what this process can use. */
+/* Fills in the PCIe link and the NUMA node of the device whose bus id is in `d`. If NVML does not know a
+ * field, the field stays unchanged. `n` may be NULL. Free memory is not filled in, because the CUDA runtime
+ * knows better how much of it this process can use. */
 void nvml_describe(const struct nvml *n, struct device_info *d);
 
 #endif

@@ -15,8 +15,8 @@
 
 #define EVENT_FLAGS (cudaEventDisableTiming | cudaEventBlockingSync)
 
-/* Enables direct access from device `d` to all other devices, where the hardware allows it, and stores the
- * result in `direct`. Missing access is not an error, because copies can go through the host. */
+/* Enables direct access from device `d` to every other device where the hardware allows it, and stores the
+ * result in `direct`. A lack of direct access is not an error, because copies can go through the host. */
 static void enable_access(struct cuda_devset *ds, uint32_t d)
 {
     for (uint32_t p = 0; p < ds->base.n_devices; p++) {
@@ -41,8 +41,8 @@ static bool all_direct(const struct cuda_devset *ds)
     return true;
 }
 
-/* Creates the stream, the events and the buffers of a device's relay. The caller must have made the device
- * the current one. */
+/* Creates the stream, the events and the buffers of a device's relay. Before the call, the caller must make
+ * the device the current device of CUDA. */
 static int open_relay(struct relay *r, struct cuda_fault *f)
 {
     CUDA_TRY(f, cudaStreamCreateWithFlags(&r->in, cudaStreamNonBlocking));
@@ -89,7 +89,8 @@ void peer_close(struct cuda_devset *ds)
     }
 }
 
-/* Enqueues a copy between two devices that goes through pinned buffers of the host, piece by piece. */
+/* Enqueues a copy between two devices that cannot access each other. The copy goes through pinned buffers of
+ * the host, piece by piece. */
 static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_t *dst, const uint8_t *src,
                       uint64_t bytes)
 {
@@ -100,8 +101,9 @@ static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_
 
     for (uint64_t at = 0; at < bytes; at += RELAY_BYTES, b ^= 1) {
         const uint64_t piece = bytes - at < RELAY_BYTES ? bytes - at : RELAY_BYTES;
-        /* From the third piece on, a buffer is used again. Wait until the receiver has emptied it. The first
-         * two pieces find empty buffers, because every earlier copy ended with such a wait. */
+        /* The third piece uses the first buffer again, and so on. So wait until the receiver has emptied the
+         * buffer. The first two pieces find empty buffers, because every earlier copy ended with such a
+         * wait. */
         if (at >= 2 * RELAY_BYTES)
             CUDA_TRY(f, cudaStreamWaitEvent(out, receiver->emptied[b], 0));
         CUDA_TRY(f, cudaMemcpyAsync(sender->buffers[b], src + at, piece, cudaMemcpyDeviceToHost, out));

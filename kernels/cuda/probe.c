@@ -22,8 +22,8 @@
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/probe.h"
 
-/* Returns true if a CUDA call succeeded. If it failed, clears the error that the CUDA runtime stores, so
- * that no later call reports it. */
+/* Returns true if a CUDA call succeeded. The CUDA runtime stores the error of a failed call. This function
+ * clears the stored error, so that no later call reports it. */
 static bool ok(cudaError_t e)
 {
     if (e != cudaSuccess)
@@ -64,8 +64,8 @@ static int32_t numa_node_of(const char *bus_id)
     return node;
 }
 
-/* Returns the number of free bytes of a device. They are measured with a CUDA context on the device, which
- * is destroyed afterwards. Returns 0 if the device refuses a context. */
+/* Returns the number of free bytes of a device. The number is measured with a CUDA context on the device,
+ * which is destroyed afterwards. Returns 0 if the device refuses a context. */
 static uint64_t ask_free(int device)
 {
     size_t free_bytes = 0, total_bytes;

@@ -1,5 +1,5 @@
-/* The ops that normalize rows, forward and backward. Half a warp, 16 threads, computes a row. Sums are added
- * in the same order as in kernels/cpu/ops_norm.c. Only the enqueueing thread runs this code. */
+/* The ops that normalize rows, forward and backward. Half a warp, which is 16 threads, computes one row. Sums
+ * are added in the same order as in kernels/cpu/ops_norm.c. Only the enqueueing thread runs this code. */
 #include <math.h>
 
 #include "kernels/cuda/cuda_ops.h"
@@ -26,7 +26,7 @@ static __device__ float row_mean(const float *x, uint32_t n)
     return fold_lanes_float(sum) / (float)n;
 }
 
-/* Returns the mean of (x - mean)^2 over a row of `n` elements, which is the variance. */
+/* Returns the variance of a row of `n` elements, which is the mean of (x - mean)^2. */
 static __device__ float row_spread(const float *x, uint32_t n, float mean)
 {
     float sum = 0;
@@ -107,9 +107,9 @@ static __global__ void norm_bwd_rows(const struct norm_bwd o)
         dx[i] = ((dy[i] * o.w[i] - g_mean) - (x[i] - mean) * rstd * hat_mean) * rstd;
 }
 
-/* How norm_bwd_columns divides its work. A thread block owns COLUMNS columns and has CHUNKS rows of threads.
- * Each row of threads sums CHUNK_ROWS matrix rows at a time. The first row of threads then adds up these
- * sums in ascending order. */
+/* The division of work in norm_bwd_columns. A thread block owns COLUMNS columns and has CHUNKS rows of
+ * threads. Each row of threads sums CHUNK_ROWS matrix rows at a time. The first row of threads then adds up
+ * these sums in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
@@ -160,8 +160,8 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
         o.db[column] = o.accumulate ? o.db[column] + total.b : total.b;
 }
 
-/* Launches the kernel for columns first, because it reads dy. The kernel for rows comes second, because it
- * may overwrite dy. */
+/* The kernel for columns comes first, because it reads dy. The kernel for rows comes second, because it may
+ * overwrite dy. */
 int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;

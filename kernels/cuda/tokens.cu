@@ -41,8 +41,8 @@ static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
     __syncthreads();
     for (uint32_t r = threadIdx.x; r < row; r += THREADS)
         if (ids[r] == ids[row]) {
-            /* Several threads may write `found` at the same time. This is harmless, because they all write
-             * the same value. */
+            /* Several threads may write to `found` at the same time. This does no harm, because they all
+             * write the same value. */
             found = true;
             break;
         }
@@ -50,8 +50,8 @@ static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
     return found;
 }
 
-/* Adds one row of dy to a row of the table. Each thread always handles the same columns, so threads need not
- * wait for each other. */
+/* Adds one row of dy to a row of the table. Each thread handles the same columns in every call, so threads
+ * need not wait for each other. */
 static __device__ __forceinline__ void add_row(float *to, const float *from, uint32_t n)
 {
     for (uint32_t i = threadIdx.x; i < n; i += THREADS)
@@ -61,7 +61,8 @@ static __device__ __forceinline__ void add_row(float *to, const float *from, uin
 static __global__ void embedding_bwd(const int32_t *ids, const float *dy, float *dtable, uint32_t rows,
                                      uint32_t n, uint32_t vocab)
 {
-    /* A set of rows that have this block's token id. Bit l of word w stands for row begin + 32 w + l. */
+    /* The rows that have the same token id as this thread block's row. Bit l of word w stands for row begin +
+     * 32 w + l. */
     __shared__ unsigned same[WARPS];
     const uint32_t row = blockIdx.x;
 
@@ -100,8 +101,8 @@ int cuda_op_embedding_bwd(const struct cuda_compute *at, const struct op_call *c
 
 /* ---- rotary positions ---- */
 
-/* The number of thread blocks that is enough to keep a device busy. With more blocks, more threads would
- * compute the same angles again. */
+/* This number of thread blocks is enough to keep a device busy. With more blocks, more threads would compute
+ * the same angles again. */
 #define ROPE_BLOCKS 1024u
 
 /* The arguments of the rope kernel. */
@@ -112,8 +113,9 @@ struct rope {
     bool inverse;
 };
 
-/* Each thread computes the angle of one pair of elements at one position, and uses it in all heads of
- * several sequences. The angle is a double, because a float is not precise enough at large positions. */
+/* Each thread computes the angle of one pair of elements at one position. The thread uses this angle in all
+ * heads of several sequences. The angle is a double, because a float is not precise enough at large
+ * positions. */
 static __global__ void rope(const struct rope o)
 {
     const uint32_t half = o.head / 2;

@@ -40,8 +40,8 @@ static __device__ __forceinline__ float group_scale(const struct group_state *g)
     return g ? g->scale : 1.0f;
 }
 
-/* Returns element i of the combined gradients. The loop is unrolled, so that the pointers stay in the
- * kernel's parameters. */
+/* Returns element i of the combined gradients. The loop is unrolled, so that the compiler can keep the
+ * pointers in the kernel's parameters. */
 static __device__ __forceinline__ float gradient(const struct op_gradients &g, uint64_t i)
 {
     float sum = ((const float *)g.dw[0])[i];
@@ -55,7 +55,7 @@ static __device__ __forceinline__ float gradient(const struct op_gradients &g, u
 
 /* ---- sgd ---- */
 
-/* The constant factors of one sgd update. The scale is not among them, because the kernel reads it from the
+/* The constant factors of one sgd update. The scale is not here, because the kernel reads the scale from the
  * group state. */
 struct cuda_sgd_scalars {
     float momentum, weight_decay, lr;
@@ -92,8 +92,8 @@ int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- adamw ---- */
 
-/* The constant factors of one adamw update. The scale and the bias corrections are not among them, because
- * the kernel reads them from the group state. */
+/* The constant factors of one adamw update. The scale and the bias corrections are not here, because the
+ * kernel reads them from the group state. */
 struct cuda_adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };
@@ -141,8 +141,8 @@ int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
 
 #define BLOCK 4096u /* elements of one partial sum */
 
-/* Writes the sum of squares of block b to sums[b], for all blocks of the combined gradients from element
- * `first` to n - 1. Half a warp, 16 threads, computes one block. */
+/* Writes sums of squares to `sums`, one for each block of the combined gradients. Block 0 begins at element
+ * `first`, and the last block ends at element n - 1. Half a warp, which is 16 threads, computes one block. */
 static __global__ void block_sumsq(struct op_gradients gradients, uint64_t first, uint64_t n, double *sums,
                                    uint32_t blocks)
 {

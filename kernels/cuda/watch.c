@@ -1,6 +1,6 @@
-/* Implements watch.h. The race detector is the simulator of tests/cudasim, whose libcudart has one more
- * function than NVIDIA's. The function is declared as weak here, so its address is NULL with the real
- * library. Any thread may call these functions. */
+/* Implements watch.h. The race detector is part of the simulator in tests/cudasim. The simulator's libcudart
+ * has a function that NVIDIA's libcudart lacks. This function is declared weak here, so its address is NULL
+ * with the real library. Any thread may call these functions. */
 #include "kernels/cuda/watch.h"
 
 #include <stddef.h>

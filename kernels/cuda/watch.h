@@ -1,11 +1,11 @@
-/* Reports memory accesses to a race detector. The detector cannot see by itself what host functions access,
- * or when memory is no longer needed. If there is no detector, these functions do nothing. */
+/* Reports memory accesses to a race detector. The detector itself cannot see which memory host functions
+ * access, or when memory is no longer needed. Without a detector, these functions do nothing. */
 #ifndef KERNELS_CUDA_WATCH_H
 #define KERNELS_CUDA_WATCH_H
 
 #include "kernels/op.h"
 
-/* Returns true if a race detector is present, which is only so in tests. */
+/* Returns true if a race detector is present. This is the case only in tests. */
 bool watch_is_on(void);
 
 /* A host function calls watch_op or watch_write before it accesses memory. watch_op reports all arrays that

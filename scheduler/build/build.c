@@ -1,8 +1,9 @@
-/* Assembles a plan from the task order of a policy.
+/* Turns the task order of a policy into a plan.
  *
- * The cycle and the eval program go through the stages that build.h lists. The other three programs only
- * handle the copies that live across cycles. Entry fetches all of these copies, flush spills the dirty
- * ones, and exit spills the dirty ones and drops all of them.
+ * Two of the five programs of a plan, the cycle and the eval program, go through the stages that build.h
+ * lists. The other three only handle the copies that stay on a device from one cycle to the next. Entry
+ * fetches these copies. Flush writes the changed ones back to the host. Exit writes them back too, and then
+ * drops all copies.
  */
 #include <assert.h>
 #include <errno.h>
@@ -25,8 +26,8 @@ static void mark_host_use(const struct draft *d, bool *used)
             used[d->operands.at[i].tensor] = true;
 }
 
-/* Gives an offset in host memory to every tensor that is ever stored there. Returns the size of all these
- * tensors in bytes. Weights and optimizer state get the same offsets in every plan of a model. */
+/* Assigns an offset in host memory to every tensor that is stored there at any time. Returns the total size
+ * of these tensors in bytes. Weights and optimizer state get the same offsets in every plan of a model. */
 static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, const bool *used)
 {
     uint64_t at = 0;
@@ -119,7 +120,7 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
     vec_push(&d->instrs, in);
 }
 
-/* Makes the entry, flush and exit programs. Their instructions need no waits: each copy is used on only one
+/* Makes the entry, flush and exit programs. Their instructions need no waits. Each copy is used on only one
  * stream, and all streams are idle when one of these programs starts. */
 static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 {
@@ -156,16 +157,16 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
-/* Maximum number of attempts to retain copies. If a draft with retained copies does not fit the device,
- * because holes between segments waste memory, the next attempt retains fewer bytes. */
+/* Maximum number of attempts to keep extra copies in free memory. An attempt fails if the draft does not fit
+ * the device, because holes between segments waste memory. The next attempt then keeps fewer bytes. */
 #define RETAIN_TRIES 4
-/* Limits on the number of instructions in a draft. Above LEAVE_WASTE_ABOVE, 1/64 of the memory is left
- * unused, because that makes placement faster. Above RETAIN_BELOW, no copy is retained. */
+/* Above this number of instructions, 1/64 of the memory is left unused, because that makes placement faster.
+ * Above RETAIN_BELOW instructions, no extra copies are kept in free memory. */
 #define LEAVE_WASTE_ABOVE 20000
 #define RETAIN_BELOW      200000
 
-/* Lowers the number of bytes that retained copies may fill, on every device whose peak exceeds its capacity.
- * Returns whether it lowered the budget of any device. */
+/* Lowers the budget of every device whose peak exceeds its capacity. The budget is the number of bytes that
+ * extra copies may fill. Returns whether any peak was too high. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
 {
     bool over = false;
@@ -179,8 +180,8 @@ static bool lower_budget(const struct draft *d, const struct machine *m, uint64_
     return over;
 }
 
-/* Makes the draft of a program and gives its segments addresses. Retains copies in memory that would
- * otherwise be free. If no attempt with retained copies fits the devices, no copy is retained. */
+/* Makes the draft of a program and gives its segments addresses. Uses free memory to keep copies that would
+ * otherwise be dropped and fetched again. If no attempt to keep such copies fits the devices, keeps none. */
 static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
                            const struct machine *m, bool cyclic)
 {
@@ -233,7 +234,8 @@ static int draft_eval(const struct plan_request *r, const struct order *cycle, c
         *ret = (struct draft){.graph = r->train, .n_devices = r->machine->n_devices, .n_shares = 1};
         return 0;
     }
-    /* The eval program reads every weight only once, so retaining copies would save nothing. */
+    /* The eval program reads every weight only once, so keeping extra copies in free memory would save
+     * nothing. */
     struct knobs plain = *knobs;
     plain.retain = false;
     order_forward_only(cycle, r->eval, &eval);
@@ -292,11 +294,11 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
 }
 
-/* draft_waits takes longer the more streams there are. With this many streams, it takes as long as all other
- * stages of the build together. */
+/* The more streams a plan has, the longer draft_waits takes. With CLOCK_STREAMS streams, it takes as long as
+ * all other stages of the build together. */
 #define CLOCK_STREAMS 64
 
-/* Estimates how long both drafts take to build. The unit is the time for one instruction in a plan for a
+/* Estimates the time to build both drafts. The unit is the time that one instruction takes in a plan for a
  * single device. */
 static uint64_t work_of(const struct draft *cycle, const struct draft *eval)
 {

@@ -27,11 +27,12 @@
 
 /* ---- the task order, decided by a policy ---- */
 
-/* Returns whether the weights of `layer` are updated on a device. Under UPDATE_AUTO, this holds only for
- * pinned layers, because only their state stays on the device. `pinned` may be NULL. */
+/* Returns whether the weights of `layer` are updated on a device. With UPDATE_AUTO, this is so only if the
+ * layer is pinned, because the state of pinned layers always stays on its device. `pinned` may be NULL if no
+ * layer is pinned. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
-/* Value of todo.share if one task handles the whole layer instead of one share. */
+/* Value of todo.share for a task that handles the whole layer and not just one share of it. */
 #define SHARE_ALL UINT32_MAX
 
 /* One entry of an order: a task, or one share of a task, that one location executes.
@@ -48,16 +49,17 @@ struct todo {
     uint32_t span, item;
     bool save;   /* FWD, REC: the task writes S */
     bool output; /* FWD, REC: the task writes its output */
-    /* UPD only: whether K stays on the device until the span ends, like W. If not, K is fetched for this
-     * update and dropped after it. All updates of a span have the same value here. */
+    /* UPD only: whether the optimizer state K stays on the device until the span ends, as W does. If false, K
+     * is fetched for this update and dropped after it. All updates of a span have the same value. */
     bool keep_k;
-    /* RED only: the replica whose gradient the task adds to the gradient of replica 0. */
+    /* RED only: the replica whose gradient is added to the gradient of replica 0. */
     uint32_t replica;
-    /* RED and UPD only: the number of the layer's share, or SHARE_ALL if the task handles the whole layer. */
+    /* RED and UPD only: which share of the layer's state the task handles. SHARE_ALL if it handles all of
+     * it. */
     uint32_t share;
     uint32_t group; /* DECIDE only: the decision group */
     uint32_t step;  /* training step within the cycle */
-    /* Index of the task in graph.tasks. order_add and order_share set this field, so callers need not. */
+    /* Index of the task in graph.tasks. Callers leave this field unset: order_add and order_share set it. */
     uint32_t task;
 };
 
@@ -71,74 +73,77 @@ struct todo {
 struct order {
     const struct graph *graph;
     uint32_t n_devices;
-    /* Number of shares into which each layer's state is divided. It is 1 if the state is not divided. */
+    /* Each layer's state is divided into this number of shares. 1 means that it is not divided. */
     uint32_t n_shares;
-    /* The device that owns each share of a layer's state, indexed by [layer][share]. NULL if n_shares is
-     * 1. */
+    /* The device that owns each share of a layer's state. The index is layer * n_shares + share. NULL if
+     * n_shares is 1. */
     uint32_t *owners;
-    /* Whether each device fetches the whole weights W from the host itself. If so, only the gradients dW and
-     * the optimizer state K are divided into shares. */
+    /* Whether each device fetches all of W from the host, instead of fetching its share and getting the rest
+     * from the other devices. Only the gradients dW and the optimizer state K are then divided into
+     * shares. */
     bool alone;
-    /* Per layer: whether the layer's state never leaves its device. NULL if no layer is pinned. */
+    /* For each layer: whether its state never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;
-    /* All tasks of the order. Before order_merge, the todos of each location are in sequence, but different
-     * locations are not yet ordered against each other. */
+    /* All tasks of the order. Before order_merge, only the todos of the same location are in the right
+     * sequence. order_merge brings the todos of all locations into one sequence. */
     VEC(struct todo) todos;
 };
 
-/* Initialises an empty order, whose state is not divided into shares. The caller frees the order with
+/* Initialises an empty order in which the state is not divided into shares. The caller frees the order with
  * order_finish. */
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
 void order_finish(struct order *o);
-/* Returns the largest number of devices, at most n_devices, that divides the number of replicas evenly. For
- * example, 6 replicas on 4 devices give 3. */
+/* Returns the largest number of devices that divides the number of replicas evenly and is at most n_devices.
+ * For example, 6 replicas on 4 devices give 3. */
 uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
-/* Divides the state of every layer into n_shares shares. After this call, the caller sets the owner of each
- * share in o->owners. */
+/* Divides the state of every layer into n_shares shares. The caller must then fill o->owners with the device
+ * that owns each share. */
 void order_own(struct order *o, uint32_t n_shares);
-/* Appends task `t` to the order as one undivided task. Sets t.share to SHARE_ALL. */
+/* Appends task `t` to the order. The task handles its whole layer, so t.share is set to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
-/* Repeats an order that covers step 0 of the cycle for all further steps, one after another. Policies write
- * the order of one step. Does nothing if a cycle has only one step. */
+/* Copies the tasks of step 0 for all further training steps of the cycle. Policies write the order of one
+ * step only. Does nothing if the cycle has a single step. */
 void order_repeat(struct order *o);
-/* Sets *ret to the order of the eval program. This order has only the forward tasks of `o`. The tasks save
- * nothing, because no backward pass follows. */
+/* Sets *ret to the order of the eval program: the forward tasks of `o`. The tasks save nothing for a backward
+ * pass, because there is none. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
-/* Merges the todos of all locations into one issue order, based on the durations in the profile. Returns
- * -EINVAL if the sequences of two locations contradict each other, so that both would wait forever. */
+/* Merges the todos of all locations into one issue order, using the task durations in `prof`. Returns -EINVAL
+ * if there is no such order, because two locations would wait for each other forever. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
 /* Rule that decides how long a copy stays on a device after a task has used the copy. */
 enum keep_rule {
-    /* Weights, gradients and buffers stay until their span (one pass of a pack) ends. All other copies stay
-     * until the device's next item (one micro-batch's pass) ends. */
+    /* Weights, gradients and buffers stay until their span ends. A span is one pass of a pack. All other
+     * copies stay until the end of the device's next item. An item is the pass of one micro-batch. */
     KEEP_UNIT,
-    /* Every copy stays until its last use. Weights, optimizer state and buffers (W, K, B) also stay on the
-     * device across cycles. */
+    /* Every copy stays until its last use. W, K and B (weights, optimizer state and buffers) also stay from
+     * one cycle to the next. */
     KEEP_ALL,
-    /* A copy stays until a least-recently-used (LRU) cache would evict it. Each cycle starts with an empty
-     * cache. */
+    /* A copy stays until an LRU (least recently used) cache would evict it. The cache is empty when a cycle
+     * starts. */
     KEEP_LRU,
 };
 
-/* The parameters of a candidate that concern memory. A larger lead lets more moves overlap with compute, but
- * copies then stay longer and need more memory. */
+/* Settings of a candidate that decide how long copies stay in memory. With a larger lead, more moves overlap
+ * with compute, but copies stay longer and so need more memory. */
 struct knobs {
     enum keep_rule keep;
-    /* KEEP_UNIT only, per layer: whether the layer's W, K and B never leave their device. NULL if no layer is
+    /* KEEP_UNIT only, for each layer: whether its W, K and B never leave their device. NULL if no layer is
      * pinned. */
     const bool *pinned;
-    /* KEEP_UNIT only: whether to fill free memory with copies that would otherwise be dropped and fetched
+    /* KEEP_UNIT only: whether to use free memory to keep copies that would otherwise be dropped and fetched
      * again. */
     bool retain;
-    /* Number of spans by which weights are fetched earlier than needed, and by which gradients are dropped
-     * later than possible. Moves then overlap with compute. */
+    /* Weights are fetched this number of spans before the span that uses them. Gradients are dropped this
+     * number of spans after they are complete. Their moves can then overlap with the compute of these
+     * spans. */
     uint32_t lead_state;
-    /* Number of items by which activations and optimizer state are fetched earlier than needed, and by which
-     * outputs are dropped later than possible. Moves then overlap with compute. */
+    /* Activations and optimizer state are fetched this number of items before the item that uses them.
+     * Outputs are dropped this number of items later than possible. Their moves can then overlap with
+     * compute. */
     uint32_t lead_items;
-    /* KEEP_LRU only: whether to use the smallest cache that can hold any one task, instead of the whole
-     * device memory. */
+    /* KEEP_LRU only: whether the cache is as small as possible, just large enough for any one task. If false,
+     * the cache uses all memory of the device. */
     bool least_cache;
 };
 
@@ -149,7 +154,7 @@ struct knobs {
  * one piece per part and share, the shares of the first part first. X and dX have the pieces that the
  * graph gives them. */
 uint32_t tensor_pieces(const struct graph *g, uint32_t n_shares, tensor_id t);
-/* Sets *ret_begin and *ret_end to the byte range that piece number `piece` has within tensor `t`. */
+/* Sets *ret_begin and *ret_end to the byte range of piece number `piece` within tensor `t`. */
 void tensor_piece(const struct graph *g, uint32_t n_shares, tensor_id t, uint32_t piece, uint64_t *ret_begin,
                   uint64_t *ret_end);
 
@@ -163,31 +168,30 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 
 /* ---- drafts ---- */
 
-/* Stands for "no segment". In an operand of a draft, it means the copy in host memory, which has no
- * segment. */
+/* Stands for "no segment". An operand with this value is in host memory, where there are no segments. */
 #define SEGMENT_NONE UINT32_MAX
-/* Value of segment.start as long as no instruction creates the segment. */
+/* Value of segment.start until an instruction that creates the segment has been added. */
 #define SEGMENT_UNBORN UINT32_MAX
 
-/* One copy of a tensor on one device, from its creation to its drop. The copy contains the whole tensor or
- * one piece of the tensor. Placement sets its address. */
+/* One copy of a tensor, or of one piece of a tensor, on one device. It exists from the instruction that
+ * creates it to the drop. Placement sets the address. */
 struct segment {
     tensor_id tensor;
     uint32_t device;
     struct extent of;
     /* Positions of the instructions that create and drop the copy. If start > end, the drop is in the next
-     * cycle. A copy that is never dropped has start 0 and end n - 1, where n is the number of
-     * instructions. */
+     * cycle. If the copy is never dropped, start is 0 and end is the position of the last instruction. */
     uint32_t start, end;
-    /* Whether the copy stays on the device across the boundary between two cycles. */
+    /* Whether the copy stays on the device from one cycle to the next. */
     bool boundary;
-    /* Only for copies that stay across cycles: whether the cycle writes the copy. If so, the host's value is
-     * old, and the flush program must spill the copy. */
+    /* Only for copies that stay from one cycle to the next: whether the cycle changes the value. The value on
+     * the host is then old, so the flush program must spill the copy. */
     bool dirty;
     uint64_t addr; /* offset in the device's memory */
 };
 
-/* One operand of an instruction in a draft. It names a segment, because addresses are not known yet. */
+/* One operand of an instruction in a draft. The operand names a segment, because addresses are not known
+ * yet. */
 struct draft_operand {
     tensor_id tensor;
     uint32_t segment; /* SEGMENT_NONE: the host copy */
@@ -198,14 +202,15 @@ struct draft_operand {
 };
 
 /* A program under construction. Its operands name segments, because addresses are not known yet. plan_build
- * copies the finished draft into the plan and frees the draft. */
+ * turns the finished draft into a program of the plan and then frees the draft. */
 struct draft {
     const struct graph *graph;
     uint32_t n_devices, n_shares;
-    /* Whether the program runs repeatedly, like the cycle. If so, copies may stay on a device from one run to
-     * the next. */
+    /* Whether the program runs again and again, as the cycle does. Copies may then stay on a device from one
+     * run to the next. */
     bool cyclic;
-    /* The instructions in issue order. Each instruction has a range of `operands` and a range of `waits`. */
+    /* The instructions in issue order. Each instruction refers to its own range of `operands` and of
+     * `waits`. */
     VEC(struct plan_instr) instrs;
     VEC(struct draft_operand) operands;
     VEC(struct plan_wait) waits;
@@ -224,11 +229,12 @@ uint64_t segment_bytes(const struct segment *s); /* rounded up to PLAN_ALIGN */
  * {from 40, to 90, bytes 4 MB, gain 4 MB}. If the copy had also been spilled just for that fetch, the gain
  * would be 8 MB. */
 struct gap {
-    /* Identifies the gap. It is the index, in issue order, of the operand that made the fetch at the end of
-     * the gap necessary. */
+    /* Identifies the gap: the number of the operand that needs the fetch at the end of the gap. Operands are
+     * numbered in issue order. */
     uint32_t use;
     uint32_t device;
-    /* Positions of the drop and of the next fetch. If from > to, the fetch is in the next cycle. */
+    /* Positions of the drop and of the fetch that follows it. If from > to, the fetch is in the next
+     * cycle. */
     uint32_t from, to;
     uint64_t bytes; /* size of the copy */
     /* Number of bytes that need not be moved if the copy stays on the device. */
@@ -237,82 +243,85 @@ struct gap {
 };
 typedef VEC(struct gap) gap_list;
 
-/* Makes a draft from a merged order by adding moves and drops. Copies stay across the gaps that are marked in
- * `retained`, which must be sorted by `use`. All remaining gaps are listed in *ret_gaps. Both lists may be
- * NULL. */
+/* Turns a merged order into a draft by adding moves and drops. A gap is the time between a drop and the fetch
+ * of the same value. The copy stays across each gap in `retained` that has `retain` set. `retained` must be
+ * sorted by `use`. Sets *ret_gaps to all gaps that are left. Both lists may be NULL. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *retained, gap_list *ret_gaps);
-/* Marks the gaps whose copies should stay on the device, so that as few bytes as possible are moved. The
- * copies must fit into the memory that the draft leaves free of capacity[device]. */
+/* Decides which copies stay on the device across their gaps, so that as few bytes as possible are moved. Sets
+ * gap.retain of these gaps. At no position do they take more memory than the draft leaves free:
+ * capacity[device] minus the bytes in use. */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
-/* Marks the gaps of one device whose copies should stay. free_bytes[p] is the free memory at position p. A
- * gap without any position needs no memory and is always marked. */
+/* Decides which copies of one device should stay there across their gaps. free_bytes[p] is the number of free
+ * bytes at position p. A gap that contains no position needs no memory, so its copy always stays. */
 void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, uint32_t n_positions);
 /* Returns the largest number of bytes that are in use on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
-/* Assigns an address to every segment and sets d->peak. Never fails: a peak may exceed the device's capacity.
- * `limits` may be NULL. If it has the capacities, a search that cannot succeed ends sooner. */
+/* Gives every segment an address and sets d->peak. Never fails, so a peak may exceed the device's capacity.
+ * `limits` has the capacities, or is NULL. With `limits`, a search that cannot succeed ends sooner. */
 void draft_place(struct draft *d, const uint64_t *limits);
-/* Makes a draft with addresses by replaying an LRU cache on each device. The order must be merged and must
- * not contain REC tasks. Never fails: if a task needs more than the capacity, the peak exceeds it. */
+/* Makes a draft with addresses by replaying the order with an LRU cache on each device. The order must be
+ * merged and must not recompute anything (no REC tasks). Never fails: if a task needs more memory than the
+ * device has, the peak exceeds the capacity. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
-/* Adds the waits to a draft whose segments have addresses. A wait is left out if another wait already implies
- * it. */
+/* Adds the waits to a draft whose segments have addresses. Leaves out every wait that other waits already
+ * ensure. */
 void draft_waits(struct draft *d);
 
-/* The draft_put_* functions append instructions to a draft. After draft_put_task, the caller must call
+/* The draft_put_* functions append instructions to a draft. After draft_put_task, the caller calls
  * draft_put_use once for each operand of the task. */
 void draft_put_task(struct draft *d, const struct todo *t);
 void draft_put_use(struct draft *d, const struct graph_operand *op, uint32_t segment, struct extent of);
-/* The next three functions append a move of the bytes in `of`. Source and destination must both contain these
- * bytes. draft_put_send appends a COPY if both segments are on the same device. */
+/* The next three functions append a move of the bytes `of`. Both segments must contain these bytes. If both
+ * are on the same device, draft_put_send appends a COPY instead of a SEND. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
 void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
 void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
-/* Returns whether a todo uses operand `op` of its graph task. The answer can be no for an output of a FWD or
- * REC, because these tasks need not write all their outputs. */
+/* Returns whether a todo uses operand `op` of its task. The answer is false for an output or a workspace that
+ * this FWD or REC does not write. All other operands are always used. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
-/* Returns how many operands a todo has for graph operand `op`. The number is 1, except for a share of K,
- * which has one operand for each part of K. */
+/* Returns the number of byte ranges that a todo uses of the tensor of `op`. The number is 1, with one
+ * exception: a share of the optimizer state K has one range in each part of K. For example, the K of AdamW
+ * has two parts, so the number is 2. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
-/* Returns the byte range of the todo's operand number `i` for graph operand `op`. `i` must be less than what
- * todo_extents returns. */
+/* Returns byte range number `i` of the tensor of `op` that the todo uses. `i` must be less than the number
+ * that todo_extents returns. */
 struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
                           uint32_t i);
-/* Returns whether the trainer reads the tensor after each training step. If so, the tensor must be on the
- * host by then. */
+/* Returns whether the trainer reads the tensor after each training step. Such a tensor must be on the host
+ * when the step ends. */
 bool trainer_reads(const struct graph_tensor *t);
 
 /* ---- plans ---- */
 
-/* The memory and planning work that a candidate needs. plan_build fills this in even if the candidate does
+/* The memory and planning work that a candidate needs. plan_build sets all fields even if the candidate does
  * not fit the machine. */
 struct plan_need {
-    /* Highest address that the cycle or the eval program uses on any device, in bytes from the start of its
-     * memory. */
+    /* Memory that the cycle and the eval program need on a device, in bytes. This is the maximum over all
+     * devices, and holes between copies count. */
     uint64_t device_bytes;
     uint64_t peak[DEVICE_MAX]; /* highest address on each device */
     uint64_t host_bytes;
-    /* Whether the devices have enough memory. If this is true and plan_build made no plan, the host memory is
-     * too small. */
+    /* Whether the memory of the devices is large enough. If this is true and there is still no plan, the host
+     * memory is too small. */
     bool devices_fit;
-    /* Estimated effort of building the candidate, in instructions. With many devices, each instruction counts
-     * for more, because its waits take longer to compute. */
+    /* Estimated time to build the candidate, as a number of instructions. With many devices, an instruction
+     * counts as more than one, because its waits take longer to compute. */
     uint64_t work;
 };
-/* Merges `cycle` and makes a plan from it. If the plan does not fit the machine, sets *ret to NULL and
- * returns 0. Otherwise sets *ret to the plan. In both cases sets *ret_need. `ret` may be NULL if the caller
- * needs only *ret_need. */
+/* Merges `cycle` and makes a plan from it. If the plan fits the machine, sets *ret to the plan. If not, sets
+ * *ret to NULL, and still returns 0. Sets *ret_need in both cases. `ret` may be NULL if the caller needs only
+ * *ret_need. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
 
 struct outline;
-/* Builds the plan that outline `o` describes. r->train must have the outline's micro-batch sizes. Returns the
- * same values as plan_build. */
+/* Builds the plan that outline `o` describes. The micro-batch sizes of r->train must be those of the outline.
+ * Returns the same values as plan_build. */
 int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
                  struct plan **ret, struct plan_need *ret_need, struct err *err);
 
@@ -336,8 +345,8 @@ int plan_outline(const struct plan_request *r, const struct outline *o, const st
  * micro-batches goes through all of this before the second half starts. With teams = 2, each device runs all
  * layers for its half of the batch, and the two devices share the state of every layer. */
 struct candidate {
-    /* Numbers of packs in the forward and in the backward pass. Both are 0 if the candidate does not use
-     * Harmony's packs. */
+    /* Numbers of packs in the forward and in the backward pass, if the candidate uses Harmony's packs.
+     * Otherwise both are 0. */
     uint32_t packs_fwd, packs_bwd;
     uint32_t packs; /* number of packs before the fused segment */
     /* Pack k has the layers from starts[k] to starts[k + 1] - 1. If `starts` is NULL, pack k has only layer
@@ -347,48 +356,49 @@ struct candidate {
     /* Where backward packs run. If true, they continue in turn over the devices after the forward packs. If
      * false, each pack runs backward on the device that ran it forward. */
     bool onward;
-    /* Number of waves. Each wave is one part of the batch, which finishes both passes before the next wave
-     * starts. */
+    /* Number of waves, the parts into which the batch is divided. A wave finishes its forward and backward
+     * passes before the next wave starts. */
     uint32_t waves;
-    /* Number of teams of devices, each with its own part of the batch (data parallelism). If 0 or 1, all
-     * devices form one pipeline. */
+    /* Number of teams (groups of devices). Each team trains its own part of the batch, which is data
+     * parallelism. If 0 or 1, all devices form one pipeline. */
     uint32_t teams;
-    /* Whether each team has only one device. Further devices of the machine are then left idle. */
+    /* Whether each team has only one device. All other devices of the machine are then idle. */
     bool single;
-    /* Number of rows in the largest micro-batch. Each wave starts at a multiple of this number, so that no
-     * micro-batch is split. */
+    /* Number of rows in the largest micro-batch. Each wave starts at a multiple of this number of rows, so
+     * that no micro-batch is split between waves. */
     uint32_t unit;
-    /* Whether every second forward pass of a device takes the micro-batches in descending order. The device
-     * may then still have the micro-batch with which the previous pass ended. */
+    /* Whether a device takes the micro-batches in descending order in every second forward pass. The last
+     * micro-batch of one pass is then the first of the next pass, so its values may still be on the
+     * device. */
     bool snake;
-    /* In the forward pass, one of every save_every micro-batches saves its values for the backward pass (S).
-     * All other micro-batches recompute these values later. If 0, no micro-batch saves them. */
+    /* How often a forward pass saves the values that the backward pass needs (S). For example, with 4, every
+     * fourth micro-batch saves S, and the others compute S again later. With 0, no micro-batch saves S. */
     uint32_t save_every;
-    /* Whether save_every also applies to the last packs, just before the fused segment. If not, these packs
-     * save nothing and recompute. */
+    /* Whether the last packs, just before the fused segment, follow save_every like the others. If false,
+     * they never save S, and recompute it. */
     bool save_last_packs;
     struct knobs knobs;
 };
 
-/* The interface through which a search tries candidates. Tests replace `run` to see every candidate. The
- * fields from `need` to `moves_data_only` describe the last candidate that was tried. */
+/* Lets a search try candidates. The search calls `run` for each candidate, and then reads the fields from
+ * `need` to `moves_data_only`, which describe that candidate. Tests replace `run` to see every candidate. */
 struct trial {
-    /* Tries a candidate and keeps its plan if the plan is the best so far. Returns 1 if the candidate fits
-     * the devices, even if the host memory is too small. Returns 0 if it does not fit, or a negative
-     * errno. */
+    /* Tries a candidate, and keeps its plan if this is the best so far. Returns 1 if the candidate fits the
+     * memory of the devices, even if the host memory is too small. Returns 0 if it does not fit, and a
+     * negative errno on failure. */
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
     struct plan_need need;
-    /* Time or bytes per training step, depending on what the request wants to minimise. UINT64_MAX if the
-     * candidate gave no plan. */
+    /* Time or bytes of one training step, whichever the request wants to be small. UINT64_MAX if there is no
+     * plan for the candidate. */
     uint64_t cost;
     bool best;            /* it is the best candidate so far */
     bool moves_data_only; /* it moves neither state nor stash */
     /* Total number of tasks in the orders of all candidates that were tried so far. */
     uint64_t spent;
-    /* Estimated effort of building all candidates so far: the sum of their plan_need.work. */
+    /* Estimated time to build all candidates so far: the sum of their plan_need.work. */
     uint64_t work;
-    /* Whether the search skipped candidates because `work` reached its limit. */
+    /* Whether the search left out candidates because `work` reached its limit. */
     bool cut_short;
 };
 
@@ -400,10 +410,10 @@ struct policy {
     /* Tries every promising candidate, and always the one that needs the least memory. Returns 0, or the
      * error that t->run returned. */
     int (*search)(const struct plan_request *r, struct trial *t);
-    /* Sets *ret to the candidate that needs the least device memory of all candidates of this policy. */
+    /* Sets *ret to the candidate of this policy that needs the least device memory. */
     void (*leanest)(const struct plan_request *r, struct candidate *ret);
-    /* Makes the task order of candidate `c`. The caller frees the order with order_finish. r->update must
-     * already be a definite choice, not UPDATE_AUTO. */
+    /* Makes the task order of candidate `c`. The caller frees the order with order_finish. r->update must say
+     * where updates run, so it must not be UPDATE_AUTO. */
     void (*order)(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret);
 };
@@ -419,8 +429,9 @@ struct policy {
 uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
                           uint32_t count, uint32_t *starts);
 
-/* The layers of one device whose gradients are complete but not yet added up. Each layer waits here until its
- * gradient has had enough time to travel between the devices. */
+/* The layers of one device whose gradients are complete, but not yet added up with those of the other
+ * devices. A layer stays in this list until its gradient has had enough time to travel between the
+ * devices. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
     /* Time that has passed, so far, for the first layer of the list to exchange its gradient with the other
@@ -439,25 +450,23 @@ struct passes {
     struct order *o;
     const struct plan_request *r;
     const struct profile *prof;
-    /* In a forward pass, one of every save_every micro-batches saves its values for the backward pass (S). If
-     * 0, no micro-batch saves them. */
+    /* How often a forward pass saves the values that the backward pass needs (S). With 4, every fourth
+     * micro-batch saves S. With 0, none does. */
     uint32_t save_every;
-    /* save_every applies only to packs whose first layer has a number below save_end. Later packs save
-     * nothing and recompute. */
+    /* Packs whose first layer is save_end or later ignore save_every: they save nothing and recompute. */
     uint32_t save_end;
-    /* Whether every second forward pass of a device takes the micro-batches in descending order. */
+    /* Whether a device takes the micro-batches in descending order in every second forward pass. */
     bool snake;
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];
-    /* Per device: whether its next forward pass takes the micro-batches in descending order. */
+    /* For each device: whether its next forward pass takes the micro-batches in descending order. */
     bool back[DEVICE_MAX];
     struct pass_open open[DEVICE_MAX];
     /* Per layer: the device that runs the layer's backward pass. */
     uint32_t *bwd_device;
 };
 
-/* Initialises *p. After this call and before the first pass, the caller may set save_every, save_end and
- * snake. */
+/* Initialises *p. Before the first pass, the caller may then set save_every, save_end and snake. */
 void passes_begin(struct passes *p, struct order *o, const struct plan_request *r,
                   const struct profile *prof);
 /* Adds a pass of rows [from, to) of the batch through layers [first, last) on `device`. In a data-parallel
@@ -473,14 +482,16 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device);
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
-/* Adds the reductions and updates that are still missing. Frees the memory that passes_begin allocated. */
+/* Ends the list of passes: adds the tasks that add up gradients and update weights, as far as they are still
+ * missing. Frees the memory that passes_begin allocated. */
 void passes_end(struct passes *p);
 
-/* Searches for the fewest of Harmony's packs that fit the devices. All candidates have knobs.retain set to
- * `retain`. Returns 0, or the error that t->run returned. */
+/* Divides the model into Harmony's packs, and searches for the smallest number of packs that fits the
+ * devices. Tries only candidates whose knobs.retain is `retain`. Returns 0, or the error that t->run
+ * returned. */
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain);
-/* Adds Harmony's passes of rows [from, to) of the batch. The packs take turns on `n` devices, starting with
- * number `device`. */
+/* Adds Harmony's passes for rows [from, to) of the batch. The packs run in turn on `n` devices, starting with
+ * device number `device`. */
 void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, uint32_t to, uint32_t device,
                     uint32_t n);
 
@@ -493,12 +504,12 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
  *
  * order_begin adds the DECIDE of each group in whose decision no gradient takes part. */
 void order_begin(struct order *o);
-/* Adds the reductions, norms or updates that become possible once layers [first, last) have run backward.
- * Each update that runs on the device increments *item. */
+/* Adds the tasks that become possible once layers [first, last) have run micro-batch `micro` backward. These
+ * are RED (add up gradients), NORM and UPD. Increments *item for each update that runs on the device. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
-/* For each group with a decision, adds the DECIDE task and all updates. Advances next_span and next_item,
- * which have one entry per device. */
+/* For each group with a decision, adds the DECIDE task and then all updates of the group. Each update on a
+ * device takes the next span and the next item of this device, and increments next_span and next_item. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
 

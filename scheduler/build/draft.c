@@ -1,8 +1,8 @@
-/* Functions that append instructions to a draft. Residency and paging both write their drafts with them.
+/* Functions that append instructions to a draft. The stages residency and paging use them.
  *
- * The instructions determine the positions of a segment: the first instruction that writes the segment
- * sets its start, and the drop of the segment sets its end.
- *  */
+ * The instructions set the lifetime of a segment. A segment starts at the first instruction that writes it,
+ * and ends at its drop.
+ */
 #include "scheduler/build/build.h"
 
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op)
@@ -70,8 +70,8 @@ void draft_put_task(struct draft *d, const struct todo *t)
     in->group = d->graph->tasks[t->task].group;
 }
 
-/* Records that the newest instruction writes a segment. The first such write sets the segment's start, unless
- * the segment was on the device before the program began. */
+/* Notes that the newest instruction writes a segment. The first write is where the segment starts, unless the
+ * segment was already on the device before the program began. */
 static void created(struct draft *d, uint32_t segment)
 {
     struct segment *s = &d->segments.at[segment];

@@ -56,7 +56,7 @@ void order_add(struct order *o, struct todo t)
     add_todo(o, t);
 }
 
-/* Appends task `t` for only the share t.share of its layer. Does nothing if the share has no bytes. */
+/* Appends task `t`, which handles share t.share of its layer. Does nothing if this share has no bytes. */
 static void order_share(struct order *o, struct todo t)
 {
     tensor_id w = graph_tensor_find(o->graph, TENSOR_W, t.layer, PLAN_NONE, 0);
@@ -133,8 +133,8 @@ void order_begin(struct order *o)
             add_decide(o, i);
 }
 
-/* Adds the tasks that add a replica's gradients to the gradients of replica 0. Does nothing unless `micro` is
- * the last micro-batch of its replica. */
+/* Adds RED tasks, which add a replica's gradients to those of replica 0. Does nothing unless `micro` is the
+ * last micro-batch of its replica, because only then are the gradients complete. */
 static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micro, uint32_t device,
                    uint32_t span, uint32_t item)
 {
@@ -170,7 +170,7 @@ void order_gradients_done(struct order *o, const struct plan_request *r, uint32_
     }
 }
 
-/* Adds the updates of all shares of a layer. Each update runs on the device that owns the share. */
+/* Adds one update for each share of a layer. Each update runs on the device that owns the share. */
 static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, uint32_t *next_item)
 {
     for (uint32_t s = 0; s < o->n_shares; s++) {
@@ -181,8 +181,9 @@ static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, 
     }
 }
 
-/* Adds the update of a layer, after the DECIDE of its group. If the state is divided into shares, a layer
- * that folds statistics is still updated as a whole, on the host. */
+/* Adds the update of layer `l`. The DECIDE of its group must be in the order already. If updates run on
+ * devices and the state is divided into shares, each owner updates its share. As an exception, a layer with
+ * statistics is then updated as a whole, on the host. */
 static void add_decided_update(struct order *o, const struct plan_request *r, uint32_t l, uint32_t device,
                                uint32_t *next_span, uint32_t *next_item)
 {
@@ -210,14 +211,15 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 
 /* ---- shares ---- */
 
-/* Adds the tasks that follow once a layer's gradients have arrived on `device`: reductions, and the update
- * if it runs on devices. The owner of share 0 also adds the host's task for the layer, so that it is added
- * once. */
+/* Adds the tasks for a layer whose gradients have arrived on `device`. These are RED tasks for each share
+ * that the device owns, and the update of the share if it runs on devices and need not wait for a decision. A
+ * task for the host must be added only once, so only the owner of share 0 adds it. */
 static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
     const struct graph *g = o->graph;
-    /* A layer that folds statistics into buffers is updated as a whole, on the host. */
+    /* A layer with statistics is updated as a whole, on the host. Its update also folds the statistics into
+     * its buffers. */
     bool on_device = updates_on_device(p->r, o->pinned, l) && !g->layers[l].folds;
     for (uint32_t s = 0; s < o->n_shares; s++) {
         if (o->owners[l * o->n_shares + s] != device)
@@ -240,8 +242,8 @@ static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
     }
 }
 
-/* Returns how long a device needs to exchange a layer's gradient with the other devices. Each device gets its
- * own share of the gradient from all others. */
+/* Returns the time that a device needs to exchange a layer's gradient with the other devices. Each device
+ * receives its own share of the gradient from all others. */
 static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
 {
     uint64_t share = p->o->graph->layers[layer].size.w / p->o->n_shares,
@@ -249,8 +251,9 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Adds pass_ns to the time that the waiting layers have had for their exchange. Then adds the reductions and
- * updates of each layer whose exchange is over by then, or of every layer if `all` is set. */
+/* Notes that pass_ns have passed for the layers whose gradients travel between devices. For each layer whose
+ * gradients have now arrived, adds the tasks that use them. If `all` is true, does this for every waiting
+ * layer. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -266,8 +269,8 @@ static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all
     open->ns = 0;
 }
 
-/* Adds layers [first, last) to the device's list of layers that wait for an exchange, because their gradients
- * on this device are complete. */
+/* Puts layers [first, last) on the device's list of layers whose gradients travel between devices. The
+ * gradients of these layers are now complete on this device. */
 static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -279,8 +282,8 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
             open->layers[open->n++] = l;
 }
 
-/* Starts the exchange of gradients after a pass. Does nothing if the order is not data-parallel, or if the
- * device still has rows of the batch to process. */
+/* Starts to exchange the gradients of layers [first, last) after a pass. Does nothing if there is only one
+ * share, or if the device has not yet processed all its rows of the batch. */
 static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                      uint32_t device, bool fused)
 {
@@ -317,8 +320,8 @@ void passes_end(struct passes *p)
     xfree(p->bwd_device);
 }
 
-/* Returns whether micro-batch `micro` saves its values for the backward pass (S). `first` is the first layer
- * of the pack. */
+/* Returns whether micro-batch `micro` saves the values that its backward pass needs (S). `first` is the first
+ * layer of the pack. */
 static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
 {
     uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
@@ -326,8 +329,8 @@ static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
            ((uint64_t)first * each + micro % each) % p->save_every == 0;
 }
 
-/* Adds one task. Adds nothing if the graph has no such task: a twin has no FWD, and a layer that no gradient
- * reaches has no BWD. */
+/* Adds one task, if the graph has it. A twin, which is a layer that runs only backward, has no FWD. A layer
+ * that no gradient reaches has no BWD. */
 static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device,
                      bool save, bool output)
 {
@@ -363,8 +366,8 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
     end_span(p, device);
 }
 
-/* Adds a REC of the original for each twin in layers [first, last) whose original is in another pack. The REC
- * computes the S that the twin's backward pass reads. */
+/* A twin is a layer that runs backward with the saved values S of another layer, its original. For each twin
+ * in layers [first, last) whose original comes before `first`, adds a REC that computes this S again. */
 static void recompute_originals(struct passes *p, uint32_t first, uint32_t last, uint32_t micro,
                                 uint32_t device)
 {
@@ -376,8 +379,8 @@ static void recompute_originals(struct passes *p, uint32_t first, uint32_t last,
     }
 }
 
-/* Adds the REC tasks that must come before the backward pass of a pack. They recompute what the pack's
- * forward pass did not save: the inputs of its layers, and S. */
+/* Adds the REC tasks that a pack needs before its backward pass. They compute again what the forward pass did
+ * not save: the inputs of the pack's layers, and S. */
 static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -399,8 +402,8 @@ static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t m
                              &p->next_item[device]);
 }
 
-/* Returns whether any of the layers [first, last) has a backward pass or an update. A layer has an update
- * without a backward pass if only other layers that use its weights receive gradients. */
+/* Returns whether any of the layers [first, last) has a backward pass or an update. A layer has only an
+ * update if gradients reach its weights solely through other layers that share them. */
 static bool runs_backward(const struct graph *g, uint32_t first, uint32_t last)
 {
     for (uint32_t l = first; g->training && l < last; l++)
@@ -426,8 +429,9 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     exchange(p, first, last, from, to, device, false);
 }
 
-/* Adds the forward and backward tasks of one micro-batch through the fused layers. Where later layers have
- * smaller micro-batches, calls itself for each of these smaller micro-batches. */
+/* Adds the tasks of one micro-batch through layers [first, last): forward through all of them and then
+ * backward. If later layers have smaller micro-batches, divides the micro-batch there and does the same for
+ * each part. */
 static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -458,13 +462,12 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    /* Add 1, so that the time of a layer is never 0. Otherwise a group of consecutive layers could stay
-     * empty. */
+    /* Add 1, so that no layer takes 0 time. Otherwise a run of layers could stay empty. */
     return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1;
 }
 
-/* Cuts the layers into consecutive runs that each take at most `limit` time. Leaves at least one layer for
- * every later run. Returns whether `count` runs are enough for all layers. */
+/* Cuts layers [first, last) into `count` runs of consecutive layers. Each run has at least one layer and
+ * takes no longer than `limit`. Returns false if this is impossible. */
 static bool partition_within(const struct profile *p, uint32_t forwards, uint32_t first, uint32_t last,
                              uint32_t count, uint64_t limit, uint32_t *starts)
 {
@@ -505,30 +508,30 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
 
 /* ---- merge ---- */
 
-/* The state of merging an order. It records which values exist already and when each location becomes
- * free. */
+/* State of the merge. It records which values already exist, and when each location is free again. */
 struct merger {
     const struct order *o;
     const struct graph *g;
-    /* Per tensor: index of the tensor's first piece in the arrays `written` and `ready_ns`. */
+    /* For each tensor: index of its first piece in the arrays `written` and `ready_ns`. */
     uint32_t *first;
-    /* Per piece: how often the cycle has written the piece so far. NOTHING if the piece has no bytes. */
+    /* For each piece: its version, which is the number of writes so far. NOTHING if the piece has no
+     * bytes. */
     uint32_t *written;
     /* For each version of each piece of a persistent tensor: how many todos still have to read that version.
      * A task that writes the next version must wait until the count is 0. For example, the DECIDE of the
      * second step of a cycle must wait for all updates of the first step. The index is
      * first_reader[tensor] + piece * (writes per cycle + 1) + version. */
     uint32_t *readers, *first_reader;
-    /* Per piece: the time in nanoseconds at which the newest value of the piece is complete. */
+    /* For each piece: the time in nanoseconds at which its newest value is complete. */
     uint64_t *ready_ns;
-    /* Per location: the time at which its last scheduled task ends. The last entry is for the host. */
+    /* For each location: the time in nanoseconds at which its last task ends. The last entry is the host. */
     uint64_t *free_ns;
     uint32_t n_locations;
 };
 
 #define NOTHING UINT32_MAX
 
-/* Returns whether a piece has no bytes. Tasks never write an empty piece, so nothing may wait for it. */
+/* Returns whether a piece has no bytes. No task writes such a piece, so no task may wait for it. */
 static bool is_empty_piece(const struct order *o, tensor_id t, uint32_t piece)
 {
     uint64_t begin, end;
@@ -542,14 +545,14 @@ static bool loader_writes(const struct graph_tensor *t)
     return t->external && (t->kind == TENSOR_X || t->kind == TENSOR_TARGET);
 }
 
-/* Returns the address of a count: how many todos still have to read this version of piece `k` of a persistent
- * tensor. `k` counts from the tensor's first piece. */
+/* Returns a pointer to a count: how many todos still have to read version `version` of a piece. The piece is
+ * number `k` of tensor `t`, which must be persistent. */
 static uint32_t *readers_of(const struct merger *m, tensor_id t, uint32_t k, uint32_t version)
 {
     return &m->readers[m->first_reader[t] + k * (m->g->tensors[t].writes_per_cycle + 1) + version];
 }
 
-/* Adds `by` to the counts of all versions that a todo reads. */
+/* Adds `by` to the number of readers of every version that todo `t` reads. */
 static void count_reads(const struct merger *m, const struct todo *t, uint32_t by)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -563,7 +566,7 @@ static void count_reads(const struct merger *m, const struct todo *t, uint32_t b
     }
 }
 
-/* Returns whether a todo still has to read the bytes that operand `op` of task `t` overwrites. */
+/* Returns whether operand `op` of task `t` overwrites bytes that another todo still has to read. */
 static bool is_still_read(const struct merger *m, const struct todo *t, const struct graph_operand *op)
 {
     if (!(op->access & ACCESS_WRITE) || !m->g->tensors[op->tensor].persistent)
@@ -580,8 +583,9 @@ static uint32_t location_index(const struct order *o, uint32_t loc)
     return loc == PLAN_HOST ? o->n_devices : loc;
 }
 
-/* Sets *ret_ns to the earliest time at which task `t` can start at `location`. Returns false if one of the
- * task's inputs does not exist yet, or if another task must still read what the task overwrites. */
+/* Sets *ret_ns to the earliest time at which task `t` can start at `location`. Returns false if the task
+ * cannot be next: one of its inputs does not exist yet, or it would overwrite a value that another task still
+ * has to read. */
 static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -592,7 +596,7 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
             return false;
         if (!(op->access & ACCESS_READ))
             continue;
-        /* All parts of K are written together, so it is enough to look at the first part. */
+        /* All parts of the optimizer state K are written together, so looking at the first part is enough. */
         struct extent e = todo_extent(m->o, t, op, 0);
         for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
              k++) {
@@ -608,16 +612,16 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
     return true;
 }
 
-/* Returns the duration of a task from the profile. If the task handles one of n shares, it takes 1/n of that
- * time. */
+/* Returns the duration of a task. It comes from the profile. A task that handles one of n shares takes 1/n of
+ * the time. */
 static uint64_t todo_ns(const struct merger *m, const struct todo *t, const struct profile *prof)
 {
     uint64_t ns = profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
     return t->share == SHARE_ALL ? ns : ns / m->o->n_shares;
 }
 
-/* Schedules task `t` at start_ns. The location is then busy until the task ends, and the outputs of the task
- * get new versions. */
+/* Schedules task `t` at start_ns. Its location is then busy until the task ends. The values that the task
+ * writes get new versions. */
 static void commit(struct merger *m, const struct todo *t, uint32_t location, uint64_t start_ns,
                    const struct profile *prof)
 {

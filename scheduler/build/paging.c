@@ -29,7 +29,8 @@
 
 #define NONE SEGMENT_NONE
 
-/* What the cache knows about a segment on its device. Block i belongs to segment i of the draft. */
+/* What the cache knows about one block. A block is a tensor in the memory of a device. Block i is segment i
+ * of the draft. */
 struct cache_block {
     uint64_t bytes;        /* space it occupies, a multiple of PLAN_ALIGN */
     uint32_t below, above; /* neighbours by address */
@@ -38,8 +39,8 @@ struct cache_block {
     uint32_t other;
     /* Position, in issue order, of the last task that used the block. */
     uint32_t used;
-    /* Lane of the last instruction that used the block. The drop of the block goes to the same lane, because
-     * then no other stream has to wait for it. */
+    /* Lane (stream of the device) of the last instruction that used the block. The drop goes to the same
+     * lane, so that no other stream has to wait for it. */
     enum lane lane;
     bool dirty;
 };
@@ -55,9 +56,10 @@ struct cache_use {
     const struct graph_operand *op;
     tensor_id tensor; /* op->tensor */
     enum access access;
-    /* The operand's block. NONE if the operand is not on the device yet, or if the task runs on the host. */
+    /* The block with the operand. NONE if the operand is not on the device yet, or if the task runs on the
+     * host. */
     uint32_t segment;
-    /* Whether the block was added to the cache for this task and still lacks its value. */
+    /* Whether the block was reserved for this task and does not have its value yet. */
     bool admitted;
 };
 
@@ -68,7 +70,8 @@ struct paging {
     uint32_t pos; /* position of the current task */
     /* Per tensor: number of times that the rest of the training step uses the tensor. */
     uint32_t *uses_left;
-    /* Per tensor: its first block. The blocks of a tensor, one per device, are linked by `other`. */
+    /* For each tensor: its first block. A tensor has at most one block per device. The field `other` links
+     * them. */
     uint32_t *copies;
     VEC(struct cache_block) blocks;
     VEC(struct cache_use) uses; /* operands of the current task */
@@ -90,7 +93,7 @@ static struct cache *cache_of(struct paging *p, uint32_t id)
     return &p->caches[segment_at(p, id)->device];
 }
 
-/* Returns the extent of the whole tensor. The LRU cache never divides a tensor into shares, so the number of
+/* Returns the extent of the whole tensor. The LRU cache does not divide tensors into shares, so the number of
  * shares is 1. */
 static struct extent whole_tensor(const struct paging *p, tensor_id t)
 {
@@ -224,8 +227,8 @@ static uint32_t next_above(struct paging *p, const struct cache *c, uint32_t bel
     return below == NONE ? c->lowest : block_at(p, below)->above;
 }
 
-/* Returns whether the hole just above block `below` has at least `bytes` bytes. If `below` is NONE, looks at
- * the hole below the lowest block. */
+/* Returns whether the hole just above block `below` has at least `bytes` bytes. If `below` is NONE, this is
+ * the hole at the low end of the memory. */
 static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, uint64_t bytes)
 {
     uint32_t above = next_above(p, c, below);
@@ -233,9 +236,9 @@ static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, 
     return end - hole_start(p, below) >= bytes;
 }
 
-/* Finds the lowest hole of at least `bytes` bytes and sets *ret_below to the block under it. If there is no
- * such hole, evicts blocks. Returns false if operands of the current task, which cannot be evicted, are in
- * the way. */
+/* Finds the lowest hole of at least `bytes` bytes and sets *ret_below to the block under it. If there is
+ * none, evicts blocks until there is one, the least recently used first. Operands of the current task cannot
+ * be evicted. Returns false if they are in the way. */
 static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
 {
     uint32_t below = NONE;
@@ -293,15 +296,14 @@ static bool admit_missing(struct paging *p, uint32_t device)
     return true;
 }
 
-/* Removes all operands of the current task from the device. This is needed if the operands that are present
- * lie so scattered that no hole is large enough for a missing one. */
+/* Removes all operands of the current task from the device. This is needed if they lie so scattered that no
+ * hole is large enough for a missing operand. */
 static void clear_way(struct paging *p)
 {
     size_t n = p->blocks.n;
     for (size_t i = 0; i < p->uses.n; i++) {
         struct cache_use *u = &p->uses.at[i];
-        /* No instruction refers to a block that was admitted for this task, so the block can be removed
-         * without a trace. */
+        /* This block was only reserved for the task, so no instruction refers to it. It needs no drop. */
         if (u->admitted) {
             forget_block(p, u->segment);
             n--;
@@ -315,7 +317,7 @@ static void clear_way(struct paging *p)
 }
 
 /* Brings the value of an operand to the device of the current task. If another device has a newer value than
- * the host, that device sends it. Otherwise the value is fetched from the host. */
+ * the host, that device sends the value. Otherwise the value is fetched from the host. */
 static void bring_value(struct paging *p, const struct cache_use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
@@ -354,14 +356,14 @@ static void make_resident(struct paging *p, uint32_t device)
     if (!admit_missing(p, device)) {
         clear_way(p);
         bool ok = admit_missing(p, device);
-        /* Admission cannot fail here: clear_way has removed all operands, and the cache is large enough for
-         * any one task. */
+        /* There is space now: clear_way has removed all operands, and the cache is large enough for any one
+         * task. */
         assert(ok);
         (void)ok;
     }
     for (size_t i = 0; i < p->uses.n; i++) {
         const struct cache_use *u = &p->uses.at[i];
-        /* If a value is already on the device, no task overwrites it without reading it first. */
+        /* A task that does not read a value may write it only into a new block. */
         assert(u->admitted || u->access != ACCESS_WRITE);
         if (u->admitted && (u->access & ACCESS_READ))
             bring_value(p, u);
@@ -412,8 +414,8 @@ static void run_task(struct paging *p, const struct todo *t)
 
 /* ---- the whole replay ---- */
 
-/* Counts how often each tensor is used. Sets ret_needs[d] to the size in bytes of the operands of the largest
- * task on device d. */
+/* Counts how often each tensor is used. Sets ret_needs[d] to the largest size, in bytes, of all operands of
+ * one task on device d. */
 static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
 {
     for (size_t i = 0; i < o->todos.n; i++) {

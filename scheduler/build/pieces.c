@@ -13,16 +13,16 @@ static bool is_shared(enum tensor_kind k)
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Returns the element at which share `i` of `n` begins in a tensor of `elements` elements. It is a multiple
- * of `unit`. For i = n, returns `elements`, the end of the last share. */
+/* Divides a tensor of `elements` elements into `n` shares, and returns the element at which share `i` begins.
+ * It is a multiple of `unit`. For i = n, returns the end of the last share, which is `elements`. */
 static uint64_t share_cut(uint64_t elements, uint64_t unit, uint32_t n, uint32_t i)
 {
     unsigned __int128 at = (unsigned __int128)elements * i / n;
     return i >= n ? elements : (uint64_t)at / unit * unit;
 }
 
-/* Returns the byte at which share `i` of `n` begins in a W, dW or B. The dW of a layer is cut at the same
- * elements as its W, even if their types differ. */
+/* Divides a W, dW or B into `n` shares, and returns the byte at which share `i` begins. The gradient dW is
+ * cut at the same elements as W, even if their element types differ. */
 static uint64_t shared_cut(const struct graph *g, const struct graph_tensor *gt, uint32_t n, uint32_t i)
 {
     enum dtype cut_as = gt->kind == TENSOR_B ? gt->dtype : g->layers[gt->layer].size.w_dtype;
@@ -32,8 +32,8 @@ static uint64_t shared_cut(const struct graph *g, const struct graph_tensor *gt,
     return share_cut(elements, plan_share_unit(cut_as), n, i) * dtype_size(gt->dtype);
 }
 
-/* Returns the byte of K at which share `i` of `n` begins within part number `part`. A part with as many
- * elements as W is cut at the same elements as W. Another part is cut in proportion. */
+/* Returns the byte of K at which share `i` of `n` begins within one part of K. If the part has as many
+ * elements as W, both are cut at the same elements. Otherwise the part is cut in the same proportions. */
 static uint64_t part_cut(const struct graph *g, const struct graph_tensor *gt, uint32_t n, uint32_t part,
                          uint32_t i)
 {

@@ -28,21 +28,21 @@
 /* Number of blocks that together form one block of the next coarser level. */
 #define LEVEL_FACTOR 8
 #define LEVELS       8
-/* Number of instructions above which a draft is large. In a large draft, the quick method may waste a little
+/* A draft with more instructions than this is large. In a large draft, the quick method may waste a little
  * memory. */
 #define LARGE 8192
-/* Maximum waste of the quick method in a large draft without a limit, in units of half a percent of the live
- * bytes. 5 means 2.5 percent. */
+/* How much memory the quick method may waste in a large draft without a memory limit. The unit is half a
+ * percent of the bytes in use, so 5 means 2.5 percent. */
 #define MOST_WASTE 5
-/* Maximum waste of the quick method in a large draft with a limit, in units of half a percent of the live
- * bytes. 8 means 4 percent. */
+/* How much memory the quick method may waste in a large draft with a memory limit. The unit is half a percent
+ * of the bytes in use, so 8 means 4 percent. */
 #define SWEEPS 8
-/* Number of instructions above which only the quick method is tried, if the draft has a memory limit. The
- * other method would take too long. */
+/* A draft with a memory limit and more instructions than this is placed only with the quick method. The other
+ * method would take too long. */
 #define HUGE 20000
 
-/* A segment that already has an address. If the segment lives across the end of the cycle, it is stored as
- * two entries, one for each side. */
+/* A segment that already has an address. A segment that lives across the end of the cycle is stored as two
+ * entries: its part at the end of the cycle, and its part at the beginning. */
 struct placed {
     uint64_t from, to;   /* addresses */
     uint32_t start, end; /* positions */
@@ -50,8 +50,8 @@ struct placed {
 
 typedef VEC(struct placed) placed_list; /* sorted by `from` */
 
-/* One level of the index over the placed segments. The level divides the issue order into blocks of `width`
- * positions. */
+/* One level of the index over the segments that have addresses. The level divides the issue order into blocks
+ * of `width` positions. */
 struct index_level {
     placed_list *blocks;
     uint32_t n_blocks;
@@ -63,7 +63,7 @@ struct placement_index {
     struct index_level levels[LEVELS];
 };
 
-/* The remaining part of one of the sorted lists that are being merged. */
+/* What is left of one sorted list while several lists are merged. */
 struct merge_head {
     const struct placed *at, *end;
 };
@@ -72,7 +72,7 @@ struct merge_head {
 struct placer {
     struct draft *d;
     struct placement_index index;
-    /* Working memory: a heap of the lists of all index blocks that the current segment touches. */
+    /* Working memory for one segment: a heap of the lists of all blocks that the segment touches. */
     VEC(struct merge_head) heads;
 };
 
@@ -81,8 +81,8 @@ static bool wraps(const struct segment *s)
     return s->start > s->end;
 }
 
-/* Returns whether `p` and `s` are ever in memory at the same time. Only `s` can live across the end of the
- * cycle, because `p` is stored in two halves if it does. */
+/* Returns whether `p` and `s` are ever in memory at the same time. `s` may live across the end of the cycle.
+ * `p` cannot, because such a segment is stored in two halves. */
 static bool alive(const struct placed *p, const struct segment *s)
 {
     return wraps(s) ? p->start <= s->end || s->start <= p->end : p->start <= s->end && s->start <= p->end;
@@ -136,7 +136,7 @@ static void index_add(struct placement_index *ix, const struct placed *p)
 
 /* ---- the lowest gap ---- */
 
-/* Adds to p->heads the list of every index block that overlaps the positions from `start` to `end`. */
+/* Adds to p->heads the lists of all index blocks that overlap positions `start` to `end`. */
 static void touch_range(struct placer *p, const struct placement_index *ix, uint32_t start, uint32_t end)
 {
     for (int k = 0; k < LEVELS; k++) {
@@ -160,8 +160,8 @@ static void touch_lists(struct placer *p, const struct segment *s)
     touch_range(p, ix, s->start, (uint32_t)p->d->instrs.n - 1);
 }
 
-/* Returns whether `bytes` bytes are free between address *at and the segment `q`. If they are not, moves *at
- * to the end of `q`. */
+/* Returns whether at least `bytes` bytes are free between address *at and segment `q`. If not, sets *at to
+ * the end of `q`, where the search goes on. */
 static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
 {
     if (q->from >= *at && q->from - *at >= bytes)
@@ -171,8 +171,7 @@ static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
     return false;
 }
 
-/* Restores the heap order below index `i`. The heap keeps the list with the lowest next address at index
- * 0. */
+/* Restores the heap order below index `i`. h[0] is the list whose next segment has the lowest address. */
 static void sift_down(struct merge_head *h, size_t n, size_t i)
 {
     struct merge_head moved = h[i];
@@ -228,7 +227,7 @@ static void place_segment(struct placer *p, uint32_t id)
 
 /* ---- largest first ---- */
 
-/* The key by which segments are sorted before they get addresses. The largest segment comes first. */
+/* Sort key of a segment. The segments get their addresses in this order, the largest first. */
 struct rank {
     uint64_t bytes;
     uint32_t life, start, id;
@@ -285,7 +284,7 @@ struct sweep {
     /* Per position: the first segment that ends at this position, or SEGMENT_NONE. More segments with the
      * same end are linked by `next`. */
     uint32_t *ends_at;
-    /* Per segment: another segment that ends at the same position, or SEGMENT_NONE. */
+    /* For each segment: another segment that ends at the same position, or SEGMENT_NONE. */
     uint32_t *next;
 };
 
@@ -360,9 +359,9 @@ static void give_back(struct sweep *w, uint64_t from, uint64_t to)
     }
 }
 
-/* Gives addresses to all segments in issue order. Segments that live for more than `long_life` positions go
- * to the low end of memory, the others to the high end. Returns false if the segments do not fit into `top`
- * bytes. */
+/* Gives all segments addresses, in the order in which they start. Segments that live for more than
+ * `long_life` positions go to the low end of memory, the others to the high end. Returns false if they do not
+ * fit into `top` bytes. */
 static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, uint64_t top,
                          uint32_t long_life)
 {
@@ -380,7 +379,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     w->free.n = 0;
     if (bottom < top)
         vec_push(&w->free, (struct vacant){bottom, top});
-    /* The memory of all segments that end before position `given` has been freed already. */
+    /* Segments that end before position `given` have already given their memory back. */
     uint32_t given = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct segment *s = &d->segments.at[by_start[i]];
@@ -398,7 +397,8 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     return true;
 }
 
-/* Returns how much memory the quick method may waste, in units of half a percent of the live bytes. */
+/* Returns how much memory the quick method may waste. The unit is half a percent of `live`, the bytes in
+ * use. */
 static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
 {
     if (positions <= LARGE)
@@ -409,8 +409,8 @@ static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
     return steps < SWEEPS ? (uint32_t)steps : SWEEPS;
 }
 
-/* Tries to place the segments of a device with the quick method, with a little more memory each time. Returns
- * false if no attempt succeeded. */
+/* Places the segments of a device with the quick method. Tries again with a little more memory each time.
+ * Returns false if no attempt succeeded. */
 static bool place_both_ends(struct draft *d, uint32_t device, uint64_t limit)
 {
     uint32_t positions = (uint32_t)d->instrs.n, n = 0;
@@ -457,8 +457,8 @@ void draft_place(struct draft *d, const uint64_t *limits)
         if (place_both_ends(d, device, limit))
             continue;
         if (limit > 0 && d->instrs.n > HUGE)
-            /* There is no placement within the limit. Report a peak above the limit, so that the caller keeps
-             * fewer bytes in memory. */
+            /* No placement within the limit was found. Report a peak above the limit, so that the caller
+             * tries again with fewer bytes. */
             d->peak[device] = limit + limit / 100;
         else
             place_largest_first(d, device);

@@ -43,7 +43,7 @@ static void collect_uses(struct residency *r)
             bool used = todo_uses(t, &r->g->tensors[op->tensor], op);
             for (uint32_t part = 0; used && part < todo_extents(r->o, t, op); part++) {
                 struct extent of = todo_extent(r->o, t, op, part);
-                /* Skip an empty extent. If K is smaller than W, a share of K can have no bytes. */
+                /* A share of K can be empty if K is smaller than W. Skip it. */
                 if (of.begin < of.end)
                     vec_push(&r->uses, (struct operand_use){op, op->tensor, op->access, p, of, SEGMENT_NONE});
             }
@@ -52,8 +52,8 @@ static void collect_uses(struct residency *r)
     r->use_first[r->n] = (uint32_t)r->uses.n;
 }
 
-/* Sorts all uses by tensor and then by issue order. In the returned array, the uses of tensor t start at
- * index (*ret_first)[t]. */
+/* Sorts all uses by tensor, and the uses of one tensor by issue order. The uses of tensor t start at index
+ * (*ret_first)[t] of the returned array. */
 static struct operand_use **sort_uses(struct residency *r, uint32_t **ret_first)
 {
     uint32_t n_tensors = r->g->n_tensors;
@@ -76,7 +76,7 @@ static uint32_t location_of(const struct residency *r, const struct operand_use 
     return r->todos[u->pos].loc;
 }
 
-/* Returns whether one device, and not the host, has all uses of a tensor. */
+/* Returns whether all uses of a tensor are on the same device, and none on the host. */
 static bool all_on_one_device(const struct residency *r, const struct tensor_uses *uses)
 {
     uint32_t loc = location_of(r, uses->at[0]);
@@ -86,7 +86,8 @@ static bool all_on_one_device(const struct residency *r, const struct tensor_use
     return loc != PLAN_HOST;
 }
 
-/* Plans all uses of a tensor in issue order. Afterwards, *v is the last value of the program. */
+/* Plans all uses of a tensor in issue order. At the end, *v describes the value that the tensor has after the
+ * program. */
 static void plan_uses(struct residency *r, struct value *v, const struct tensor_uses *uses)
 {
     for (uint32_t i = 0; i < uses->n; i++) {
@@ -98,7 +99,7 @@ static void plan_uses(struct residency *r, struct value *v, const struct tensor_
     }
 }
 
-/* Adds the drops of all segments from number `first` on, except the segment `stays`. */
+/* Adds the drops of all segments from number `first` on. The segment `stays` gets no drop. */
 static void end_segments(struct residency *r, uint32_t first, uint32_t stays)
 {
     for (uint32_t s = first; s < r->d->segments.n; s++)
@@ -106,7 +107,7 @@ static void end_segments(struct residency *r, uint32_t first, uint32_t stays)
             residency_end(r, s);
 }
 
-/* Plans a tensor that never leaves its device. All uses get the same segment, which is never dropped. */
+/* Plans a tensor that never leaves its device. It has a single segment, which is never dropped. */
 static void plan_pinned(struct residency *r, const struct tensor_uses *uses)
 {
     const struct operand_use *first = uses->at[0];
@@ -147,8 +148,9 @@ static void plan_across(struct residency *r, const struct tensor_uses *uses)
     end_segments(r, first, last);
 }
 
-/* Records a reload if the first fetch of the cycle gets a value that the device still had at the end of the
- * previous cycle. `first_segment` is the segment of this fetch, and *v is the last value of the cycle. */
+/* A fetch of a value that the device had before is called a reload. The first fetch of the cycle may be a
+ * reload of the value that the device had at the end of the previous cycle. If so, records this reload.
+ * `first_segment` is the segment of the fetch, and *v is the last value of the cycle. */
 static void note_reload_across(struct residency *r, const struct value *v, const struct operand_use *first,
                                uint32_t first_segment)
 {
@@ -161,7 +163,7 @@ static void note_reload_across(struct residency *r, const struct value *v, const
              (struct reload){(uint32_t)(first - r->uses.at), last, first_segment, saves_spill ? 2 : 1});
 }
 
-/* Plans a tensor whose copies all begin and end within the program. */
+/* Plans a tensor of which no copy stays on a device from one run of the program to the next. */
 static void plan_plain(struct residency *r, const struct tensor_uses *uses)
 {
     const struct graph_tensor *t = &r->g->tensors[uses->tensor];
@@ -186,7 +188,8 @@ static bool is_state(const struct graph_tensor *t)
     return t->kind == TENSOR_W || t->kind == TENSOR_DW || t->kind == TENSOR_K || t->kind == TENSOR_B;
 }
 
-/* Returns whether a persistent tensor should never leave its device, if only one device uses it. */
+/* Returns whether a persistent tensor should stay on its device all the time. This works only if no other
+ * location uses the tensor. */
 static bool never_leaves(const struct residency *r, const struct graph_tensor *t)
 {
     const bool *pinned = r->knobs->pinned;

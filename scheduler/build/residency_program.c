@@ -11,8 +11,9 @@
 
 /* ---- segments that are one copy ---- */
 
-/* Writes into `number` the new number of every segment. The two segments of each pair in r->joined get the
- * same number, and the numbers have no gaps. Moves the segments to their new numbers. */
+/* Numbers the segments anew. The two segments of each pair in r->joined become one, so they get the same
+ * number. number[i] becomes the new number of segment i. Moves the segments to their new places in the
+ * draft. */
 static void renumber_segments(struct residency *r, uint32_t *number)
 {
     uint32_t n = (uint32_t)r->d->segments.n, next = 0;
@@ -39,7 +40,7 @@ static void renumber(const uint32_t *number, uint32_t *segment)
         *segment = number[*segment];
 }
 
-/* Merges the two segments of each pair in r->joined. */
+/* Makes one segment of the two segments of each pair in r->joined. */
 static void merge_segments(struct residency *r)
 {
     if (r->joined.n == 0)
@@ -80,8 +81,8 @@ static void put_task(struct residency *r, uint32_t pos)
         draft_put_use(r->d, r->uses.at[i].op, r->uses.at[i].segment, r->uses.at[i].of);
 }
 
-/* Returns the lane on which a copy is dropped. This is usually the lane that uses the copy last, so that the
- * compute lane does not wait for a move. */
+/* Returns the lane (stream of the device) on which a copy is dropped. This is usually the lane that uses the
+ * copy last. The compute lane then need not wait for a move. */
 static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
     const struct todo *last = &r->todos[life->last];
@@ -144,8 +145,7 @@ static int compare_gaps(const void *pa, const void *pb)
     return a->use < b->use ? -1 : a->use > b->use;
 }
 
-/* Converts the reloads into gaps. This has to wait until the program is complete, because only then are all
- * positions known. */
+/* Makes a gap from each reload. Gaps name positions, so the program must be complete before this. */
 void residency_gaps(const struct residency *r, gap_list *ret)
 {
     ret->n = 0;

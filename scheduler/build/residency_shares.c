@@ -49,15 +49,16 @@ static bool is_empty(struct extent e)
     return e.begin == e.end;
 }
 
-/* Returns whether the layer's state stays on its owners. A layer that folds statistics into buffers is
- * updated as a whole, on the host, so its state cannot stay. */
+/* Returns whether each device keeps its share of the layer's state all the time. A layer with statistics
+ * cannot do so, because the host updates its whole state. */
 static bool is_pinned(const struct shared_tensor *s)
 {
     const bool *pinned = s->r->knobs->pinned;
     return s->r->d->cyclic && pinned != NULL && pinned[s->layer] && !s->r->g->layers[s->layer].folds;
 }
 
-/* Adds an entry with these values to the list of future instructions. Does nothing if `of` has no bytes. */
+/* Plans a move or a drop by adding an entry with these values. Does nothing if the extent `of` has no
+ * bytes. */
 static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32_t seq, uint32_t from,
                 uint32_t to, struct extent of)
 {
@@ -65,7 +66,7 @@ static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32
         vec_push(&r->entries, (struct entry){slot, cls, seq, from, to, of});
 }
 
-/* Adds a segment for a piece of state that never leaves its device. Returns the number of the segment. */
+/* Adds a segment for a piece of state that never leaves its device, and returns the number of the segment. */
 static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct extent of, bool dirty)
 {
     uint32_t seg = residency_segment(s->r, s->tensor, device, 0, of);
@@ -76,37 +77,39 @@ static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct exten
 
 /* ---- W and B ---- */
 
-/* A round: the copies of W or B that all devices have for one pass. Element i of each array belongs to the
- * device that owns share i. */
+/* One round: the copies of W or B with which all devices compute one pass. In each array, element i belongs
+ * to the device that owns share i. */
 struct round {
-    /* The version of W or B that the pass reads, and the number of this round among the rounds that read the
-     * same version. */
+    /* The version of W or B in these copies. Several passes may read the same version: `nth` counts their
+     * rounds from 0. */
     uint32_t version, nth;
-    /* The device's copy of W or B in this pass, or SEGMENT_NONE if the device has none. */
+    /* The device's copy of W or B for this pass. SEGMENT_NONE if it has none. */
     uint32_t *segment;
     uint32_t *pos;  /* position of its first use */
     uint32_t *slot; /* slot at which it is created */
-    /* The same device's copy of W or B in the pass before, or SEGMENT_NONE if it had none. */
+    /* The device's copy of W or B for its previous pass. SEGMENT_NONE if it had none. */
     uint32_t *before;
 };
 
 /* All rounds of a cycle. */
 struct rounds {
     VEC(struct round) at;
-    uint32_t *count;   /* by share: number of rounds begun with the version of the current copy */
+    /* For each share: how many rounds its owner has begun with the current version. */
+    uint32_t *count;
     uint32_t *version; /* by share: version of the current copy */
-    /* Position of the last update so far, or PLAN_NONE. Copies of the version that it makes are created
-     * later. */
+    /* Position of the last update so far, or PLAN_NONE. The update makes a new version, so copies of this
+     * version are created after it. */
     uint32_t updated;
-    /* By share: the copy (segment) that the share's owner has in its latest pass. */
+    /* For each share: the owner's newest copy of the tensor, as a segment. */
     uint32_t *current;
-    /* By share: the segment of the piece that stays on its owner. NULL if the layer is not pinned. */
+    /* For each share: the segment that holds the share on its owner all the time. NULL if the layer is not
+     * pinned. */
     uint32_t *pinned;
 };
 
-/* Returns the next round, which is the set of copies for one pass, of the device that owns `share`. Each
- * device counts its rounds separately, because devices reach a pass at different times. The count starts
- * again with every version. */
+/* Returns the next round of the device that owns `share`. In a round, all devices get their copies for one
+ * pass. Devices do not reach a pass at the same time, so each device counts its own rounds. The count
+ * restarts at 0 with every version. */
 static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share, uint32_t version)
 {
     if (rs->version[share] != version)
@@ -129,8 +132,8 @@ static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint
     return &rs->at.at[rs->at.n - 1];
 }
 
-/* Returns the slot at which a copy for the use at `pos` is created: some time before the use, but after the
- * last update. */
+/* Returns the slot in which to create a copy for the use at `pos`. The slot is some time before the use, but
+ * after the last update of the weights. */
 static uint32_t creation_slot(const struct shared_tensor *s, const struct rounds *rs, uint32_t pos)
 {
     uint32_t slot = residency_fetch_slot(s->r, s->tensor, pos);
@@ -138,8 +141,8 @@ static uint32_t creation_slot(const struct shared_tensor *s, const struct rounds
     return slot > least ? slot : least;
 }
 
-/* Plans a read of W or B by a task. The task uses the device's current copy. If that copy has been dropped or
- * has an older version, the device gets a new copy, together with the other devices. */
+/* Plans a read of W or B. The task uses the device's current copy, if this still exists and has the right
+ * version. Otherwise the device gets a new copy, at the same time as the other devices. */
 static void read_weights(struct shared_tensor *s, struct rounds *rs, struct operand_use *u)
 {
     struct residency *r = s->r;
@@ -163,8 +166,8 @@ static void read_weights(struct shared_tensor *s, struct rounds *rs, struct oper
     r->lives.at[seg].last = u->pos;
 }
 
-/* Plans the update of one share of W by its owner. The update uses the pinned piece of W or the device's
- * current copy. If the device has neither, the piece is fetched. */
+/* Plans the update of one share of W on the device that owns it. The update uses the device's permanent piece
+ * of W if the layer is pinned, or else the current copy. If there is neither, it fetches the piece. */
 static void update_weights(struct shared_tensor *s, struct rounds *rs, struct operand_use *u)
 {
     struct residency *r = s->r;
@@ -183,8 +186,8 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct op
     residency_spill(r, seg, u->pos, u->of);
 }
 
-/* Makes all devices create their copies for a pass as early as the first device needs its copy, so that they
- * can send pieces to each other. A device that still uses its previous copy starts later. */
+/* Lets all devices create their copies for a pass when the first device needs its copy. They can then send
+ * pieces to each other. A device that still uses its previous copy creates the new one later. */
 static void begin_together(struct shared_tensor *s, struct round *round)
 {
     uint32_t need = UINT32_MAX;
@@ -202,8 +205,8 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Adds the moves for one pass if the layer is pinned: each owner sends its pinned piece to all devices that
- * have a copy in this pass, also to its own copy. */
+/* Plans the moves for one pass of a pinned layer. Each owner has its piece on its device all the time. It
+ * sends the piece to the copies that the devices have for this pass, including its own copy. */
 static void gather_pinned(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
     for (uint32_t from = 0; from < s->n; from++) {
@@ -218,8 +221,8 @@ static void gather_pinned(struct shared_tensor *s, const struct rounds *rs, cons
     }
 }
 
-/* Sends the piece of owner `from` to the copy of owner `to`. If the piece would arrive too late, or if the
- * sender's copy does not live long enough, the receiver fetches the piece from the host instead. */
+/* Plans how the copy of owner `to` gets the piece of owner `from`. Normally `from` sends it. If it would
+ * arrive too late, or if the sender's copy is dropped before, `to` fetches the piece from the host. */
 static void send_piece(struct shared_tensor *s, const struct round *round, uint32_t from, uint32_t to)
 {
     struct residency *r = s->r;
@@ -235,21 +238,22 @@ static void send_piece(struct shared_tensor *s, const struct round *round, uint3
         source->last = (slot + 2) / 3; /* it must live until then */
 }
 
-/* Adds the moves for one pass in which all devices have a copy: each owner fetches its piece of the tensor
- * and sends it to all other devices. */
+/* Plans the moves for one pass, if all devices have a copy for it. Each owner fetches its piece of the tensor
+ * from the host and sends it to all other devices. */
 static void gather(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t from = 0; from < s->n; from++) {
         put(s->r, round->slot[from], ENTRY_FETCH, round->pos[from], SEGMENT_NONE, round->segment[from],
             piece_of(s, from));
-        /* As in gather_pinned, each owner starts with a different receiver. */
+        /* Each owner starts with a different receiver, so that not all owners send to the same device at
+         * once. */
         for (uint32_t i = 1; i < s->n; i++)
             send_piece(s, round, from, (from + i) % s->n);
     }
 }
 
-/* Adds fetches by which every device gets the whole tensor from the host. This is necessary if some device
- * has no copy for this pass, because then it cannot send its piece. */
+/* Plans the moves for one pass in which each device fetches the whole tensor from the host. This is needed if
+ * some device has no copy for the pass, because it then has no piece that it could send. */
 static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -266,7 +270,7 @@ static bool has_all(const struct shared_tensor *s, const struct round *round)
     return true;
 }
 
-/* Adds the segments of the pieces that stay on their owners, if the layer is pinned. */
+/* If the layer is pinned, adds a segment for each piece that stays on its owner. */
 static void pin_pieces(struct shared_tensor *s, struct rounds *rs)
 {
     bool dirty = s->r->g->tensors[s->tensor].writes_per_cycle > 0;
@@ -312,7 +316,7 @@ static void plan_weights(struct shared_tensor *s, const struct tensor_uses *uses
     for (uint32_t i = 0; i < uses->n; i++) {
         struct operand_use *u = uses->at[i];
         bool writes = (u->access & ACCESS_WRITE) != 0;
-        /* Where the host updates weights, it has their newest value and needs no move. */
+        /* After an update on the host, the host has the newest weights, so no move is needed. */
         if (r->todos[u->pos].loc != PLAN_HOST && writes)
             update_weights(s, &rs, u);
         else if (r->todos[u->pos].loc != PLAN_HOST)
@@ -329,16 +333,16 @@ static void plan_weights(struct shared_tensor *s, const struct tensor_uses *uses
 
 /* ---- dW ---- */
 
-/* The sum of all replicas' gradients, but only the share of one owner. The sum is on that owner's device. */
+/* The sum of all replicas' gradients, for one share of the layer. It is on the device that owns the share. */
 struct share_sum {
-    /* The segment with the sum. SEGMENT_NONE if the owner does not have the sum yet. */
+    /* The segment with the sum, or SEGMENT_NONE if the owner does not have it yet. */
     uint32_t segment;
     uint32_t produced; /* position of its last write */
     bool at_host;
 };
 
-/* Brings a share of the gradient to its owner. No send is needed if the owner computed this gradient
- * itself. */
+/* Makes sure that the owner of a share of the gradient has this share on its device. It is sent there, unless
+ * the owner computed this gradient itself. */
 static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
                        const struct operand_use *u)
 {
@@ -368,7 +372,8 @@ static void bring_sums_home(struct shared_tensor *s, struct share_sum *sums)
     }
 }
 
-/* Plans all uses of the gradient dW of one replica: its writes, the sends of its shares, and the sums. */
+/* Plans all uses of one replica's gradient dW: the tasks that write it, the sends of its shares to their
+ * owners, and the sums. */
 static void plan_gradient(struct shared_tensor *s, const struct tensor_uses *uses)
 {
     struct residency *r = s->r;
@@ -401,7 +406,8 @@ static void plan_gradient(struct shared_tensor *s, const struct tensor_uses *use
 
 /* ---- K ---- */
 
-/* Plans all uses of K if the layer is pinned: each piece has one segment, which never leaves its device. */
+/* Plans all uses of the optimizer state K of a pinned layer. Each piece has one segment, which never leaves
+ * its device. */
 static void plan_pinned_moments(struct shared_tensor *s, const struct tensor_uses *uses)
 {
     uint32_t *segment =
@@ -418,8 +424,8 @@ static void plan_pinned_moments(struct shared_tensor *s, const struct tensor_use
     }
 }
 
-/* Plans all uses of the optimizer state K. Only updates use K, and each update handles one share. So each
- * piece of K is planned like a plain tensor. */
+/* Plans all uses of the optimizer state K. Only updates use K, and each update uses one share. So each piece
+ * of K can be planned on its own. */
 static void plan_moments(struct shared_tensor *s, const struct tensor_uses *uses)
 {
     struct residency *r = s->r;

@@ -16,8 +16,8 @@
 #include "base/bounded.h"
 #include "scheduler/build/residency_private.h"
 
-/* Maximum number of activations that a device may receive directly and not have used yet. The limit keeps a
- * fast sender from filling the receiver's memory. */
+/* Maximum number of activations sent directly to a device that still wait there to be used. Without this
+ * limit, a fast sender would fill the memory of the receiver. */
 #define DIRECT_BUFFERS 2
 
 /* ---- segments and moves ---- */
@@ -58,8 +58,8 @@ void residency_end(struct residency *r, uint32_t seg)
 
 /* ---- values ---- */
 
-/* Starts a new value, which the task at position `pos` writes into segment `producer`. All other copies of
- * the tensor become stale. */
+/* Starts a new value: the task at position `pos` writes it into segment `producer`. All other copies of the
+ * tensor are now out of date. */
 static void start_value(struct value *v, uint32_t producer, uint32_t pos)
 {
     v->producer = producer;
@@ -111,17 +111,17 @@ void residency_use_on_host(struct residency *r, struct value *v, const struct op
 
 /* ---- a new copy ---- */
 
-/* Makes the previous copy of the tensor on `device` end at `slot` or earlier, because a device has at most
- * one copy of an unshared tensor. */
+/* Makes sure that the previous copy of the tensor on `device` is dropped in `slot` or earlier. A device has
+ * at most one copy of such a tensor. */
 static void end_previous(struct residency *r, const struct value *v, uint32_t device, uint32_t slot)
 {
     if (v->previous[device] != SEGMENT_NONE)
         r->lives.at[v->previous[device]].limit = slot;
 }
 
-/* Adds the fetch that creates segment `seg` in time for `u`, but not before the value is written. An earlier
- * copy on this device has no use after that slot: either its value is older than the write, or
- * residency_keeps found that its drop comes before the fetch. */
+/* Plans the fetch that creates segment `seg`. The fetch comes in time for use `u`, but not before the value
+ * has been written. An earlier copy on this device is no longer needed by then: either its value is old, or
+ * residency_keeps has found that it is dropped before the fetch. */
 static void fetch_value(struct residency *r, struct value *v, uint32_t seg, const struct operand_use *u)
 {
     residency_bring_home(r, v);
@@ -133,8 +133,8 @@ static void fetch_value(struct residency *r, struct value *v, uint32_t seg, cons
     vec_push(&r->entries, (struct entry){slot, ENTRY_FETCH, u->pos, SEGMENT_NONE, seg, v->of});
 }
 
-/* Records that a device fetches into segment `to` a value that it held earlier in segment `from`. The fetch
- * could be avoided if the device had more memory. */
+/* Notes that a device fetches a value into segment `to` although it held the same value earlier, in segment
+ * `from`. With more memory, the device could keep the value and save the fetch. */
 static void note_reload(struct residency *r, struct value *v, const struct operand_use *u, uint32_t from,
                         uint32_t to)
 {
@@ -143,8 +143,8 @@ static void note_reload(struct residency *r, struct value *v, const struct opera
     vec_push(&r->reloads, (struct reload){(uint32_t)(u - r->uses.at), from, to, 1});
 }
 
-/* Takes one of the receiver's buffers for a direct send of the activation, from its write to its use at
- * `pos`. Returns false if all buffers are taken when the value is written. */
+/* Reserves one of the receiver's buffers for an activation that is sent directly, from its write until its
+ * use at `pos`. Returns false if all buffers are in use when the activation is written. */
 static bool take_buffer(struct residency *r, const struct value *v, uint32_t pos)
 {
     tensor_id base = v->tensor - r->g->tensors[v->tensor].micro;
@@ -162,7 +162,8 @@ static bool take_buffer(struct residency *r, const struct value *v, uint32_t pos
     return true;
 }
 
-/* Returns whether the producer of an activation may send it directly to `device`, for the use at `pos`. */
+/* Returns whether the device that wrote an activation may send it directly to `device`, for the use at
+ * `pos`. */
 static bool can_send(struct residency *r, const struct value *v, uint32_t device, uint32_t pos)
 {
     enum tensor_kind kind = r->g->tensors[v->tensor].kind;
@@ -172,8 +173,8 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
         return false;
     if (r->knobs->keep == KEEP_ALL)
         return true;
-    /* A value that was already read is kept for the backward pass. Sent directly, it would occupy the
-     * receiver's memory until then. */
+    /* If some task has already read the value, this use is in the backward pass, much later. A value sent
+     * directly would take memory of the receiver until then. */
     return !v->read && take_buffer(r, v, pos);
 }
 
@@ -186,8 +187,8 @@ static void send_value(struct residency *r, struct value *v, uint32_t seg, uint3
     r->lives.at[v->producer].sent = true;
 }
 
-/* Starts a new copy for `u` and returns its segment. `had` is the device's earlier copy of the same value, or
- * SEGMENT_NONE. */
+/* Starts a new copy for use `u` and returns its segment. `had` is an earlier copy of the same value on this
+ * device, or SEGMENT_NONE. */
 static uint32_t begin_copy(struct residency *r, struct value *v, const struct operand_use *u, uint32_t had)
 {
     uint32_t device = r->todos[u->pos].loc;
@@ -207,8 +208,8 @@ static uint32_t begin_copy(struct residency *r, struct value *v, const struct op
 
 /* ---- uses on a device ---- */
 
-/* Returns whether `u` writes the next piece of a value that tasks write piece by piece. All pieces of such a
- * value go into the same segment. */
+/* Returns whether `u` writes the next piece of a value that several tasks write piece by piece. All these
+ * pieces go into one segment. */
 static bool is_next_piece(const struct residency *r, const struct value *v, const struct operand_use *u)
 {
     if (v->pieces == 0)
@@ -225,7 +226,7 @@ static void write_next_piece(struct residency *r, struct value *v, struct operan
     v->pieces += u->of.n_pieces;
 }
 
-/* Returns whether `u` reads the device's copy `seg`, which the device still has. */
+/* Returns whether use `u` reads the device's copy `seg` and this copy is still there at that time. */
 static bool continues(const struct residency *r, uint32_t seg, const struct operand_use *u)
 {
     return (u->access & ACCESS_READ) && seg != SEGMENT_NONE &&

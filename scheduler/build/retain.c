@@ -23,30 +23,31 @@
 #include "base/sort.h"
 #include "scheduler/build/build.h"
 
-/* Maximum number of times that the intervals that are not retained are tried again. */
+/* The intervals that are not retained are tried again at most this number of times. */
 #define PUSH_ROUNDS 4
 
 /* A gap as an interval of stretches. */
 struct interval {
-    /* The gap covers the stretches (ranges of positions) from `from` to `to` - 1. If to <= from, the gap
-     * crosses the end of the cycle. */
+    /* A stretch is a range of positions. The gap covers the stretches from `from` to `to` - 1. If to <= from,
+     * it crosses the end of the cycle. */
     uint32_t from, to;
     uint64_t bytes, gain;
     uint32_t gap; /* index in the caller's list */
     bool retain;
 };
 
-/* The problem of one device: which copies should stay in its free memory. `tree` and `less` form a binary
- * tree over the stretches, which quickly answers how many bytes are free in a range. */
+/* State of the search for the copies that should stay in the free memory of one device. `tree` and `less` are
+ * a binary tree over the stretches (ranges of positions). It quickly tells how many bytes are free in a
+ * range. */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
-    /* Per stretch, which is a range of positions: number of bytes that are free if no copy is retained. */
+    /* For each stretch (range of positions): number of free bytes before any copy is retained. */
     uint64_t *free_bytes;
-    /* Per node of the tree: the smallest number of free bytes in any stretch below the node. */
+    /* For each node of the tree: the smallest number of free bytes in the stretches below the node. */
     uint64_t *tree;
-    /* Per node of the tree: bytes that were subtracted from all stretches below the node at once. The values
-     * stored in its children do not include this. */
+    /* For each node of the tree: number of bytes taken from all stretches below the node at once. The
+     * children's values in `tree` and `less` do not include these bytes. */
     uint64_t *less;
     uint32_t leaves;
 };
@@ -68,8 +69,8 @@ static void tree_build(struct packing *p)
     memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
 }
 
-/* Returns the smallest number of free bytes in any of the stretches [from, to). Looks only at the part of the
- * tree below `node`, which covers the stretches [low, high). */
+/* Returns the smallest number of free bytes in the stretches [from, to). Searches only below `node`, which
+ * covers the stretches [low, high). */
 static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                            uint32_t to)
 {
@@ -83,8 +84,8 @@ static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low,
     return (a < b ? a : b) - p->less[node];
 }
 
-/* Subtracts `bytes` from the free bytes of the stretches [from, to). To give memory back, the caller passes
- * the negated number of bytes. */
+/* Takes `bytes` bytes from the free memory of each stretch in [from, to). To give bytes back, the caller
+ * passes the negated number. */
 static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                       uint32_t to, uint64_t bytes)
 {
@@ -116,8 +117,8 @@ static bool has_space(const struct packing *p, const struct interval *it)
            (it->to == 0 || node_least(p, 1, 0, p->leaves, 0, it->to) >= it->bytes);
 }
 
-/* Starts or stops retaining the copy of an interval, and updates the free bytes of the stretches that it
- * covers. */
+/* Retains the copy of an interval if `retain` is true, and stops retaining it otherwise. Updates the free
+ * bytes of all stretches of the interval. */
 static void set_retain(struct packing *p, struct interval *it, bool retain)
 {
     uint64_t bytes = retain ? it->bytes : 0 - it->bytes;
@@ -139,15 +140,15 @@ static bool covers(const struct interval *it, uint32_t stretch)
 
 /* ---- the sweep ---- */
 
-/* Returns the stretch at which an interval that covers `stretch` ends. If the interval ends in the next
- * cycle, the result is larger by n_stretches. */
+/* Interval `it` covers `stretch`. Returns the stretch at which the interval ends. If it ends in the next
+ * cycle, adds n_stretches to the result. */
 static uint32_t end_from(const struct packing *p, const struct interval *it, uint32_t stretch)
 {
     return across(it) && stretch >= it->from ? p->n_stretches + it->to : it->to;
 }
 
-/* Returns whether the sweep should give up interval `a` rather than `b`: the one that saves less per byte or,
- * if both save the same, the one that ends later. */
+/* Returns whether interval `a` should be given up before `b`. The interval that saves less per byte of memory
+ * goes first. If both save the same, the one that ends later goes first. */
 static bool worth_less(const struct packing *p, const struct interval *a, const struct interval *b,
                        uint32_t stretch)
 {
@@ -227,7 +228,8 @@ static int compare_worth(const void *pa, const void *pb)
     return a->gap < b->gap ? -1 : a->gap > b->gap;
 }
 
-/* Retains every interval whose copy still fits. Intervals that save more per byte of memory come first. */
+/* Retains the copy of every interval that still fits. Intervals that save more per byte of memory are tried
+ * first. */
 static void fill(struct packing *p, struct interval **by_worth)
 {
     for (uint32_t i = 0; i < p->n_intervals; i++) {
@@ -239,8 +241,8 @@ static void fill(struct packing *p, struct interval **by_worth)
 
 /* ---- pushing out ---- */
 
-/* Tries to retain `it` by giving up intervals that overlap it. Keeps the change only if `it` saves more than
- * these intervals saved together. Returns whether the change was kept. */
+/* Tries to make space for interval `it` by giving up intervals that overlap it. Does so only if `it` saves
+ * more than all the others saved together. Returns whether `it` is now retained. */
 static bool push(struct packing *p, struct interval *it, struct interval **by_worth)
 {
     VEC(struct interval *) out = {0};
@@ -305,8 +307,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
     if (n_gaps == 0)
         return;
     struct arena *a = arena_create();
-    /* Stretch i has the positions [starts[i], starts[i + 1]). A gap covers the positions after its drop and
-     * before its fetch. */
+    /* Stretch i consists of the positions from starts[i] to starts[i + 1] - 1. A gap covers the positions
+     * after its drop and before its fetch. */
     uint32_t *starts = arena_alloc_array(a, 2 * (size_t)n_gaps + 1, sizeof *starts), n_starts = 1, n = 0;
     for (uint32_t i = 0; i < n_gaps; i++) {
         if (gaps[i].from + 1 < n_positions)
@@ -358,8 +360,8 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
 
 /* ---- drafts ---- */
 
-/* Sets ret[p] to the number of bytes in use on `device` at position p. `ret` must have one entry more than
- * the draft has positions. */
+/* Sets ret[p] to the number of bytes in use on `device` at position p. `ret` must have space for one number
+ * more than there are positions. */
 static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
 {
     uint32_t n = (uint32_t)d->instrs.n;
@@ -370,8 +372,8 @@ static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
         uint64_t bytes = segment_bytes(s);
         if (s->device != device)
             continue;
-        /* `ret` first holds the changes from one position to the next. A negative change wraps modulo 2^64,
-         * but the sums in the loop below are exact again. */
+        /* First store in `ret` how the number of bytes changes at each position. A negative change wraps
+         * around, but the sums below are right again. */
         ret[s->start] += bytes;
         ret[s->end + 1] -= bytes;
         if (s->start > s->end)

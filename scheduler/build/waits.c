@@ -25,22 +25,24 @@
 
 #define NEVER UINT32_MAX
 
-/* The instructions that last used a piece of a tensor. The walk goes through the program up to twice, so
- * instruction `index` of walk `run` is stored as the number run * n + index. */
+/* The last instructions that used a piece of a tensor. The program may be walked twice. An instruction is
+ * named by the number run * n + index, where `run` is the walk (0 or 1), `index` its index, and `n` the
+ * number of instructions. */
 struct piece_state {
     uint32_t writer;
-    /* First element of a list in walker.reads. The list has all instructions that read the piece since its
-     * last write. */
+    /* Index in walker.reads of the first reader, or NEVER. The list has all instructions that have read the
+     * piece since it was last written. */
     uint32_t readers;
 };
 
-/* One instruction that reads a piece, as run * n + index, and the next reader in the list. */
+/* An instruction that reads a piece, named as in struct piece_state, and the index of the next reader in the
+ * list. */
 struct piece_read {
     uint32_t at, next;
 };
 
-/* An address range that has been free since instruction `dropped`. The vacancies of a device do not overlap,
- * and they are not sorted. */
+/* An address range that is free because instruction `dropped` dropped the segment there. The vacancies of a
+ * device do not overlap. They are in no particular order. */
 struct vacancy {
     uint64_t from, to;
     uint32_t dropped;
@@ -51,9 +53,10 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    /* One entry for each piece of each device segment and of each tensor's host copy. */
+    /* State of each piece: the pieces of all segments on devices, and then those of all tensors in host
+     * memory. */
     struct piece_state *pieces;
-    /* Index in `pieces` of the first piece of each segment, and of each tensor's host copy. */
+    /* For each segment, and for each tensor in host memory: the index of its first piece in `pieces`. */
     uint32_t *of_segment, *of_host;
     VEC(struct piece_read) reads;
     vacancy_list vacant[DEVICE_MAX];
@@ -83,8 +86,9 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
-/* Removes the addresses [from, to) from the vacancies, because a new piece begins there. The first write of
- * the piece must wait for the drops that freed these addresses, so *ret lists the drops as readers. */
+/* Puts a new piece at the addresses [from, to), which are then no longer vacant. The drops that freed these
+ * addresses must be done before the first write of the piece. So *ret lists these drops as if they were
+ * readers of the piece. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = &w->vacant[device], *out = &w->scratch;
@@ -114,8 +118,8 @@ static void vacate(struct walker *w, const struct segment *s, uint32_t now)
     vec_push(&w->vacant[s->device], (struct vacancy){s->addr, s->addr + segment_bytes(s), now});
 }
 
-/* Starts the pieces of a new segment without writers and readers. The last piece also covers the padding up
- * to the aligned end of the segment. */
+/* Starts the state of the pieces of a new segment. The last piece also gets the padding up to the aligned end
+ * of the segment. */
 static void create_segment(struct walker *w, uint32_t segment)
 {
     const struct segment *s = &w->d->segments.at[segment];
@@ -167,8 +171,9 @@ static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
             clock[i] = other[i];
 }
 
-/* Turns the dependences of an instruction, which are in w->deps, into waits, and computes the instruction's
- * vector clock. Adds the waits to the draft only if `record` is set. */
+/* w->deps lists the instructions on which instruction `index` depends. Turns them into as few waits as
+ * possible, and computes the vector clock of the instruction. Adds the waits to the draft only if `record` is
+ * true. */
 static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)
 {
     struct plan_instr *in = &w->d->instrs.at[index];

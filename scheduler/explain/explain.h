@@ -1,6 +1,5 @@
-/* Shows a plan to people and to other programs, as text, as JSON, as a trace for Chrome or as a picture. The
- * printing functions append to a string buffer and have no other effect. plan_from_json reads a plan back
- * from JSON. */
+/* Shows a plan to people and to other programs: as text, as JSON, as a trace for Chrome, or as a picture. The
+ * functions that print only append to a string buffer. plan_from_json reads a plan from JSON. */
 #ifndef SCHEDULER_EXPLAIN_EXPLAIN_H
 #define SCHEDULER_EXPLAIN_EXPLAIN_H
 
@@ -11,21 +10,21 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/predict/why.h"
 
-/* Prints the whole plan as text, one line per instruction, for diffs and golden files. Equal plans give the
- * same text. A line looks like this:
+/* Prints the whole plan as text, with one line for each instruction. Equal plans give the same text, so the
+ * text can be compared with diff and kept as a golden file. A line looks like this:
  *
  *     12  d0.compute  FWD   l1 m0   W1@0..4096 X1.0@4096..8192 -> X2.0@8192..12288   wait d0.in#9
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 
-/* Prints the page that `tutti-worker --plan` shows. `times` names the source of the predicted times; if it is
- * NULL, they come from formulas. If `cycle` is NULL, the page has no times. */
+/* Prints the page that `tutti-worker --plan` shows. `times` says where the predicted times come from. NULL
+ * means that they come from formulas. The page has no times if `cycle` is NULL. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const char *times, struct strbuf *out);
 
-/* Prints the figures of a verified plan as one JSON object. Times are averages over all devices.
- * "activation_bytes" counts the activations moved to and from the host, and all bytes moved between devices.
- * `plan_s` is the time spent on planning, in seconds. */
+/* Prints the most important numbers of a verified plan as one JSON object. Times are averages over all
+ * devices. "activation_bytes" counts activations moved between host and devices, and everything moved between
+ * devices. `plan_s` is the time that planning took, in seconds. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
                        struct strbuf *out);
 
@@ -43,45 +42,46 @@ struct plan_figures {
     uint64_t capacity_bytes; /* capacity of the same device */
 };
 
-/* Computes the figures of plan `p` from the simulation of its cycle. */
+/* Computes the figures of plan `p`. `cycle` is the simulation of its cycle. */
 void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret);
 
-/* Prints why the plan is not faster: what limits it, and how the time on its critical path divides up. Also
- * prints the answers to the what-if questions, if these were asked. */
+/* Prints why the plan is not faster: what limits its speed, and how the time of its critical path is spent.
+ * If the report has answers to what-if questions, prints them too. */
 void plan_why(const struct why_report *r, struct strbuf *out);
 
-/* Prints a why_report as one JSON object. Times on the critical path are given as fractions of the iteration.
- * The answer to a what-if question is null if no plan was found for it. */
+/* Prints a why_report as one JSON object. The times on the critical path are fractions of an iteration. A
+ * what-if question has the answer null if no plan was found for it. */
 void plan_why_json(const struct why_report *r, struct strbuf *out);
 
 /* Prints a plan as JSON text. plan_from_json turns the text back into an equal plan. */
 void plan_to_json(const struct plan *p, struct strbuf *out);
 
-/* Reads a plan from JSON text. Checks only that indices and counts are in range, so the caller must let
- * plan_verify check the rest. Returns -EINVAL or -E2BIG if the text is bad. The caller frees *ret with
- * plan_destroy. */
+/* Reads a plan from JSON text. Checks only that indices and counts are in range. The caller must check
+ * everything else with plan_verify. Returns -EINVAL or -E2BIG if the text is not valid. The caller frees *ret
+ * with plan_destroy. */
 int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err *err);
 
 /* One timeline of a program, as input of plan_trace. A timeline comes either from the simulator, which
  * predicts it, or from the executor, which measures it. */
 struct trace_part {
-    /* Either "plan" or "run". The trace viewer shows this word in the names of processes. */
+    /* Either "plan" or "run". The viewer shows this word after the names of processes, as in "device 0
+     * (plan)". */
     const char *name;
-    /* Start and end times of the instructions in all runs of the program. Instruction `i` of run `r` is at
-     * index r * n_instrs + i. The earliest start becomes time 0 of the trace. */
+    /* Start and end time of each instruction in each run of the program. Instruction `i` of run `r` is at
+     * index r * n_instrs + i. The trace begins at the earliest start, which becomes its time 0. */
     const struct plan_span *spans;
     uint32_t runs;
 };
 
-/* Prints a trace for the viewers of Chrome and Perfetto. Each timeline has one process per device and one for
- * the host. Each instruction becomes one event per run of the program. Drops are left out, because they take
- * no time. */
+/* Prints a trace for the viewers of Chrome and Perfetto. Each timeline in `parts` gets one process for each
+ * device and one for the host. Each instruction is one event in each run of the program. Drops are left out,
+ * because they take no time. */
 void plan_trace(const struct plan *p, enum program_kind k, const struct trace_part *parts, uint32_t n_parts,
                 struct strbuf *out);
 
 /* Prints a picture of one iteration as an SVG file of less than 2 MB. Each stream is a row, and time goes
- * from left to right. `cycle` should have at least three simulated runs. With fewer, the picture shows a
- * start with idle links. */
+ * from left to right. `cycle` should have at least three simulated runs. With fewer runs, the picture shows
+ * how training starts, when the links are still idle. */
 void plan_svg(const struct plan *p, const struct sim_result *cycle, struct strbuf *out);
 
 #endif

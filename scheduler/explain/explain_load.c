@@ -37,7 +37,7 @@ enum {
 struct plan_loader {
     struct plan *plan;
     struct err *err;
-    /* Error code of the first failure, or 0 if nothing failed. */
+    /* The first failure, as an error code. 0 if nothing has failed. */
     int status;
     struct err detail; /* buffer for the messages of json.h */
 };
@@ -45,9 +45,9 @@ struct plan_loader {
 /* A position in a JSON array. The values of the array are read one after another through the cursor. */
 struct load_cursor {
     struct plan_loader *l;
-    /* Cursor of the enclosing array. NULL if this array is a whole table. */
+    /* Cursor of the array that contains this array. NULL if this array is a whole table. */
     const struct load_cursor *up;
-    /* Name of the table, for error messages. Set only if `up` is NULL. */
+    /* Name of the table, for error messages. Only a cursor without `up` has a name. */
     const char *name;
     const struct json *at; /* current element; NULL at the end */
     size_t index;          /* index of the current element */
@@ -85,8 +85,8 @@ static struct load_cursor table_begin(struct plan_loader *l, const char *name, c
     return (struct load_cursor){.l = l, .name = name, .at = json_array_first(array)};
 }
 
-/* Returns a cursor for the array that is the current element of `up`. The caller must not advance `up` while
- * using the new cursor, because error messages take the path from `up`. */
+/* Returns a cursor for an array inside an array: the current element of `up`. The caller must not move `up`
+ * while it uses the new cursor, because error messages take the path from `up`. */
 static struct load_cursor row_begin(const struct load_cursor *up, const char *what)
 {
     struct load_cursor c = {.l = up->l, .up = up};
@@ -147,8 +147,8 @@ static bool take_null(struct load_cursor *c)
     return true;
 }
 
-/* Reads a number that must be an index below `n`, or null. Returns PLAN_NONE for null. PLAN_HOST is the same
- * number, so null can also stand for the host. */
+/* Reads null, or a number that must be an index below `n`. Returns PLAN_NONE for null. PLAN_NONE and
+ * PLAN_HOST are the same number, so null may also mean the host. */
 static uint32_t take_id(struct load_cursor *c, uint32_t n, const char *what)
 {
     return take_null(c) ? PLAN_NONE : take_index(c, n, what);

@@ -10,7 +10,8 @@
 
 #include "scheduler/explain/explain_parts.h"
 
-/* Returns the layer whose task runs just before the task of `layer`, if both layers are in one pack. */
+/* Returns the layer that runs just before `layer` if both are in one pack. In the backward pass, this is
+ * layer + 1. */
 static uint32_t neighbour(enum instr_kind kind, uint32_t layer)
 {
     return kind == INSTR_BWD ? layer + 1 : layer - 1;

@@ -6,8 +6,8 @@
 #include "base/strbuf.h"
 #include "scheduler/plan.h"
 
-/* Adds the name of a tensor, such as "W3" or "decision". For example, "X3.1" is the X of layer 3 and
- * micro-batch 1. If the plan has several replicas, "dW3/r1" is the dW of replica 1. */
+/* Adds the name of a tensor, such as "W3" for the weights of layer 3. "X3.1" is the X of layer 3 and
+ * micro-batch 1. "dW3/r1" is the dW of replica 1, if the plan has several replicas. */
 void explain_add_tensor(struct strbuf *out, const struct plan *p, tensor_id id);
 
 /* Adds the name of a stream, such as "d0.compute" for device 0, or "host". */
@@ -41,25 +41,26 @@ static inline const char *explain_plural(uint32_t n)
     return n == 1 ? "" : "s";
 }
 
-/* What a device does for one layer, for one kind of task, such as FWD. */
+/* What a device does with one layer, looking at one kind of task only, such as FWD. */
 struct layer_use {
-    /* Whether the device runs this kind of task for this layer. */
+    /* Whether the device runs this kind of task for the layer. */
     bool used;
     bool begins; /* the layer starts a pack */
 };
 
-/* A pack of consecutive layers. `first` is the layer that runs first. In the backward pass, layers run in
- * descending order, so first >= last. */
+/* A pack, which is a range of layers that run one after another. `first` runs first. In the backward pass,
+ * layers run in descending order, so that first >= last. */
 struct pack {
     uint32_t first, last;
 };
 
-/* Finds the layers for which a stream runs tasks of kind `kind`, and the layers at which packs start. `use`
- * must have one element per layer. */
+/* Finds the layers for which a stream runs tasks of kind `kind`. Also finds the layers at which a pack
+ * starts. Stores both in `use`, which must have one element for each layer. */
 void explain_find_use(const struct plan *p, uint32_t stream, enum instr_kind kind, struct layer_use *use);
 
-/* Lists the packs in the order in which they run, and returns their number. `way` is 1 if layers run in
- * ascending order and -1 if in descending order. `ret` must have space for one pack per layer. */
+/* Lists the packs in the order in which they run, and returns how many there are. `way` is 1 if layers run in
+ * ascending order, and -1 if they run in descending order. `ret` must have space for as many packs as there
+ * are layers. */
 uint32_t explain_find_packs(const struct plan *p, const struct layer_use *use, int way, struct pack *ret);
 
 /* The name and the fixed words of the JSON format. explain_json.c writes the format, and explain_load.c reads

@@ -21,8 +21,8 @@
 
 enum { LABEL_WIDTH = 12 };
 
-/* Adds spaces until the line that starts at offset `line` is `width` columns wide. Adds at least two spaces,
- * so that columns stay apart. */
+/* Adds spaces until the line has `width` columns, but at least two, so that columns stay apart. The line
+ * starts at offset `line` of `out`. */
 static void pad(struct strbuf *out, size_t line, size_t width)
 {
     do
@@ -86,8 +86,8 @@ static uint32_t pack_stride(const struct pack *a, const struct pack *b)
     return pack_size(&(struct pack){a->first, b->first}) - 1;
 }
 
-/* Returns how many packs at the start of the list are alike: they have the same number of layers and the same
- * distance from one pack to the next. */
+/* Returns how many packs at the start of the list are alike. Packs are alike if they have the same number of
+ * layers, and if the distance from each pack to the next is the same. */
 static uint32_t count_alike(const struct pack *packs, uint32_t n)
 {
     uint32_t same = 1;
@@ -105,8 +105,8 @@ static void add_range(struct strbuf *out, uint32_t first, uint32_t last)
         strbuf_addf(out, "-%u", last);
 }
 
-/* Adds packs that are alike in a short form. For example, "0-11 by 4" stands for the packs 0-3, 4-7 and 8-11.
- * If there are gaps between the packs, the form is "0-1, 4-5 .. 48-49". */
+/* Adds a short form for several packs that are alike. For example, "0-11 by 4" stands for the packs 0-3, 4-7
+ * and 8-11. Packs with gaps between them look like this: "0-1, 4-5 .. 48-49". */
 static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
 {
     const struct pack *last = &packs[n - 1];
@@ -123,8 +123,8 @@ static void add_alike(struct strbuf *out, const struct pack *packs, uint32_t n)
     add_range(out, last->first, last->last);
 }
 
-/* Adds the packs in the order in which they run, such as "0-3, 4-7, 8". Four or more packs that are alike are
- * written in a short form. */
+/* Adds the packs in the order in which they run, such as "0-3, 4-7, 8". If four or more packs in a row are
+ * alike, uses a short form for them. */
 static void add_packs(struct strbuf *out, const struct plan *p, const struct layer_use *use, int way)
 {
     struct pack *packs = xcalloc(p->n_layers, sizeof *packs);
@@ -144,7 +144,7 @@ static void add_packs(struct strbuf *out, const struct plan *p, const struct lay
     xfree(packs);
 }
 
-/* Adds the layers that are in use as ranges of layer numbers, such as "0-7, 9". Ignores where packs begin. */
+/* Adds the numbers of the layers in use as ranges, such as "0-7, 9". Packs do not matter here. */
 static void add_layers(struct strbuf *out, const struct plan *p, struct layer_use *use)
 {
     for (uint32_t l = 0; l < p->n_layers; l++)
@@ -154,8 +154,8 @@ static void add_layers(struct strbuf *out, const struct plan *p, struct layer_us
 
 /* ---------------------------------------------------------------------------------- the head */
 
-/* Adds the types of all layers, such as "dense x4, softmax_xent". Consecutive layers of the same type are
- * written once, with their number. */
+/* Adds the types of all layers, such as "dense x4, softmax_xent". Here, "x4" means four layers of this type
+ * in a row. */
 static void add_types(struct strbuf *out, const struct graph *g)
 {
     for (uint32_t l = 0, end; l < g->n_layers; l = end) {
@@ -185,8 +185,8 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
     strbuf_add(out, "\n");
 }
 
-/* Adds the micro-batch sizes, such as "8 micro-batches of 4 rows". If layers have different sizes, adds for
- * example "32 rows in micro-batches of 4; layers 41-51 of 1". */
+/* Adds the micro-batch sizes, such as "8 micro-batches of 4 rows". If not all layers have the same size, the
+ * text is for example "32 rows in micro-batches of 4; layers 41-51 of 1". */
 static void add_sizes(struct strbuf *out, const struct plan *p, const struct graph *g)
 {
     uint32_t first = 0, n = 0;
@@ -222,8 +222,8 @@ static void add_summary_head(struct strbuf *out, const struct plan *p, const str
 
 /* ----------------------------------------------------------------------------------- compute */
 
-/* Adds the line for one kind of task on a device. `who` is the device's name if this is the first line about
- * the device, and "" on the lines that follow. */
+/* Adds the line about one kind of task of a device. `who` is the name of the device on the first of its
+ * lines, and "" on the others. */
 static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, enum instr_kind kind,
                      const char *who, struct layer_use *use)
 {
@@ -283,7 +283,7 @@ static void add_compute(struct strbuf *out, const struct plan *p)
 
 enum { HUMAN_WIDTH = 12, EXACT_WIDTH = 17 };
 
-/* Counts the bytes that move between devices, separately for each class of tensors. struct plan_bytes has
+/* Counts the bytes that move between devices, one number for each class of tensors. struct plan_bytes has
  * only their sum. */
 static void count_peer(const struct plan *p, uint64_t ret[BYTES_CLASS_COUNT])
 {
@@ -309,8 +309,8 @@ static void add_bytes_row(struct strbuf *out, const char *name, const uint64_t *
     strbuf_add(out, "\n");
 }
 
-/* Adds a line with the bytes that the entry, flush and exit programs move. They run only when training
- * starts, writes a checkpoint or stops. */
+/* Adds a line about the programs that run only once in a while: entry when training starts, flush for a
+ * checkpoint, and exit when training stops. It shows how many bytes each of them moves. */
 static void add_once(struct strbuf *out, const struct plan *p)
 {
     struct plan_bytes entry, flush, exit_;
@@ -328,8 +328,8 @@ static void add_once(struct strbuf *out, const struct plan *p)
     strbuf_add(out, " out\n");
 }
 
-/* Adds a line with the lower bound on the moved bytes, the bytes that this plan moves, and the ratio of
- * both. */
+/* Adds a line with three numbers: a lower bound on the bytes that any plan has to move, the bytes that this
+ * plan moves, and the ratio of the two. */
 static void add_bound(struct strbuf *out, const struct plan *p, const struct plan_bytes *b)
 {
     uint64_t least = bound_bytes(p), moved = b->state_in + b->state_out + b->stash_in + b->stash_out;
@@ -367,8 +367,8 @@ static void add_bytes(struct strbuf *out, const struct plan *p)
 
 /* ------------------------------------------------------------------------------------ memory */
 
-/* Adds what stays on one device between iterations, grouped by kind of tensor: "W 1.20 MiB (0-2); K ...". The
- * numbers in parentheses are layers. */
+/* Adds what stays on a device between iterations, such as "W 1.20 MiB (0-2); K 2.40 MiB (0-2)". The numbers
+ * in parentheses are layers. */
 static void add_resident(struct strbuf *out, const struct plan *p, uint32_t device, struct layer_use *use)
 {
     bool any = false;
@@ -405,8 +405,8 @@ static void add_memory_row(struct strbuf *out, uint64_t peak, uint64_t capacity)
     strbuf_addf(out, "%7.1f%%", percent(peak, capacity));
 }
 
-/* Returns the highest address in use, divided by the largest number of bytes in use at once. The result is 1
- * if no memory is lost to gaps between copies. */
+/* Returns the memory that a device needs, divided by the largest number of bytes in use at once. The result
+ * is 1 if no memory is lost in gaps between copies. */
 static double fragmentation(const struct plan *p, uint32_t device, const uint64_t *live)
 {
     return live[device] ? (double)p->devices[device].peak_bytes / (double)live[device] : 1;
@@ -445,8 +445,8 @@ static void add_memory(struct strbuf *out, const struct plan *p)
 
 /* -------------------------------------------------------------------------------------- time */
 
-/* Returns the part of an iteration in which a device does not compute. Runs of the cycle overlap, so a device
- * may compute for longer than one iteration takes. The result is then 0. */
+/* Returns the time of an iteration in which a device does not compute. The device may compute for longer than
+ * an iteration takes, because runs of the cycle overlap. The result is then 0. */
 static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
 {
     return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;
@@ -538,8 +538,8 @@ static int by_first_layer(const void *pa, const void *pb)
     return a->last < b->last ? -1 : a->last > b->last;
 }
 
-/* Adds the packs of all devices as [[first, last], ...], in ascending order. A pack that several devices run
- * is listed only once. */
+/* Adds the packs of all devices in ascending order, as [[first, last], ...]. A pack that runs on several
+ * devices is listed only once. */
 static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_kind kind)
 {
     struct pack *packs = xcalloc((size_t)p->n_layers * p->n_devices, sizeof *packs);
@@ -563,7 +563,7 @@ static void add_json_packs(struct strbuf *out, const struct plan *p, enum instr_
     xfree(use);
 }
 
-/* Returns an array with the number of rows in a micro-batch, for each layer. The entry is 0 for a layer
+/* Returns an array with the number of rows in a micro-batch for each layer. The number is 0 for a layer
  * without forward tasks. The caller frees the array. */
 static uint32_t *layer_rows(const struct plan *p)
 {
@@ -577,8 +577,7 @@ static uint32_t *layer_rows(const struct plan *p)
     return rows;
 }
 
-/* Adds one [first, last, rows] for each range of consecutive layers with the same number of rows in a
- * micro-batch. */
+/* Adds [first, last, rows] for each range of layers whose micro-batches have the same number of rows. */
 static void add_json_sizes(struct strbuf *out, const struct plan *p, const uint32_t *rows)
 {
     uint32_t first = 0;

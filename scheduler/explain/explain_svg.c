@@ -40,7 +40,7 @@ enum {
     LEGEND_WIDTH = 84, /* width of an entry */
     HUNDREDTHS = 100,  /* units of a pixel */
     MAX_TICKS = 14,
-    /* Maximum length of the SVG text of all marks together, in bytes. */
+    /* Maximum number of bytes in the SVG text of all marks together. */
     MARKS_BYTES = 1800000,
 };
 
@@ -55,8 +55,8 @@ static const char *colour_of(enum instr_kind k)
     return colours[k] ? colours[k] : "#000000";
 }
 
-/* A coloured mark in the picture. It shows one instruction, or several that are too narrow to be drawn one by
- * one. */
+/* A coloured mark in the picture. It shows one instruction, or several instructions that are too narrow to be
+ * drawn separately. */
 struct svg_mark {
     uint32_t n; /* number of instructions */
     /* Indices of the first and the last instruction that the mark shows. */
@@ -72,8 +72,8 @@ struct svg_mark {
 struct svg_row {
     uint32_t y, height; /* in pixels */
     uint64_t busy_ns;   /* time within the window */
-    /* The mark at the end of the row, not yet drawn. A narrow instruction that follows may still join the
-     * mark. */
+    /* The last mark of the row. It is not drawn yet, because the next instruction may still join it if it is
+     * narrow. */
     struct svg_mark open;
     struct strbuf marks; /* text of the finished marks */
 };
@@ -93,8 +93,8 @@ struct picture {
 
 /* ---- text and numbers ---- */
 
-/* Adds text from outside, such as a name, as XML. Control characters and other unsafe characters are replaced
- * by escapes. */
+/* Adds text that comes from a user, such as a name, to the XML. Replaces control characters and other unsafe
+ * characters by escapes. */
 static void add_text(struct strbuf *out, const char *s)
 {
     char shown[UTF8_SHOWN_BYTES];
@@ -112,13 +112,15 @@ static void add_text(struct strbuf *out, const char *s)
     }
 }
 
-/* Returns part * of / whole, rounded down, which scales `of` by a fraction. Returns 0 if `whole` is 0. */
+/* Returns of * part / whole, rounded down. For example, portion(1, 4, 200) is 50. Returns 0 if `whole` is
+ * 0. */
 static uint64_t portion(uint64_t part, uint64_t whole, uint64_t of)
 {
     return whole ? (uint64_t)((unsigned __int128)part * of / whole) : 0;
 }
 
-/* Adds a length in pixels, with decimals if needed. `parts` is the length in hundredths of a pixel. */
+/* Adds a length in pixels. `parts` is the length in hundredths of a pixel: 250 gives "2.50", and 200 gives
+ * "2". */
 static void add_hundredths(struct strbuf *out, uint64_t parts)
 {
     strbuf_addf(out, "%u", (unsigned)(parts / HUNDREDTHS));
@@ -155,8 +157,9 @@ static void add_instr(const struct picture *c, struct strbuf *out, uint32_t i)
     explain_add_event(out, c->plan, c->program, &c->program->instrs[i]);
 }
 
-/* Adds the text that appears under the mouse pointer, such as "fetch W3, 40.00 MiB / at 1.250 ms for 3.000
- * ms". The times are those of the whole instruction, even if the window shows only a part of it. */
+/* Adds the text that the viewer shows when the mouse is over a mark, such as "fetch W3, 40.00 MiB / at 1.250
+ * ms for 3.000 ms". The text gives the times of the whole instruction, even if the picture shows only a part
+ * of the instruction. */
 static void add_tip(const struct picture *c, struct strbuf *out, const struct svg_mark *m)
 {
     bool before = m->begin_ns < c->zero_ns;
@@ -184,9 +187,9 @@ static void add_tip(const struct picture *c, struct strbuf *out, const struct sv
     strbuf_add(out, "</title>");
 }
 
-/* Draws a mark between the horizontal positions `left` and `right`. Each kind of instruction in the mark is
- * one rectangle, and the rectangles are stacked from the bottom. The mark is at least one pixel high, so that
- * it can be seen. */
+/* Draws a mark from the horizontal position `left` to `right`. Each kind of instruction in the mark gets one
+ * rectangle. The rectangles are stacked from the bottom. Together they are at least one pixel high, so that
+ * the mark can be seen. */
 static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_t wide_ns, uint64_t left,
                            uint64_t right, uint32_t row_height)
 {
@@ -210,8 +213,9 @@ static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_
     }
 }
 
-/* Returns the time at which a mark ends in the picture. A mark is drawn at least one pixel wide, unless the
- * next mark of the row begins earlier. */
+/* Returns the time at which the drawing of a mark ends. A mark is at least one pixel wide, but it never
+ * reaches beyond free_until_ns, where the next mark begins. A narrow gap before the next mark is drawn as
+ * part of this one. */
 static uint64_t end_of(const struct picture *c, const struct svg_mark *m, uint64_t free_until_ns)
 {
     uint64_t end_ns = m->from_ns + c->length_ns / PLOT;
@@ -221,7 +225,7 @@ static uint64_t end_of(const struct picture *c, const struct svg_mark *m, uint64
     return end_ns > m->to_ns ? end_ns : m->to_ns;
 }
 
-/* Finishes the open mark of a row and adds the mark's SVG text to the row. */
+/* Finishes the last mark of a row and adds its SVG text to the row. */
 static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_until_ns)
 {
     const struct svg_mark *m = &row->open;
@@ -240,8 +244,8 @@ static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_unt
     row->open = (struct svg_mark){0};
 }
 
-/* Returns whether an instruction may join mark `m` instead of starting a new one. The instruction, the mark
- * and the gap between them must all be narrow. */
+/* Returns whether an instruction joins mark `m`. If not, it starts a new mark. To join, the instruction, the
+ * mark and the gap between them must all be narrow. */
 static bool takes(const struct picture *c, const struct svg_mark *m, uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns - from_ns < c->narrow_ns && m->to_ns - m->from_ns < c->narrow_ns &&
@@ -274,8 +278,8 @@ static void add_to_row(struct picture *c, uint32_t i, const struct plan_span *sp
     row->busy_ns += to_ns - from_ns;
 }
 
-/* Makes the marks of all rows. Relies on the fact that the instructions of a stream are in order of time.
- * Returns false if the text of the marks is too long. */
+/* Makes the marks of all rows. The instructions of each stream must be in order of time. Returns false if the
+ * text of the marks gets too long. */
 static bool make_marks(struct picture *c)
 {
     const size_t n = c->sim->n_instrs;
@@ -310,7 +314,7 @@ static uint64_t begin_of_run(const struct picture *c, uint32_t run)
         if (in->kind == INSTR_FWD && ns < forward_ns)
             forward_ns = ns;
     }
-    /* With only one simulated run, start the picture at the first instruction, so that nothing is cut off. */
+    /* If only one run was simulated, start at its first instruction, so that the picture shows all of it. */
     uint64_t ns = forward_ns < UINT64_MAX && c->sim->runs > 1 ? forward_ns : any_ns;
     return ns < UINT64_MAX ? ns : 0;
 }
@@ -376,8 +380,8 @@ static void add_legend(const struct picture *c)
     }
 }
 
-/* Returns the time between two ticks of the axis, in nanoseconds. It is the smallest of 1, 2, 5, 10, 20, 50,
- * ... that gives at most MAX_TICKS ticks. */
+/* Returns the distance of two ticks on the time axis, in nanoseconds. This is the smallest of 1, 2, 5, 10,
+ * 20, 50, ... that gives no more than MAX_TICKS ticks. */
 static uint64_t tick_step(uint64_t length_ns)
 {
     static const uint32_t times[] = {1, 2, 5};

@@ -12,7 +12,7 @@
 
 #include "scheduler/explain/explain_parts.h"
 
-/* The state of one call of plan_trace. The fields from `name` on describe the timeline that is being
+/* The state of one call of plan_trace. The fields from `name` on belong to the timeline that is being
  * written. */
 struct tracer {
     const struct plan *plan;
@@ -40,7 +40,8 @@ static void begin_event(struct tracer *t)
     t->begun = true;
 }
 
-/* Writes the name of a process or thread, and the number that decides its vertical position in the viewer. */
+/* Writes the name of a process or thread. Also writes the number by which the viewer sorts processes and
+ * threads. */
 static void add_names(struct tracer *t, const char *what, uint32_t stream, const char *name)
 {
     uint32_t pid = pid_of(t, stream), tid = tid_of(t, stream);
@@ -86,8 +87,8 @@ static void add_id(struct strbuf *out, const char *key, uint32_t id)
         strbuf_addf(out, ",\"%s\":%u", key, id);
 }
 
-/* Adds the details of an event, such as its layer and micro-batch. For a move, these are the layer and
- * micro-batch of the moved tensor. */
+/* Adds the details of an event, such as its layer and micro-batch. A move has those of the tensor that it
+ * moves. */
 static void add_args(struct tracer *t, const struct plan_instr *in, const struct plan_operand *moved)
 {
     const struct plan_tensor *tensor = moved ? &t->plan->tensors[moved->tensor] : NULL;

@@ -20,8 +20,8 @@ static double gain(const struct why *y, const struct what_if *w)
     return w->fits ? 100 * (1 - share(y, w->cycle_ns)) : 0;
 }
 
-/* Explains that memory is the limit. Shows either the time that more memory would save or the time spent
- * waiting for memory, whichever is longer. */
+/* Explains that memory is the limit. Shows the greater of two times: the time that more memory would save, or
+ * the time spent waiting for free memory. */
 static void add_memory_binding(struct strbuf *out, const struct why_report *r)
 {
     double waiting = 100 * share(&r->why, r->why.memory_wait_ns),
@@ -74,8 +74,8 @@ static void add_path(struct strbuf *out, const struct why *y)
                 100 * share(y, y->memory_wait_ns));
 }
 
-/* Adds the answer to a what-if question, such as "12.300 s (-4.1%), 3.20 GiB less over the host link". Adds
- * "no plan" if no plan was found. */
+/* Adds the answer to a what-if question, such as "12.300 s (-4.1%), 3.20 GiB less over the host link". If no
+ * plan was found, adds "no plan". */
 static void add_what_if(struct strbuf *out, const struct why *y, const struct what_if *w, uint64_t host_bytes)
 {
     if (!w->fits) {
@@ -140,8 +140,8 @@ void plan_why_json(const struct why_report *r, struct strbuf *out)
         add_json_what_if(out, "one_more_gb", &r->memory);
         add_json_what_if(out, "one_more_device", &r->device);
     }
-    /* Leaving out the decision cannot really make a plan slower. If the plan without a decision seems slower,
-     * the search has only missed a better plan, so report that the decision costs 0 seconds. */
+    /* A plan without the decision cannot really be slower. If it seems to be slower, the search has only
+     * missed a better plan. The decision then costs 0 seconds. */
     if (r->asked && r->decision && r->plain.fits)
         strbuf_addf(out, ",\"clipping_s\":%.9g",
                     y->cycle_ns > r->plain.cycle_ns ? (double)(y->cycle_ns - r->plain.cycle_ns) * 1e-9 : 0.0);

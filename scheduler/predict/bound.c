@@ -67,9 +67,9 @@ static uint64_t excess(uint64_t a, uint64_t b)
 
 /* ---- choosing the rents ---- */
 
-/* Returns the smallest possible sum of moved bytes and rent for some layers, where rent is a price for bytes
- * that stay on a device. Takes the lesser of two cases: all these layers are updated on the host, or all on
- * the device. */
+/* A byte on a device pays a rent: `p` at the turn and `q` at the end, as explained above. Returns the least
+ * sum of moved bytes and rent for the layers of `s`, in units of 1/UNIT byte. These layers are updated either
+ * on the host or on the device. The case with the lesser sum counts. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =
@@ -80,8 +80,9 @@ static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
     return host < device ? host : device;
 }
 
-/* Returns the lower bound on moved bytes that follows if a byte on a device costs rent `p` at the turn and
- * `q` at the end. The unit is 1/UNIT byte. A negative result means that these rents give no bound. */
+/* If a byte on a device costs the rent `p` at the turn and `q` at the end, every plan has to move a certain
+ * number of bytes. Returns this lower bound in units of 1/UNIT byte. A negative result means that these rents
+ * give no bound. */
 static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
     bounded_poll_steps(s->n_states);
@@ -92,8 +93,8 @@ static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
     return sum;
 }
 
-/* Tries all pairs of rents that differ from *p and *q by at most `reach`, in steps of `step`. Sets *p and *q
- * to the pair that gives the largest bound. */
+/* Tries all rents around *p and *q: those that differ by at most `reach`, in steps of `step`. Sets *p and *q
+ * to the two rents that give the largest bound. */
 static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step, uint64_t *p, uint64_t *q)
 {
     uint64_t p_first = excess(*p, reach), p_last = *p + reach, q_first = excess(*q, reach),
@@ -113,8 +114,8 @@ static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step
 static uint64_t best_bound(const struct bound_sizes *s)
 {
     uint64_t p = 0, q = 0;
-    /* Start with a coarse grid of rents. The grid has steps of 1/12, and its points include the best rents
-     * for the usual optimizers. */
+    /* First try rents that are far apart: multiples of 1/12. For the usual optimizers, the best rents are
+     * among them. */
     try_rents(s, MAX_RENT, UNIT / 12, &p, &q);
     try_rents(s, UNIT / 12, UNIT / 60, &p, &q);
     try_rents(s, UNIT / 60, UNIT / 420, &p, &q);
@@ -163,8 +164,8 @@ static uint32_t first_trained(const struct plan *p)
     return layer;
 }
 
-/* Returns the index of the first or, if `last` is set, the last backward task of a layer. Returns PLAN_NONE
- * if the layer has no backward task. */
+/* Returns the index of the first backward task of a layer. If `last` is true, returns that of the last one.
+ * PLAN_NONE if the layer has no backward task. */
 static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, bool last)
 {
     uint32_t found = PLAN_NONE;
@@ -175,8 +176,8 @@ static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, b
     return found;
 }
 
-/* Marks in `across` the stash tensors that are written before instruction `turn` and read after it. Returns
- * the size of these tensors in bytes. */
+/* Marks in `across` the tensors of the stash (values for the backward pass) that are written before
+ * instruction `turn` and read after it. Returns the total size of these tensors in bytes. */
 static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -203,8 +204,8 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
     return bytes;
 }
 
-/* Returns the size in bytes of the operands of instruction `instr`. Leaves out W, K and the tensors marked in
- * `across`, because the bound counts them elsewhere. `across` may be NULL. */
+/* Returns the total size of the operands of instruction `instr` in bytes. Does not count W, K and the tensors
+ * in `across`, because the bound counts these elsewhere. `across` may be NULL. */
 static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -251,7 +252,7 @@ static struct bound_state *collect_layers(const struct plan *p)
         const struct plan_tensor *pt = &p->tensors[t];
         if (pt->kind == TENSOR_W)
             layers[pt->layer].w += pt->bytes;
-        /* Count only the dW of replica 0, because RED adds the gradients of all other replicas to it. */
+        /* Only the dW of replica 0 counts, because the gradients of all other replicas are added to it. */
         else if (pt->kind == TENSOR_DW && pt->replica == 0)
             layers[pt->layer].dw += pt->bytes;
         else if (pt->kind == TENSOR_K)
@@ -260,14 +261,14 @@ static struct bound_state *collect_layers(const struct plan *p)
     return layers;
 }
 
-/* Adds up the state of all layers whose W, dW and K have the same proportions. In most models, one to three
- * sums remain. */
+/* Combines all layers with the same proportions of W, dW and K: their sizes are added up in one element of
+ * s->states. For most models, one to three elements are enough. */
 static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_sizes *s)
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
-    /* At the end, the last backward task still uses the dW of the first layer with weights. This dW already
-     * counts as part of the task's working set, so it must not count as waiting. */
+    /* At the moment called the end, a backward task is still using the dW of the first layer with weights.
+     * This dW counts as an operand of that task, so do not count it a second time as waiting. */
     uint32_t first = first_trained(p);
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {

@@ -12,8 +12,8 @@
 
 #include "scheduler/plan.h"
 
-/* Bytes of state, added up over all layers with the same proportions of W, dW, K and `waiting`. The bound
- * depends only on these proportions, so one sum for all these layers is enough. */
+/* Total sizes of several layers in which W, dW, K and `waiting` have the same proportions. The bound depends
+ * on these totals, but not on how they are divided among the layers. */
 struct bound_state {
     uint64_t w, dw, k; /* bytes */
     /* Bytes of dW that still wait for the decision when the backward pass ends. */
@@ -21,51 +21,53 @@ struct bound_state {
     bool passed; /* the layers come after the turn layer */
 };
 
-/* The sizes of a plan that determine its lower bound. They refer to two moments of a training step, the turn
- * and the end, which bound.c explains. */
+/* The sizes in a plan from which its lower bound is computed. Two moments of a training step matter, called
+ * the turn and the end. bound.c explains them. */
 struct bound_sizes {
     struct bound_state *states;
     uint32_t n_states;
-    /* Bytes of activations that are written before the moment called the turn and read after it. */
+    /* Bytes of activations that are written before the turn and read after it. */
     uint64_t stash;
-    /* Memory of all devices together, minus the operands of the task that runs at the turn. */
+    /* Memory of all devices together, minus the operands of the task that runs at the turn, in bytes. */
     uint64_t turn_free_bytes;
-    /* Memory of all devices together, minus the operands of the task that runs at the end. */
+    /* Memory of all devices together, minus the operands of the task that runs at the end, in bytes. */
     uint64_t end_free_bytes;
 };
 
-/* Number of bytes of state that cross the host link in one training step, by direction. */
+/* Number of bytes of state that move in each direction between host and devices in one training step. */
 struct bound_way {
     uint64_t in, out, total;
 };
 
-/* Lower bounds on the number of bytes that a training step moves, as bound_compute finds them. */
+/* Lower bounds on the number of bytes that a training step moves between host and devices. */
 struct bound {
-    /* Bytes of state, if the weights of every layer are updated on the host. */
+    /* Lower bound for weights, gradients and optimizer state, if the host updates all weights. */
     struct bound_way host;
-    /* Bytes of state, if the weights of every layer are updated on a device. */
+    /* Lower bound for weights, gradients and optimizer state, if the devices update all weights. */
     struct bound_way device;
-    /* Bytes of state and activations, if each layer is updated where this moves the fewest bytes. */
+    /* Lower bound for weights, gradients, optimizer state and activations, if each layer is updated wherever
+     * that moves fewer bytes. */
     uint64_t bytes;
 };
 
 /* Computes the lower bounds for given sizes. */
 void bound_compute(const struct bound_sizes *s, struct bound *ret);
 
-/* Collects the sizes of a plan. The moment called the turn is the first backward task of `turn_layer`.
- * Returns false if there is no such task, or if the cycle has several training steps. The caller frees *ret
- * with bound_sizes_finish. */
+/* Collects the sizes of a plan that its bound depends on. The first backward task of `turn_layer` is the
+ * moment called the turn. Returns false if this layer has no such task, or if the cycle has several training
+ * steps. The caller frees *ret with bound_sizes_finish. */
 bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_sizes *ret);
 
 /* Frees the array in `s`. */
 void bound_sizes_finish(struct bound_sizes *s);
 
-/* Returns a layer whose first backward task is a good choice for the turn: the layer for which the dW of the
- * layer minus the W of all later layers is largest. The loss layer is the other good choice. */
+/* For each layer, looks at the size of its dW minus the W of all later layers. Returns the layer with the
+ * largest difference. It is one of two good choices for the `turn_layer` of bound_sizes_of. The other is the
+ * loss layer. */
 uint32_t bound_turn_layer(const struct plan *p);
 
-/* Returns a lower bound on the bytes of state and stash that one training step moves. Computes the bound for
- * two choices of the turn and returns the larger. Returns 0 if no bound can be computed. */
+/* Returns a lower bound on the bytes that one training step moves between host and devices. Two layers are
+ * tried as `turn_layer`, and the larger bound is returned. Returns 0 if there is no bound. */
 uint64_t bound_bytes(const struct plan *p);
 
 #endif

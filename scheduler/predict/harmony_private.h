@@ -1,5 +1,5 @@
-/* Declarations that harmony_tasks.c and harmony_rules.c share. harmony_tasks.c makes the tasks of a schedule,
- * and harmony_rules.c turns the tasks into operations on the timeline. */
+/* Declarations shared by harmony_tasks.c, which makes the tasks of a schedule, and harmony_rules.c, which
+ * turns the tasks into operations on the timeline. */
 #ifndef SCHEDULER_PREDICT_HARMONY_PRIVATE_H
 #define SCHEDULER_PREDICT_HARMONY_PRIVATE_H
 
@@ -18,16 +18,16 @@ enum task_kind {
     TASK_BWD, /* any other backward pack */
 };
 
-/* A part of a forward task. A forward pack is cut at each layer where a backward pack starts, because the
- * input of that layer is saved for the backward pack. */
+/* One part of a forward task. The task is cut at each layer where a pack of the backward pass starts, because
+ * it has to save the input of this layer for that pack. */
 struct rules_part {
     uint32_t first, last; /* layers */
     /* Number of the backward task that needs the input of this part again, or NO_OP if none does. */
     uint32_t taker;
 };
 
-/* The forward or backward pass of one pack, for all micro-batches. rules_make_tasks sets the fields up to
- * source_part, and harmony_rules.c sets the numbers of operations after them. */
+/* The pass of one pack, forward or backward, for all micro-batches. rules_make_tasks sets the fields from
+ * `kind` to `source_part`. harmony_rules.c sets the other fields. */
 struct rules_task {
     enum task_kind kind;
     uint32_t first, last; /* layers */
@@ -38,27 +38,28 @@ struct rules_task {
     struct rules_task *left2; /* the task before `left`, or NULL */
     struct rules_part *parts; /* TASK_FWD only */
     uint32_t n_parts;
-    /* The forward task that saved the input of this task, or NULL. */
+    /* The forward task that saved the input of this task. NULL if there is none. */
     struct rules_task *source;
-    /* TASK_BWD only: which part of `source` saved the input of this task. */
+    /* TASK_BWD only: the part of `source` whose input was saved for this task. */
     uint32_t source_part;
 
-    /* From here on: numbers of operations, or NO_OP. Arrays have one element per micro-batch. In a forward
-     * task, `fwd` and `stash` have one element per micro-batch and part. */
+    /* The fields from here on are numbers of operations. NO_OP means that there is none. Most arrays have one
+     * element for each micro-batch. In a forward task, `fwd` and `stash` have one for each part of each
+     * micro-batch. */
     uint32_t w; /* fetch of the weights */
-    /* Fetch of the task's input, or of the input that a forward task saved. */
+    /* Fetch of the task's input. A backward task fetches the input that a forward task saved. */
     uint32_t *x;
     uint32_t *dy;    /* TASK_BWD only: fetch of the output gradient. */
     uint32_t *fwd;   /* forward pass, or repeated forward pass */
     uint32_t *bwd;   /* backward pass */
     uint32_t *stash; /* spill of the stash */
-    /* Transfer of a saved input to the backward task that takes it. Indexed by that task's micro-batch and by
-     * part. */
+    /* Transfer of a saved input to the backward task that needs it. The array has one element for each part
+     * of each micro-batch of that backward task. */
     uint32_t *handed;
-    /* Move of the task's result off the device, by a spill or a send. The result of a backward task is the
+    /* Move of the task's result off the device: a spill or a send. The result of a backward task is the
      * gradient of its input. */
     uint32_t *y;
-    /* Transfer of the result to the process that runs the next task. */
+    /* Transfer of the task's result to the process that runs the next task. */
     uint32_t *y_handed;
     uint32_t reduce; /* sum of the gradients over all devices */
     uint32_t dw;     /* spill of the gradients */
@@ -66,7 +67,7 @@ struct rules_task {
     uint32_t update; /* update on the cpu stream */
 };
 
-/* All tasks of one iteration, in the form in which they are simulated. */
+/* All tasks of one iteration, as the simulation needs them. */
 struct rules_tasks {
     const struct rules_schedule *schedule;
     const struct table *table;
@@ -74,23 +75,23 @@ struct rules_tasks {
     /* Whether the output of the last forward pack goes through the host. This is necessary if forward and
      * backward micro-batches have different sizes. */
     bool last_by_host;
-    /* Number of simulated devices. In the data-parallel form, all devices do the same, so one simulated
-     * device stands for all. */
+    /* Number of simulated devices. It is 1 in the data-parallel form: all devices do the same there, so one
+     * stands for all. */
     uint32_t n_devices;
-    /* Number of devices that have tasks. These devices share the links. */
+    /* Number of devices that have any task. Only these devices share the bandwidth of the links. */
     uint32_t n_busy;
     struct rules_task *at; /* the tasks: first forward, then backward */
     uint32_t n;
     uint32_t n_fwd; /* number of forward tasks */
 };
 
-/* Makes the tasks of a schedule, which rules_check must have accepted. All memory is allocated from arena
+/* Makes the tasks of schedule `s`, which must have passed rules_check. The tasks are allocated from arena
  * `a`. */
 void rules_make_tasks(const struct rules_schedule *s, const struct table *t, struct arena *a,
                       struct rules_tasks *ret);
 
-/* Returns the number of the forward micro-batch that contains the last sample of backward micro-batch
- * `backward_micro`. */
+/* Returns the number of the forward micro-batch that contains the last sample of a given backward
+ * micro-batch. */
 uint32_t rules_forward_micro(const struct rules_tasks *g, uint32_t backward_micro);
 
 #endif

@@ -30,11 +30,11 @@ struct rules {
     struct rules_tasks g;
     enum rules_sharing sharing;
     struct arena *arena;
-    /* Times and sizes of each layer. points[0] is for the size of a forward micro-batch, and points[1] for
-     * the size of a backward micro-batch. */
+    /* The times and sizes of each layer. points[0] is for micro-batches of the forward pass, and points[1]
+     * for micro-batches of the backward pass. */
     struct table_point *points[2];
     VEC(struct timeline_op) ops;
-    /* Per operation: the previous operation in the same stream, or NO_OP. */
+    /* For each operation: the previous operation in the same stream, or NO_OP. */
     VEC(uint32_t) before;
     VEC(struct edge) edges;
     uint32_t *last_op; /* per stream: its last operation, or NO_OP */
@@ -49,7 +49,8 @@ static const struct table_point *point(const struct rules *r, uint32_t layer, ui
     return &r->points[micro == r->g.schedule->micro_fwd ? 0 : 1][layer];
 }
 
-/* Returns the size of a layer's input in bytes. Returns 0 for the layer number after the last layer. */
+/* Returns the size of a layer's input in bytes. `layer` may be the number after the last layer, and then the
+ * result is 0. */
 static uint64_t x_bytes(const struct rules *r, uint32_t layer, uint32_t micro)
 {
     return layer < r->g.table->n_layers ? point(r, layer, micro)->x : 0;
@@ -98,8 +99,8 @@ static uint32_t add_op(struct rules *r, const struct rules_task *t, enum rules_l
     return id;
 }
 
-/* Adds an operation that moves bytes through a resource that all devices share. If sharing is static, or if
- * one simulated device stands for all, the operation gets a fixed fraction of the rate. */
+/* Adds an operation that moves bytes through a resource shared by all devices. It gets a fixed part of the
+ * rate, 1/n for n busy devices, if sharing is static or if only one device is simulated. */
 static uint32_t add_shared(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t bytes,
                            enum rules_resource resource, uint64_t per_s)
 {
@@ -138,8 +139,8 @@ static uint32_t add_compute(struct rules *r, const struct rules_task *t, uint64_
     return add_op(r, t, AT_COMPUTE, ns);
 }
 
-/* Adds a transfer of bytes from the process of one device to the process of another, through host memory. The
- * transfer takes no time if both tasks run on the same device. */
+/* Adds a transfer of bytes from one device's process to another device's process, through host memory. It
+ * takes no time if both tasks run on the same device. */
 static uint32_t add_handing(struct rules *r, const struct rules_task *from, const struct rules_task *to,
                             uint64_t bytes)
 {
@@ -178,12 +179,12 @@ static bool is_first(const struct rules *r, const struct rules_task *t)
 
 static bool is_last_forward(const struct rules_task *t)
 {
-    /* Reading t[1] is safe, because a forward task is never the last task of the array. */
+    /* t[1] always exists here, because the last task of the array is a backward task. */
     return t->kind == TASK_FWD && t[1].kind == TASK_LOSS;
 }
 
-/* Returns whether the task gets its input directly from the previous device. For a backward task, the input
- * is the gradient of its output. */
+/* Returns whether a task gets its input directly from the previous device. The input of a backward task is
+ * the gradient of its output. */
 static bool comes_by_peer(const struct rules *r, const struct rules_task *t)
 {
     return r->g.pipeline && !is_first(r, t) && !(t->kind == TASK_LOSS && r->g.last_by_host);
@@ -196,8 +197,8 @@ static uint32_t add_input(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->first, t->micro));
 }
 
-/* Returns how many backward micro-batches consist only of samples that come before forward micro-batch `i`.
- * For example, with 4 samples forward and 2 backward, it returns 6 for i = 3. */
+/* Returns the number of backward micro-batches that lie completely before forward micro-batch `i`. For
+ * example, if forward micro-batches have 4 samples and backward ones 2, the result for i = 3 is 6. */
 static uint32_t taken_before(const struct rules *r, uint32_t i)
 {
     return (uint32_t)((uint64_t)i * r->g.schedule->micro_fwd / r->g.schedule->micro_bwd);
@@ -266,8 +267,8 @@ static uint32_t add_gradient_in(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->last + 1, t->micro));
 }
 
-/* Adds the operation that sums the gradients over all `n` devices. The devices form a ring, in which each
- * device sends 2 (n - 1) / n of the bytes. */
+/* Adds the operation that sums the gradients of all `n` devices. The devices form a ring. Each of them sends
+ * 2 (n - 1) / n times the size of the gradients. */
 static void add_reduction(struct rules *r, struct rules_task *t)
 {
     uint64_t n = r->g.n_busy, bytes = w_bytes(r, t);
@@ -318,14 +319,14 @@ static void after(struct rules *r, uint32_t op, uint32_t what)
         vec_push(&r->edges, (struct edge){op, what});
 }
 
-/* Returns the number of the last compute operation of a task for micro-batch `i`. */
+/* Returns the number of the last compute operation that a task does for micro-batch `i`. */
 static uint32_t computed(const struct rules_task *t, uint32_t i)
 {
     return t->kind == TASK_FWD ? t->fwd[(i + 1) * t->n_parts - 1] : t->bwd[i];
 }
 
-/* Makes `op`, the fetch for a task's first micro-batch, wait for memory. A device has memory for two
- * micro-batches, so the fetch may overlap only with the last micro-batch of the previous task. */
+/* Lets `op`, the fetch for a task's first micro-batch, wait until there is memory. A device has memory for
+ * two micro-batches. So the previous task must have finished its last micro-batch but one. */
 static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_task *t)
 {
     if (t->left == NULL)
@@ -336,8 +337,8 @@ static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_
         after(r, op, t->left2->end);
 }
 
-/* Makes `op`, which fetches the input or stash of micro-batch `i`, wait for a free buffer. There are two
- * buffers, so the buffer of micro-batch i - 2 must have been used up. */
+/* Lets `op`, which fetches the input of micro-batch `i`, wait for a free buffer. There are two buffers, so
+ * the buffer of micro-batch i - 2 must be free again. */
 static void after_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i == 0)
@@ -348,8 +349,8 @@ static void after_buffers(struct rules *r, uint32_t op, const struct rules_task 
         after(r, op, t->left->end);
 }
 
-/* Makes `op`, which fetches the output gradient of micro-batch `i`, wait for the gradient buffer. This buffer
- * is free once the forward pass of the previous micro-batch has been repeated. */
+/* Lets `op`, which fetches the output gradient of micro-batch `i`, wait for the only gradient buffer. The
+ * previous micro-batch leaves this buffer when its forward pass has been repeated. */
 static void after_gradient_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i > 0)
@@ -360,8 +361,8 @@ static void after_gradient_buffers(struct rules *r, uint32_t op, const struct ru
         after_last_but_one(r, op, t);
 }
 
-/* Joins the sender's and the receiver's operation of a transfer between devices. Returns the sender's
- * operation. The caller must add all further waits to the sender's operation, because the receiver's takes no
+/* Combines the two operations of a transfer, one on the sending and one on the receiving device. Returns the
+ * sending operation. All further waits must be added to this one, because the receiving operation takes no
  * time. */
 static uint32_t meet(struct rules *r, uint32_t send, uint32_t receive)
 {
@@ -446,7 +447,7 @@ static void add_waits(struct rules *r)
 
 /* ---- the result ---- */
 
-/* Sorts the edges by the operation that waits, and returns them as an array of waits. */
+/* Sorts the edges by the operation that waits. Returns them as one array of waits. */
 static struct plan_wait *sort_waits(struct rules *r)
 {
     struct plan_wait *waits = arena_alloc_array(r->arena, r->edges.n, sizeof *waits);

@@ -24,8 +24,7 @@ enum rules_sharing {
     /* Each of n busy devices always gets 1/n of the bandwidth, even while some of them move nothing.
      * Harmony's simulator does the same. */
     RULES_STATIC,
-    /* Transfers that are under way at the same time share the bandwidth equally. A transfer that is alone
-     * gets all of it. */
+    /* Transfers that run at the same time share the bandwidth equally. A single transfer gets all of it. */
     RULES_FAIR,
     RULES_SHARING_COUNT
 };
@@ -36,14 +35,16 @@ struct rules_packs {
     uint32_t n;
 };
 
-/* A schedule as Harmony describes it: devices, batch, micro-batches and packs. The caller sets all fields. */
+/* A schedule as Harmony describes it: how many devices, which batch and micro-batches, which packs. The
+ * caller sets all fields. */
 struct rules_schedule {
     enum rules_form form;
     uint32_t devices;
     uint32_t batch; /* samples of all devices together */
     /* Number of samples in a micro-batch of a forward task, and in a micro-batch of a backward task. */
     uint32_t micro_fwd, micro_bwd;
-    /* Forward packs. They cover all layers before the last backward pack, which runs its own forward pass. */
+    /* The packs of the forward pass. They end where the last backward pack begins, because that pack runs its
+     * own forward pass. */
     struct rules_packs fwd;
     struct rules_packs bwd; /* backward packs: cover all layers */
     /* Extra time on the compute stream at the end of every task. It stands for the time that freeing memory
@@ -63,8 +64,8 @@ struct rules_result {
  * the wrong value, such as "packs_fwd[3]". */
 int rules_check(const struct rules_schedule *s, const struct table *t, struct err *err);
 
-/* Checks a schedule and simulates it. Returns 0, an error of rules_check, or -EDEADLK if the tasks wait for
- * each other in a circle. */
+/* Checks a schedule and simulates it. Returns 0 or an error of rules_check. Returns -EDEADLK if some tasks
+ * wait for each other forever. */
 int rules_simulate(const struct rules_schedule *s, const struct table *t, enum rules_sharing sharing,
                    struct rules_result *ret, struct err *err);
 

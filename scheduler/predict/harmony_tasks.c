@@ -1,5 +1,5 @@
-/* Checks a Harmony schedule and makes its tasks: assigns each pack to a device, and decides which inputs the
- * forward packs save for the backward packs. harmony_rules.h describes the schedules. */
+/* Checks a Harmony schedule and makes its tasks. Each pack gets a device. The inputs that forward packs have
+ * to save for backward packs are found here too. harmony_rules.h describes the schedules. */
 #include "scheduler/predict/harmony_private.h"
 
 #include <errno.h>
@@ -9,8 +9,7 @@
 #include "base/json.h"
 #include "kernels/device.h"
 
-/* Maximum number of operations in a schedule. A schedule with more operations would take too long to
- * simulate. */
+/* A schedule with more operations than this is refused, because its simulation would take too long. */
 #define MAX_OPS 10000000ull
 
 const char *const rules_form_names[RULES_FORM_COUNT + 1] = {[RULES_PP] = "pp", [RULES_DP] = "dp"};
@@ -140,7 +139,7 @@ static void assign_devices(struct rules_tasks *g)
 }
 
 /* Cuts forward task `f` at each layer where a backward pack starts. Links each part with the backward task
- * that needs the part's input. */
+ * that needs the input of this part. */
 static void cut_task(struct rules_tasks *g, struct rules_task *f, struct arena *a)
 {
     f->parts = arena_alloc_array(a, f->last - f->first + 1, sizeof *f->parts);

@@ -49,8 +49,8 @@ struct sim {
 
 /* ---- the machine ---- */
 
-/* Adds a resource with a limited rate. Returns the number of the resource. A rate of 0 means no limit, so
- * then no resource is added and UNLIMITED is returned. */
+/* Adds a resource that carries `per_s` bytes per second, and returns its number. A rate of 0 means that there
+ * is no limit. Then adds nothing and returns UNLIMITED. */
 static uint32_t add_resource(struct sim *s, uint64_t per_s)
 {
     if (per_s == 0)
@@ -64,9 +64,9 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* Returns the rate in bytes per second that stands for the full speed of a task: that of a link, but at least
- * 1e9, so that a byte takes at most 1 ns. The total of all cores must stay below 2^53, the limit of the
- * timeline. */
+/* The simulator expresses the work of a task as simulated bytes. Returns the rate at which they flow at full
+ * speed, in bytes per second. This is the rate of a link, but at least 1e9, so that a byte takes at most 1
+ * ns. The total for all cores must stay below 2^53, the limit of the timeline. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
@@ -97,8 +97,8 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* Makes an operation use `parts` hundredths of a core while it runs at its full rate of `per_s` bytes per
- * second. At a lower rate, it uses less of the core. */
+/* Lets an operation use `parts` hundredths of a core when it runs at its highest rate, which is `per_s` bytes
+ * per second. When it runs more slowly, it uses less. */
 static void use_cores(const struct sim *s, struct timeline_op *op, uint64_t parts, uint64_t per_s)
 {
     unsigned __int128 weight = (unsigned __int128)parts * s->full_per_s / (per_s > 0 ? per_s : 1);
@@ -124,9 +124,9 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
-/* Adds `ns` to the duration of an operation. The operation takes longer if others use the same cores or host
- * memory. If `traffic` is 0, the operation moves no real bytes, and simulated bytes express its time on the
- * cores. */
+/* Adds `ns` to the duration of an operation. The operation takes longer if it shares cores or host memory
+ * with others. `traffic` is the number of bytes that it reads or writes in host memory. If `traffic` is 0,
+ * simulated bytes stand for its time on the cores. */
 static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores,
                          uint64_t traffic)
 {
@@ -144,8 +144,8 @@ static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t n
     use_cores(s, op, (uint64_t)cores * CORE, op->most_per_s);
 }
 
-/* Simulates a COPY, which reads and writes device memory and uses no link. On virtual devices, a COPY also
- * occupies one core. */
+/* Simulates a COPY. It reads and writes device memory and uses no link. On a virtual device it also keeps one
+ * core busy. */
 static void translate_copy(const struct sim *s, uint64_t bytes, struct timeline_op *op)
 {
     const bool by_core = s->machine->cores > 0 && s->machine->core_copy_bytes_per_s > 0;
@@ -187,8 +187,8 @@ static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
     return bytes;
 }
 
-/* Returns the duration of a task from the profile. A RED or UPD of only one share takes a part of this time,
- * in proportion to the bytes of the share. */
+/* Returns the duration of a task, which comes from the profile. If a RED or UPD handles only one share, its
+ * time is proportional to the bytes of this share. */
 static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool on_host)
 {
     const uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);
@@ -204,8 +204,8 @@ static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool o
     return ns;
 }
 
-/* Returns the number of cores that a task uses when nothing else runs. DECIDE is so small that it uses only
- * one core. */
+/* Returns the number of cores that a task uses if nothing else runs. This is at most one for DECIDE, which is
+ * a small task. */
 static uint32_t cores_of(const struct machine *m, enum instr_kind kind, bool on_host)
 {
     uint32_t wanted = on_host ? m->host_cores : m->device_cores;
@@ -240,8 +240,8 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
 
 /* ---- the prediction ---- */
 
-/* Sets the times of instructions that never started to the end of the simulation. Only a plan with a deadlock
- * has such instructions. */
+/* Gives instructions that never started the time at which the simulation ended. Such instructions exist only
+ * if the plan has a deadlock. */
 static void end_all(struct timeline_result *t, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -23,8 +23,8 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
-/* Number of runs of the cycle to simulate for the time of one run. The first run is not typical, because it
- * starts with empty streams. All predictions use this number, so that they can be compared. */
+/* Number of runs of the cycle that a prediction simulates. The first run is not typical, because all streams
+ * are empty when it starts. Every prediction uses the same number, so that predictions can be compared. */
 #define SIM_RUNS 3
 
 /* Resources that all devices share. */
@@ -41,7 +41,7 @@ struct sim_result {
     uint64_t stall_ns[DEVICE_MAX];            /* total_ns - compute_ns */
     uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of each stream */
     uint64_t host_ns;                         /* busy time of the host's stream */
-    /* Time during which each shared resource was what limited the speed of a move or task. */
+    /* For each shared resource: how long it was what limited the speed of some move or task. */
     uint64_t bound_ns[SHARED_COUNT];
     struct plan_bytes bytes; /* bytes that one run moves */
     /* Start and end time of each instruction. Instruction i of run r is at index r * n_instrs + i. */
@@ -50,8 +50,9 @@ struct sim_result {
     struct arena *arena; /* owns the spans, and this struct */
 };
 
-/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have several runs. `cycle_ns` is the
- * average time of the runs after the first or, if there is only one run, `total_ns`. */
+/* Simulates `runs` runs of program `k` that follow each other. Only the cycle may have several runs.
+ * `cycle_ns` of the result is the average time of all runs but the first, or `total_ns` if there is only one
+ * run. */
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
 

@@ -41,7 +41,7 @@
 #define IDLE_NS    UINT64_MAX
 #define LAST_NS    (UINT64_MAX - 1) /* largest time; later times become this one */
 #define RATE_SHIFT 10
-/* Largest rate of a resource, in bytes per second. Rates above this limit are lowered to it. */
+/* Highest rate of a resource, in bytes per second. Higher rates are lowered to this one. */
 #define RATE_MAX (1ull << 53)
 
 typedef unsigned __int128 units;
@@ -87,17 +87,18 @@ struct timeline_stream {
     uint32_t first, n; /* first operation and count, in timeline_engine.order */
     /* Index of the current operation, counted from `first`, and number of the current run of the program. */
     uint32_t at, run;
-    /* Number of waits of the current operation that are already known to be done. */
+    /* How many waits of the current operation are already known to be done. */
     uint32_t checked;
-    /* The next stream in the list of streams that are blocked by the same operation. */
+    /* The next stream in a list of streams. All streams of the list wait for the same operation. */
     uint32_t next_blocked;
     bool flows_next;   /* fixed_ns is passing, and bytes follow */
     uint64_t begun_ns; /* when the current operation started */
 };
 
-/* Shared resources that are used together by some operations, and the flows through these resources. */
+/* Shared resources that belong together because some operations use several of them, and the flows through
+ * these resources. */
 struct sharing_pool {
-    /* The flows that are under way. The array has space for every stream that can have a flow in this
+    /* The flows that are under way. There is space for one flow of each stream that can have a flow in this
      * pool. */
     struct timeline_flow *flows;
     uint32_t n;
@@ -151,8 +152,8 @@ static uint64_t ns_at(units left, uint64_t rate)
 
 /* ---- the heap of sources ---- */
 
-/* Returns whether the next event of source `a` comes before that of source `b`. If both have the same time,
- * the source with the lower number comes first. */
+/* Returns whether the next event of source `a` comes before the next event of source `b`. At equal times, the
+ * source with the lower number comes first. */
 static bool before(const struct timeline_engine *e, uint32_t a, uint32_t b)
 {
     return e->source_ns[a] < e->source_ns[b] || (e->source_ns[a] == e->source_ns[b] && a < b);
@@ -164,7 +165,8 @@ static void put(struct timeline_engine *e, uint32_t at, uint32_t source)
     e->heap_at[source] = at;
 }
 
-/* Sets the time of a source's next event, and moves the source to its place in the heap. */
+/* Sets the time of a source's next event, and moves the source to the place in the heap that fits this
+ * time. */
 static void set_source(struct timeline_engine *e, uint32_t source, uint64_t ns)
 {
     uint32_t at = e->heap_at[source];
@@ -210,8 +212,8 @@ static void flow_leave(struct timeline_engine *e, struct sharing_pool *p, uint32
     p->flows[at] = p->flows[--p->n];
 }
 
-/* Gives a flow a new rate from now on. First subtracts what the flow moved at its old rate. Also computes the
- * new end time. */
+/* Changes the rate of a flow from now on. Subtracts the bytes that the flow has moved at its old rate, and
+ * computes its new end time. */
 static void set_rate(struct timeline_engine *e, struct timeline_flow *f, uint64_t rate)
 {
     if (rate == f->rate)
@@ -234,8 +236,8 @@ static void begin_shares(struct timeline_engine *e, const struct sharing_pool *p
         e->open[i] = &p->flows[i];
 }
 
-/* Divides the remaining rate of each resource among its flows that have no rate yet, in proportion to their
- * weights. The result, a rate per unit of weight, is rounded up and is at least 1. */
+/* Computes r->share for each resource of the pool: the rate that is left, divided among the flows that have
+ * no rate yet. The share is a rate for one unit of weight. It is rounded up and at least 1. */
 static void divide(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -245,8 +247,8 @@ static void divide(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes what each of the first `n` open flows could get, and returns the smallest of these offers. An
- * offer is the highest rate that the flow's resources and its own limit allow. */
+/* Computes an offer for each of the first `n` flows in e->open. The offer is the highest rate that the flow's
+ * own limit and the shares of its resources allow. Returns the smallest offer. */
 static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
 {
     uint64_t least = UINT64_MAX;
@@ -262,7 +264,7 @@ static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
     return least;
 }
 
-/* Makes the offered rate the rate of the flow, and subtracts it from the remaining rate of all resources that
+/* Gives the flow the rate that it was offered. Subtracts this rate from what is left of each resource that
  * the flow uses. */
 static void settle(struct timeline_engine *e, struct timeline_flow *f)
 {
@@ -276,7 +278,7 @@ static void settle(struct timeline_engine *e, struct timeline_flow *f)
     set_rate(e, f, f->offer);
 }
 
-/* Adds up, for each resource of the pool, how long the resource has limited a flow. */
+/* Updates, for each resource of the pool, the time during which it has limited some flow. */
 static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -290,8 +292,8 @@ static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes the rates of all flows of a pool by progressive filling. Repeatedly, the flows with the smallest
- * offer get this offer as their rate, and the remaining flows divide the rest. */
+/* Computes the rates of all flows of a pool by progressive filling. In each round, the flows with the
+ * smallest offer get this offer as their rate. The other flows divide what is left in the next round. */
 static void share_pool(struct timeline_engine *e, uint32_t pool)
 {
     struct sharing_pool *p = &e->pools[pool];
@@ -318,8 +320,8 @@ static void share_pool(struct timeline_engine *e, uint32_t pool)
 
 /* ---- streams ---- */
 
-/* Returns the current operation of a stream: the one that is running or, if none is running, the next to
- * start. */
+/* Returns the current operation of a stream. This is the operation that runs or, if none is running, the next
+ * to start. */
 static uint32_t current(const struct timeline_engine *e, const struct timeline_stream *s)
 {
     return e->order[s->first + s->at];
@@ -331,7 +333,7 @@ static bool is_done(const struct timeline_engine *e, size_t at)
 }
 
 /* Returns whether all waits of the stream's next operation are done. If not, adds the stream to the list of
- * an operation that is not done, which will wake the stream when it ends. */
+ * one operation that is not done yet. When that operation ends, it wakes the streams in its list. */
 static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -369,8 +371,8 @@ static void finish(struct timeline_engine *e, uint32_t id)
     }
 }
 
-/* Makes the flow of an operation. The flow's highest rate is the lesser of `most_per_s` and the rates of the
- * resources that only its stream uses. */
+/* Makes the flow of an operation. The flow is never faster than op->most_per_s, nor than a resource that only
+ * its stream uses. */
 static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t id,
                                       const struct timeline_op *op)
 {
@@ -378,7 +380,7 @@ static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t 
                               .left = units_of(op->bytes),
                               .most = UINT64_MAX,
                               .since_ns = e->now,
-                              /* The end time is unknown until the rate of the flow has been computed. */
+                              /* The end of the flow is unknown until its rate has been computed. */
                               .end_ns = IDLE_NS};
     if (op->most_per_s > 0)
         f.most = rate_of(op->most_per_s);
@@ -414,8 +416,8 @@ static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_
     return ns > 0 || s->flows_next;
 }
 
-/* Starts the next operation of a stream, if the waits of the operation are done. An operation that takes no
- * time is ended at once, and the next one is looked at. */
+/* Starts the next operation of a stream if all its waits are done. If the operation takes no time, it is
+ * ended at once, and the operation after it gets its turn. */
 static void advance(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -446,8 +448,7 @@ static void pool_event(struct timeline_engine *e, uint32_t id)
 {
     struct sharing_pool *p = &e->pools[id];
     set_source(e, e->t->n_streams + id, IDLE_NS);
-    /* Go from the last flow to the first, because the last flow is moved to the place of a flow that is
-     * removed. */
+    /* Go through the flows from last to first. When a flow is removed, the last flow takes its place. */
     for (uint32_t i = p->n; i-- > 0;) {
         uint32_t stream = p->flows[i].stream;
         if (p->flows[i].end_ns > e->now)
@@ -502,7 +503,7 @@ static void sort_by_stream(struct timeline_engine *e, struct arena *scratch)
     }
 }
 
-/* Determines whether each resource is used by no stream, by one stream or by several. */
+/* Finds out for each resource whether no stream, one stream or several streams use it. */
 static void find_owners(struct timeline_engine *e)
 {
     const struct timeline *t = e->t;
@@ -520,8 +521,8 @@ static void find_owners(struct timeline_engine *e)
     }
 }
 
-/* Returns the first resource of the pool that contains resource `at`. While pools are being found, the `pool`
- * fields form a union-find structure, in which the first resource of a pool points to itself. */
+/* Returns the first resource of the pool to which resource `at` belongs. The `pool` fields of all resources
+ * lead there step by step (a union-find structure). The first resource of a pool points to itself. */
 static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
 {
     while (r[at].pool != at)
@@ -529,8 +530,8 @@ static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
     return at;
 }
 
-/* If an operation uses two shared resources, their rates depend on each other. This function puts such
- * resources into one pool. */
+/* The rates of two shared resources depend on each other if one operation uses both. Puts such resources into
+ * the same pool. */
 static void join_pools(struct timeline_engine *e)
 {
     struct timeline_resource *r = e->resources;
@@ -584,8 +585,8 @@ static uint32_t pool_of_op(const struct timeline_engine *e, const struct timelin
     return NONE;
 }
 
-/* Allocates the pools with space for all their flows. One flow per stream is enough, because a stream runs
- * one operation at a time. */
+/* Allocates the pools and the arrays for their flows. A stream runs one operation at a time, so it has at
+ * most one flow. */
 static void make_pools(struct timeline_engine *e, struct arena *scratch)
 {
     const struct timeline *t = e->t;

@@ -36,8 +36,8 @@ struct timeline_op {
     uint32_t stream;
     uint64_t fixed_ns; /* time before the bytes flow */
     uint64_t bytes;    /* bytes that flow through the resources */
-    /* Highest rate at which the operation can move bytes, in bytes per second. 0 means that only the
-     * resources limit it. */
+    /* Highest rate at which the operation moves bytes, in bytes per second. 0 means that only its resources
+     * limit the rate. */
     uint64_t most_per_s;
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* resources, all different */
     /* Number of bytes that each resource has to carry for one byte of the operation. 0 means 1. */
@@ -50,7 +50,7 @@ struct timeline_op {
 struct timeline {
     const struct timeline_op *ops;
     const struct plan_wait *waits;
-    /* Per resource: its rate in bytes per second. Every rate must be greater than 0. */
+    /* For each resource: its rate in bytes per second, which must be greater than 0. */
     const uint64_t *per_s;
     uint32_t n_ops, n_streams, n_resources;
 };
@@ -59,17 +59,17 @@ struct timeline {
 struct timeline_result {
     /* Start and end time of each operation. Operation i of run r is at index r * n_ops + i. */
     struct plan_span *spans;
-    /* Per stream: the total time that the stream was busy, over all runs of the program. */
+    /* For each stream: how long it was busy in all runs of the program together. */
     uint64_t *stream_ns;
-    /* Per resource that several streams use: the total time during which the resource limited a flow. */
+    /* For each resource that several streams use: how long it limited the rate of some flow. */
     uint64_t *bound_ns;
     uint64_t first_ns; /* end of the first run */
     uint64_t total_ns; /* end of all runs */
 };
 
-/* Runs a program `runs` times. The arrays of the result are allocated from `arena`. Returns -EDEADLK if
- * operations wait for each other in a circle. These operations then have the times TIMELINE_NEVER, and all
- * others have valid times. */
+/* Runs a program `runs` times. Allocates the arrays of the result from `arena`. Returns -EDEADLK if some
+ * operations wait for each other forever. Their times are then TIMELINE_NEVER. The times of all other
+ * operations are valid. */
 int timeline_run(const struct timeline *t, uint32_t runs, struct arena *arena, struct timeline_result *ret);
 
 #endif

@@ -16,12 +16,12 @@
 
 #include "base/arena.h"
 
-/* Compute is the limit if the busiest device computes at least 90% as long as all compute on the critical
- * path takes. Otherwise several devices take turns on the path, and each waits for the others. */
+/* If the critical path is mostly compute, compute is the limit if one device does at least 90% of it.
+ * Otherwise several devices take turns, and each waits for the others. */
 #define BUSY_SHARE 0.9
-/* Memory is the limit if waiting for free memory takes more than 20% of the cycle. */
+/* Memory is the limit if more than 20% of the cycle is lost by waiting for free memory. */
 #define MEMORY_WAIT_SHARE 0.2
-/* Memory is the limit if more memory would shorten the cycle by more than 10%. */
+/* Memory is also the limit if the cycle would be more than 10% shorter with more memory. */
 #define MORE_SHARE 0.1
 
 const char *const path_part_names[PATH_PART_COUNT] = {
@@ -40,7 +40,7 @@ struct path_walk {
     const struct plan *plan;
     const struct plan_program *program;
     const struct sim_result *sim;
-    /* Per instruction: the previous instruction in the same stream, or PLAN_NONE. */
+    /* For each instruction: the previous instruction in the same stream, or PLAN_NONE. */
     uint32_t *before;
     uint32_t *last_of_stream; /* per stream: its last instruction */
 };
@@ -63,8 +63,8 @@ static void link_streams(struct path_walk *w, struct arena *a)
     }
 }
 
-/* Goes back from the current instruction to the one that ended last among those it waited for. Returns false
- * if it waited for none. */
+/* Moves *run and *instr back by one step. Among the instructions for which *instr waited, this is the one
+ * that ended last. Returns false if *instr waited for none. */
 static bool step_back(const struct path_walk *w, uint32_t *run, uint32_t *instr)
 {
     const struct plan_instr *in = &w->program->instrs[*instr];
@@ -121,9 +121,9 @@ static void walk_path(const struct path_walk *w, uint64_t path_ns[PATH_PART_COUN
 
 /* ---- without waits for memory ---- */
 
-/* Replays one run of the cycle without waits for free memory, and returns its end time. free_at says when
- * each stream is free, and there_at when each tensor arrives at each location. Both are updated for the next
- * run. */
+/* Replays one run of the cycle as if no instruction ever waited for free memory. Returns the time at which
+ * the run ends. free_at has the time at which each stream is free, and there_at the time at which each tensor
+ * arrives at each location. The function updates both, so that the next run can follow. */
 static uint64_t run_without_memory_waits(const struct path_walk *w, uint32_t run, uint64_t *free_at,
                                          uint64_t *there_at)
 {

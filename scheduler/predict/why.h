@@ -1,26 +1,25 @@
 /* Explains why a training step takes as long as it does.
  *
- * why_of finds the critical path of a simulated plan, computes the time lost by waiting for free memory,
- * and names what limits the speed. The what-if functions predict how much time more memory or another
- * device would save.
- *  */
+ * why_of finds the critical path of a simulated plan and names what limits the speed. It also computes the
+ * time lost by waiting for free memory. The what-if functions predict how much time a job would save with
+ * more memory or with another device.
+ */
 #ifndef SCHEDULER_PREDICT_WHY_H
 #define SCHEDULER_PREDICT_WHY_H
 
 #include "scheduler/policy/policy.h"
 #include "scheduler/predict/simulate.h"
 
-/* Where an instruction on the critical path runs: on one of the four lanes of a device, or on the host's
- * stream. */
+/* Where an instruction of the critical path runs: on one of the four streams of a device, or on the stream of
+ * the host. */
 enum path_part { PATH_COMPUTE, PATH_IN, PATH_OUT, PATH_PEER, PATH_HOST, PATH_PART_COUNT };
 extern const char *const path_part_names[PATH_PART_COUNT]; /* "compute", "in", "out", "peer", "host" */
 
 /* What limits the speed of a step. */
 enum binding {
-    /* The critical path is mostly compute, and a single device does nearly all of this compute. */
+    /* The critical path is mostly compute, and nearly all of it runs on a single device. */
     BINDING_COMPUTE,
-    /* The critical path is mostly compute, but several devices take turns on it, so each waits for the
-     * others. */
+    /* The critical path is mostly compute, but the devices take turns: each waits for the others. */
     BINDING_BUBBLE,
     BINDING_LINK, /* transfers to and from the host */
     BINDING_PEER, /* transfers between devices */
@@ -48,8 +47,8 @@ struct why {
 /* Finds out what limits the speed of a simulated cycle. The simulation must have at least two runs. */
 void why_of(const struct plan *p, const struct sim_result *cycle, struct why *ret);
 
-/* The prediction for the same job under other conditions, such as more memory. If no plan exists under these
- * conditions, all numbers are 0. */
+/* The prediction for the same job under other conditions, for example with more memory. All numbers are 0 if
+ * there is no plan for these conditions. */
 struct what_if {
     bool fits;         /* whether there is a plan */
     uint64_t cycle_ns; /* time of one run of the cycle */
@@ -57,19 +56,19 @@ struct what_if {
     uint64_t host_bytes;
 };
 
-/* Sets *ret to machine `m` with `more_bytes` more memory on each device and with more_devices more devices.
- * The new devices are like the last device of `m`. Returns -ERANGE if there would be more than DEVICE_MAX
- * devices. */
+/* Sets *ret to a machine like `m`, but with `more_bytes` more memory on each device, and with `more_devices`
+ * more devices. The new devices are like the last device of `m`. Returns -ERANGE if there would be more than
+ * DEVICE_MAX devices. */
 int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_devices, struct machine *ret);
 
-/* Makes a plan for the request and simulates the plan. Sets ret->fits to false if no plan exists. */
+/* Makes a plan for the request and simulates it. Sets ret->fits to false if there is no plan. */
 void what_if_plan(const struct plan_request *request, struct what_if *ret);
 
-/* Replaces *w with *at_hand if *w is worse. The plan at hand also works with more memory or devices, so a
- * worse answer only means that the search missed it. */
+/* Replaces *w with *at_hand if *w is worse. The plan in use would also work with more memory or with more
+ * devices. So if the plan for these conditions is worse, the search has only missed a better one. */
 void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective);
 
-/* Why a plan is not faster: what limits it, and the answers to the what-if questions. */
+/* Why a plan is not faster: what limits its speed, and what would happen under other conditions. */
 struct why_report {
     struct why why;
     /* Number of bytes that one run of the cycle moves from and to the host. */
@@ -84,7 +83,7 @@ struct why_report {
 };
 #define WHY_MORE_BYTES 1000000000
 
-/* Names memory as the limit if the what-if answer shows that more memory would save much time. */
+/* Names memory as the limit if the prediction says that more memory would save much time. */
 void why_report_settle(struct why_report *r);
 
 #endif

@@ -15,29 +15,30 @@
 #include "scheduler/plan.h"
 
 enum invariant {
-    /* When a task starts, its operands are on its device, with all their bytes and in the right version. */
+    /* When a task starts, all bytes of its operands are on the task's device, in the right version. */
     INVARIANT_RESIDENT = 1,
-    /* Two copies that exist at the same time on a device never overlap in address. */
+    /* Two copies that are on a device at the same time never share an address. */
     INVARIANT_OVERLAP = 2,
     INVARIANT_LEASE = 3, /* copies are aligned and inside the lease */
     /* If two instructions access the same bytes and one of them writes, waits and streams ensure that one is
      * done before the other starts. */
     INVARIANT_ORDERED = 4,
-    /* A drop or move never destroys the only copy of the newest value of W or K. */
+    /* No drop or move destroys the newest value of W or K if this is the only copy of the value. */
     INVARIANT_DIRTY = 5,
-    /* Every task runs exactly once per training step, and sums are added up in their fixed order. */
+    /* Every task runs exactly once per training step. The terms of a sum are always added in the same
+     * order. */
     INVARIANT_TASKS = 6,
     /* When a run of the cycle ends, the devices have the same copies as when it started. */
     INVARIANT_BOUNDARY = 7,
     INVARIANT_DEADLOCK = 8, /* waits of distance 0 point backwards */
     /* Entry puts the boundary copies on the devices. Flush and exit bring all updated values to the host. */
     INVARIANT_HOME = 9,
-    /* Tensor numbers, sizes and operands are those of the graph, and the plan uses no more host memory than
-     * the lease allows. */
+    /* The tensors and operands of the plan are those of the graph. The plan uses no more host memory than the
+     * lease allows. */
     INVARIANT_AGREES = 10,
 };
 
-/* A violation of one invariant: where in the plan it is, and a description for people. */
+/* One violation of an invariant: its place in the plan, and a description for people. */
 struct violation {
     int invariant; /* 1..10 */
     enum program_kind program;

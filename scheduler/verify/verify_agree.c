@@ -30,8 +30,7 @@ static void agree_leases(struct verify *v)
                  (unsigned long long)v->machine->capacity_bytes[d]);
 }
 
-/* The bytes of the host pool in which a tensor is stored. If the tensor has several slots, the range includes
- * all of them. */
+/* The byte range of the host memory in which a tensor is stored, with all slots of the tensor. */
 struct host_range {
     uint64_t offset, end;
     tensor_id tensor;
@@ -43,8 +42,8 @@ static int compare_slots(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks where a tensor is stored in host memory. If there is nothing wrong, sets *ret to the range of all
- * its slots and returns true. */
+/* Checks where a tensor is stored in host memory. If its place is right, sets *ret to the byte range of all
+ * its slots and returns true. Returns false if it is wrong, or if the tensor is never stored on the host. */
 static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
@@ -145,7 +144,8 @@ static const struct move_shape {
     bool to_host;   /* the destination is the host */
     bool within;    /* both are on the same device */
     enum lane lane; /* lane of the stream */
-    /* Which operand (0 or 1) is on the device whose stream runs the move. */
+    /* The operand that decides on which device's stream the move runs: 0 for the source, 1 for the
+     * destination. */
     int of;
 } move_shapes[INSTR_KIND_COUNT] = {
     [INSTR_FETCH] = {true, false, false, LANE_IN, 1},
@@ -202,8 +202,8 @@ static void agree_move(const struct checked_instr *a)
         agree_copy_move(a);
 }
 
-/* Checks that the task may run on the instruction's stream. If it may, returns true and sets *ret to the
- * location at which the task's operands must be. */
+/* Checks that an instruction's stream may run the task. If so, returns true and sets *ret to the location
+ * where all operands of the task must be. */
 static bool agree_place(const struct checked_instr *a, const struct graph_task *task, uint32_t *ret)
 {
     bool host = a->in->stream == plan_host_stream(a->v->plan);
@@ -218,7 +218,8 @@ static bool agree_place(const struct checked_instr *a, const struct graph_task *
     return false;
 }
 
-/* The numbers that identify a task of the graph. Sorted keys allow to find a task by binary search. */
+/* The numbers that identify a task of the graph. The keys are sorted, so that a task can be found by binary
+ * search. */
 struct task_key {
     uint32_t kind, layer, micro, replica, step, group, task;
 };
@@ -292,8 +293,8 @@ void verify_agree(struct verify *v)
 
 /* ---- leases ---- */
 
-/* Checks that one program uses no address outside the leases. Raises highest[d] to the highest address that
- * the program uses on device d. */
+/* Checks that a program uses only device addresses inside the leases. Raises highest[d] to the end of the
+ * highest range that the program uses on device d. */
 static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -315,8 +316,9 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
     }
 }
 
-/* Checks that all addresses are inside the leases, and that the peaks in the plan are not too low. An operand
- * outside its lease is not compared with the peak, so that the same mistake is not reported twice. */
+/* Checks that all addresses are inside the leases. Also checks the peaks that the plan names: no instruction
+ * may use addresses above the peak. Operands outside the lease are left out of this second check, so that one
+ * mistake is not reported twice. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;

@@ -193,8 +193,9 @@ static void report_race(struct verify_state *st, const struct verify_copy *c, co
             name_instr(v, (enum program_kind)e->program, e->instr).s, which_run(e, &st->now), e_does);
 }
 
-/* Adds the current instruction to the readers of a segment. Removes all earlier readers that are certainly
- * done before it starts, because waiting for the current instruction includes them. */
+/* Adds the current instruction to the readers of a segment. Removes the earlier readers that are certainly
+ * done before the current instruction starts, because whoever waits for the current instruction also waits
+ * for them. */
 static void add_reader(struct verify_state *st, struct verify_segment *s)
 {
     size_t kept = 0;
@@ -205,8 +206,8 @@ static void add_reader(struct verify_state *st, struct verify_segment *s)
     vec_push(&s->readers, st->now);
 }
 
-/* Reports earlier accesses to segment `s` that may still be under way when the current instruction writes or
- * drops the segment. */
+/* The current instruction writes or drops segment `s`. Reports every earlier access to the segment that may
+ * not be done by then. */
 static void order_write(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
                         const char *does)
 {
@@ -226,8 +227,8 @@ struct address_claim {
     bool quiet;               /* report nothing */
 };
 
-/* Checks one address range that a new copy wants to use. No other copy may exist there, and the drop of the
- * last copy there must be done before the new copy is written. */
+/* Checks an address range that a new copy is going to use. No other copy may be there. If a copy was there
+ * before, its drop must be done before the new copy is written. */
 static void claim_extent(struct verify_extent *e, void *ctx)
 {
     const struct address_claim *cl = ctx;
@@ -254,8 +255,8 @@ static void claim_extent(struct verify_extent *e, void *ctx)
                 which_run(&e->dropped, &st->now));
 }
 
-/* Gives copy `c` the addresses of those bytes in begin..end that have no value yet. Returns whether there
- * were such bytes. */
+/* Gives copy `c` addresses for those of the bytes begin..end that it did not have before. Returns whether
+ * there were such bytes. */
 static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                             bool quiet)
 {
@@ -271,8 +272,8 @@ static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint
     return any;
 }
 
-/* Checks the alignment of a copy that has new bytes. Either byte 0 of the tensor or the first byte of the
- * copy must be at an aligned address. */
+/* Checks the alignment of a copy that got new bytes. The copy is aligned if the address of its first byte, or
+ * of byte 0 of the tensor, is a multiple of PLAN_ALIGN. */
 static void check_aligned(struct verify_state *st, const struct verify_copy *c)
 {
     const struct verify_segment *s = &c->segments.at[0];
@@ -327,8 +328,7 @@ void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, u
     }
 }
 
-/* Replaces all segments in begin..end of a copy with one segment that has the given version and the given
- * writer. */
+/* Replaces the segments in begin..end of a copy by a single segment with the given version and writer. */
 static void put_segment(struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t version,
                         struct verify_event writer)
 {

@@ -21,7 +21,7 @@
 #include "base/vec.h"
 #include "scheduler/verify/verify.h"
 
-/* Maximum number of instructions in a program. With this limit, the instructions of all executed runs
+/* Maximum number of instructions in a program. It is so low that the instructions of all executed runs
  * together can be counted in 32 bits. */
 #define VERIFY_MAX_INSTRS (1u << 26)
 
@@ -34,19 +34,21 @@ struct verify {
     struct err *err;
     uint32_t total; /* violations found */
     bool stop;      /* the plan must not be executed */
-    /* Largest distance of a wait in the cycle: how many runs back an instruction waits. */
+    /* Largest distance of any wait in the cycle. A distance of 2 means that an instruction waits for an
+     * instruction of the run before the previous one. */
     uint32_t max_distance;
-    /* Per instruction of each program: index of its task in the graph, or PLAN_NONE. */
+    /* For each program and each of its instructions: the index of the instruction's task in the graph, or
+     * PLAN_NONE. */
     uint32_t *task_of[PROGRAM_COUNT];
-    /* Per instruction of each program: a set of bits, one for each invariant that was reported for it. */
+    /* For each program and each of its instructions: the violations that were already reported for the
+     * instruction. Bit i stands for invariant i. */
     uint16_t *reported[PROGRAM_COUNT];
-    /* Per tensor: a set of bits, one for each program and invariant that was reported. The bit number is 11 *
-     * program + invariant. */
+    /* For each tensor: the violations that were already reported for it. Bit 11 * program + i stands for
+     * invariant i in this program. */
     uint64_t *reported_tensor;
 };
 
-/* Returns the graph whose tasks a program runs. The result is NULL for the eval program if there is no eval
- * graph. */
+/* Returns the graph whose tasks a program runs. NULL for the eval program if there is no eval graph. */
 static inline const struct graph *verify_graph(const struct verify *v, enum program_kind k)
 {
     return k == PROGRAM_EVAL ? v->eval : v->train;
@@ -54,26 +56,25 @@ static inline const struct graph *verify_graph(const struct verify *v, enum prog
 
 /* ---- reports (verify.c) ---- */
 
-/* Reports a violation at instruction `instr`, which is PLAN_NONE if no single instruction is wrong. Reports
- * each invariant only once per instruction, even if several runs violate it. */
+/* Reports a violation at instruction `instr`. PLAN_NONE means that no single instruction is wrong. Each
+ * invariant is reported only once for an instruction, even if the instruction violates it in several runs. */
 void violate(struct verify *v, int invariant, enum program_kind k, uint32_t instr, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Reports a violation that concerns a tensor in the state after program `k`. Reports each invariant only once
- * per tensor and program. */
+/* Reports that a tensor violates an invariant after program `k`. Each invariant is reported only once for a
+ * tensor and a program. */
 void violate_tensor(struct verify *v, int invariant, enum program_kind k, tensor_id t, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Reports a violation, and also sets v->stop, so that the plan is not executed. */
+/* Reports a violation and sets v->stop. The plan is then not executed. */
 #define refuse(v, ...) ((v)->stop = true, violate((v), __VA_ARGS__))
 
-/* A name for use in a message. Functions return it by value, so that one message can contain several
- * names. */
+/* A name for a message. Functions return this struct by value, so that several names fit into one message. */
 struct name {
     char s[112];
 };
 
-/* Names for use in messages. Each function returns a name like this:
+/* Functions that return names for messages. Examples of their results:
  *
  *     name_tensor  "dW3/r0"
  *     name_instr   "cycle#7 FWD l1 m0 on d0.compute"
@@ -88,29 +89,33 @@ struct name name_place(uint32_t loc, uint64_t addr);
 
 /* ---- checks without execution ---- */
 
-/* Checks counts and array pointers, so that all later checks can safely read the arrays (invariant 10). */
+/* Checks the counts and array pointers of the plan (invariant 10). All later checks can then read the arrays
+ * safely. */
 void verify_header(struct verify *v);
-/* Checks every number that is used as an index or added to an address (invariant 10). */
+/* Checks every number that is used as an array index or added to an address (invariant 10). */
 void verify_indices(struct verify *v);
-/* Checks tensors, host slots, leases, boundary copies, and the form of every instruction (invariant 10). */
+/* Checks the tensors, their places in host memory, the leases, the boundary copies and the form of every
+ * instruction (invariant 10). */
 void verify_agree(struct verify *v);
-/* Checks that every address lies inside the lease of its device (invariant 3). */
+/* Checks that every address is inside the memory that was leased on its device (invariant 3). */
 void verify_lease(struct verify *v);
-/* Checks that waits within a run point to earlier instructions (invariant 8). Sets v->max_distance. */
+/* Checks that an instruction waits only for earlier instructions, or for instructions of earlier runs
+ * (invariant 8). Sets v->max_distance. */
 void verify_waits(struct verify *v);
-/* Checks that every task runs exactly once per training step, and that sums are added up in their fixed order
- * (invariant 6). */
+/* Checks that every task runs exactly once per training step, and that the terms of each sum are added in the
+ * right order (invariant 6). */
 void verify_tasks(struct verify *v);
 
 /* ---- operands of tasks (verify_operands.c) ---- */
 
-/* Checks that instruction `i` has the same operands as its graph task, and that all of them are at location
+/* Checks that instruction `i` has the operands of its task in the graph, and that all of them are at location
  * `loc` (invariant 10). */
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
-/* Returns how many operands at the start of `ops` belong to graph operand `go`. The number is 0 if the
- * instruction leaves this operand out. In a correct plan, only K can have more than one. */
+/* Returns how many operands at the start of `ops` belong to operand `go` of the graph's task. 0 means that
+ * the instruction leaves `go` out. In a correct plan there is at most one, except that the optimizer state K
+ * may have several. */
 static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
                                     const struct graph_operand *go)
 {
@@ -120,16 +125,17 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
     return n;
 }
 
-/* Returns the first W or dW operand of a RED or UPD. Its byte range is the share of the task that the
- * instruction does. Returns NULL for other tasks, or if there is no such operand. */
+/* A RED or UPD may do only one share of its task. Its first W or dW operand shows which: the byte range of
+ * this operand is the share. Returns this operand, or NULL if there is none or the task is of another
+ * kind. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
 /* ---- address ranges of one device (verify_space.c) ---- */
 
 /* One execution of an instruction, in one run of a program. */
 struct verify_event {
-    /* The stream of the instruction, and how many instructions the stream had executed, including this one.
-     * `seq` is 0 for something that happened before all instructions. */
+    /* The instruction's stream, and its number among all instructions executed on this stream, counted from
+     * 1. `seq` is 0 for an event before all instructions. */
     uint32_t stream, seq;
     uint32_t instr; /* index in the program */
     uint16_t program, run;
@@ -137,7 +143,8 @@ struct verify_event {
 
 struct verify_copy;
 
-/* The device addresses from lo to hi - 1. They belong to a copy, or a drop has freed them. */
+/* A range of device addresses, from lo to hi - 1. Either a copy has these addresses, or they are free because
+ * a copy was dropped. */
 struct verify_extent {
     uint64_t lo, hi;
     struct verify_copy *owner; /* NULL: the copy was dropped */
@@ -148,8 +155,8 @@ struct verify_extent {
     struct verify_extent *left, *right;
 };
 
-/* All extents of one device, in a treap that is sorted by address. Addresses that no copy ever used belong to
- * no extent. */
+/* All extents of one device, in a treap (a kind of search tree) that is sorted by address. An address that no
+ * copy has ever used is in no extent. */
 struct verify_space {
     struct verify_extent *root;
     uint32_t random; /* state of the priority generator */
@@ -160,8 +167,8 @@ typedef void extent_fn(struct verify_extent *e, void *ctx);
 /* Frees all extents. */
 void space_finish(struct verify_space *s);
 
-/* Calls `fn` for every extent between addresses `lo` and `hi`, in ascending order. An extent that crosses
- * `lo` or `hi` is split there first. `fn` must not change the fields `lo` and `hi` of an extent. */
+/* Calls `fn` for every extent between addresses `lo` and `hi`, in ascending order. First splits each extent
+ * that extends beyond `lo` or `hi`. `fn` must not change the addresses of an extent. */
 void space_visit(struct verify_space *s, uint64_t lo, uint64_t hi, extent_fn *fn, void *ctx);
 
 /* Replaces all extents between addresses `lo` and `hi` with a single extent, which belongs to copy
@@ -173,7 +180,7 @@ void space_replace(struct verify_space *s, uint64_t lo, uint64_t hi, struct veri
 
 typedef VEC(struct verify_event) event_vec;
 
-/* A byte range of a copy. All bytes of a segment have the same version, the same last writer and the same
+/* A byte range of a copy in which all bytes have the same version, the same last writer and the same
  * readers. */
 struct verify_segment {
     uint64_t begin, end; /* byte range of the tensor */
@@ -184,34 +191,34 @@ struct verify_segment {
     event_vec readers;
 };
 
-/* A copy of a tensor, or of a part of a tensor. A copy on a device exists from its first write until its last
- * byte is dropped. A copy on the host always exists, but may have no bytes. */
+/* A copy of a tensor or of a part of a tensor. A copy on a device exists from its first write until its last
+ * byte is dropped. The copy on the host exists all the time, but may have no bytes. */
 struct verify_copy {
     tensor_id tensor;
     uint32_t loc; /* device, or PLAN_HOST */
     /* The address that byte 0 of the tensor has in this copy. If the copy lacks byte 0, this is where the
      * byte would be, modulo 2^64. Copies of a tensor on one device differ in their base. */
     uint64_t base;
-    /* Segments that do not overlap, in ascending order. Bytes that are in no segment have no value. */
+    /* The segments in ascending order. They do not overlap. Bytes between segments have no value. */
     VEC(struct verify_segment) segments;
     struct verify_copy *next; /* next device copy of the same tensor */
     size_t index;             /* in verify_state.live */
-    /* Whether the addresses of this copy were already reported as wrong, so that they are not reported
-     * again. */
+    /* Whether an error in the addresses of this copy was already reported. Further errors are then not
+     * reported. */
     bool clobbered;
 };
 
-/* The state of one abstract execution: where all bytes are, and which instructions are certainly done. The
- * training programs are executed on one state, and eval on another. */
+/* The state of one abstract execution, which runs no task but tracks where all bytes are and which
+ * instructions are certainly done. One state serves for all training programs, and another for eval. */
 struct verify_state {
     struct verify *v;
     const struct plan *plan;
     const struct graph *graph;
     uint32_t n_streams;
-    /* Vector clocks. Element [s][t] is the number of instructions of stream t that are certainly done when
-     * the next instruction of stream s starts. */
+    /* Vector clocks: clock [s][t] is the number of instructions of stream t that are certainly done when the
+     * next instruction of stream s starts. */
     uint32_t *clocks;
-    /* The row of `clocks` for the stream of the current instruction `now`. */
+    /* The row of `clocks` that belongs to the stream of the current instruction. */
     uint32_t *clock;
     struct verify_event now;         /* the instruction being executed */
     uint64_t *newest;                /* per tensor: highest version that exists */
@@ -234,8 +241,8 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
 /* Returns the host copy of a tensor. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t);
 
-/* Finds the copy of a tensor on a device that has byte 0 of the tensor at address `base`, or would have it
- * there. Returns NULL if there is no such copy. */
+/* Finds the copy of a tensor on a device whose byte 0 is at address `base`. If the copy does not contain byte
+ * 0, this is the address where it would be. Returns NULL if there is no such copy. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
 
 /* Creates an empty copy on a device. */
@@ -249,32 +256,33 @@ size_t copy_seek(const struct verify_copy *c, uint64_t at);
 bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin,
               uint64_t *ret_end);
 
-/* Splits the segments that cross `begin` or `end`. Returns the index of the first segment in begin..end, and
- * sets *ret_end to the index after the last one. */
+/* Splits the segments that extend beyond `begin` or `end`. Returns the index of the first segment in
+ * begin..end, and sets *ret_end to the index after the last one. */
 size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
 
 /* Returns how many bytes of a copy have a value. */
 uint64_t copy_bytes(const struct verify_copy *c);
 
-/* copy_read, copy_write and copy_drop are accesses by the current instruction. They report earlier accesses
- * that conflict and may still be under way (invariant 4). copy_write also checks that the addresses of new
- * bytes are free and aligned (invariants 2 and 3). */
+/* These functions read, write or drop bytes begin..end of a copy for the current instruction. They report
+ * every conflicting access that may still be under way (invariant 4). copy_write also checks the addresses of
+ * new bytes: they must be free and aligned (invariants 2 and 3). */
 void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                 uint64_t version);
 /* Drops the bytes begin..end of a copy. If the copy has no bytes left, frees the copy. */
 void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
-/* copy_fill and copy_forget repair the state after a report, so that a defect is reported only once. They act
- * like copy_write and copy_drop, but report nothing, and conflict with no instruction. For a host copy, `st`
- * may be NULL. */
+/* After an error has been reported, these functions repair the state, so that no further errors follow from
+ * it. copy_fill acts like copy_write, and copy_forget like copy_drop, but they report nothing and conflict
+ * with no instruction. `st` may be NULL for a host copy. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
 void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
 /* ---- execution (verify_run.c) ---- */
 
-/* Executes all programs abstractly, and reports violations of the invariants 1 to 5, 7 and 9. */
+/* Executes all programs abstractly, without computing anything. Reports violations of the invariants 1 to 5,
+ * 7 and 9. */
 void verify_run(struct verify *v);
 
 #endif

@@ -20,8 +20,8 @@
 #include "base/bounded.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* The vector clocks at the end of each instruction that others wait for. If a wait for an instruction reaches
- * back `d` runs, the trail keeps the clocks of its last d + 1 runs. */
+/* Saved vector clocks. They are saved at the end of each instruction for which others wait. If such a wait
+ * reaches back `d` runs, the clocks of the last d + 1 runs are kept. */
 struct trail {
     size_t *first;    /* per instruction: index of its first clock */
     uint32_t *count;  /* per instruction: number of its clocks */
@@ -71,7 +71,7 @@ static uint32_t *trail_clock(const struct program_run *r, uint32_t instr, uint32
     return t->clocks + (t->first[instr] + run % t->count[instr]) * r->st->n_streams;
 }
 
-/* Raises every element of `into` to the value of the same element of `from`, if that is larger. */
+/* Sets each element of `into` to the larger of its value and the value in `from`. */
 static void join(uint32_t *into, const uint32_t *from, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -79,8 +79,8 @@ static void join(uint32_t *into, const uint32_t *from, uint32_t n)
             into[i] = from[i];
 }
 
-/* Makes every stream wait for all streams, as the executor does between programs. After this, all earlier
- * instructions are done for every stream. */
+/* Makes every stream wait for all other streams, as the executor does between programs. All earlier
+ * instructions are then done before the next instruction of any stream. */
 static void drain(struct verify_state *st)
 {
     for (uint32_t s = 1; s < st->n_streams; s++)
@@ -89,8 +89,8 @@ static void drain(struct verify_state *st)
         memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
 }
 
-/* Makes instruction `i` the current one. The clock of its stream then covers everything that the instruction
- * waits for, and the instruction itself. */
+/* Makes instruction `i` the current one. Everything that it waits for is certainly done now, and the clock of
+ * its stream is raised accordingly. The clock then counts the instruction itself, too. */
 static void begin_instr(struct program_run *r, uint32_t i)
 {
     struct verify_state *st = r->st;
@@ -143,22 +143,22 @@ static void check_versions(struct program_run *r, struct verify_copy *c, const s
                   name_current(r).s, (unsigned long long)version,
                   name_range(r->st->v, o->tensor, s->begin, s->end).s, name_place(o->loc, o->addr).s,
                   (unsigned long long)s->version);
-        /* If the version is newer than expected, keep it. A lower number would hide a loss of the newer
-         * value. */
+        /* Keep a version that is newer than expected. With a lower number, the loss of this newer value would
+         * not be noticed later. */
         if (s->version < version)
             s->version = version;
     }
 }
 
-/* Returns the copy that an operand uses, or NULL if the tensor has no copy at this address. */
+/* Returns the copy at the operand's address, or NULL if the tensor has no copy there. */
 static struct verify_copy *named(struct program_run *r, const struct plan_operand *o)
 {
     return o->loc == PLAN_HOST ? copy_home(r->st, o->tensor)
                                : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Returns a copy on the operand's device that has all bytes of the operand at another address, or NULL. The
- * operand was probably meant to use that copy. */
+/* Looks for a copy that has all bytes of the operand, on the same device but at another address. The operand
+ * should probably have used this copy. Returns NULL if there is none. */
 static struct verify_copy *misplaced(struct verify_state *st, const struct plan_operand *o)
 {
     uint64_t begin, end;
@@ -168,8 +168,8 @@ static struct verify_copy *misplaced(struct verify_state *st, const struct plan_
     return NULL;
 }
 
-/* Reports that an operand's bytes are missing at its address. If another copy on the device has the bytes,
- * returns NULL. Otherwise adds the missing bytes at the address and returns the copy there. */
+/* Reports that bytes of an operand are not at its address. Returns NULL if they are at another address of the
+ * same device. Otherwise acts as if they had been there: adds the missing bytes and returns the copy. */
 static struct verify_copy *report_missing(struct program_run *r, struct verify_copy *c,
                                           const struct plan_operand *o, uint64_t version)
 {
@@ -192,8 +192,8 @@ static struct verify_copy *report_missing(struct program_run *r, struct verify_c
     return c;
 }
 
-/* Checks that all bytes of an operand are at its address and have version `version`, or any version if it
- * is ANY_VERSION. Repairs what is wrong and returns the copy. Returns NULL if the bytes are at another
+/* Checks that all bytes of an operand are at its address and have version `version`. ANY_VERSION accepts
+ * every version. Repairs what is wrong and returns the copy. Returns NULL if the bytes are at another
  * address. */
 static struct verify_copy *resident(struct program_run *r, const struct plan_operand *o, uint64_t version)
 {
@@ -210,16 +210,17 @@ static struct verify_copy *resident(struct program_run *r, const struct plan_ope
     return c;
 }
 
-/* Returns the copy to which an operand is written. Creates the copy if the tensor has none at this
- * address. */
+/* Returns the copy into which an operand is written. Creates this copy if the tensor has none at the
+ * operand's address. */
 static struct verify_copy *destination(struct program_run *r, const struct plan_operand *o)
 {
     struct verify_copy *c = named(r, o);
     return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Returns the version that a tensor has after `count` writes of the current run. graph.h explains
- * versions. */
+/* Versions count the writes to a tensor. Returns the version after `count` writes in the current run. For
+ * example, with 2 writes per cycle, the version after the first write of run 3 is 7, because runs are counted
+ * from 0. */
 static uint64_t version_of(const struct program_run *r, tensor_id t, uint32_t count)
 {
     return (uint64_t)r->run * r->st->graph->tensors[t].writes_per_cycle + count;
@@ -238,16 +239,16 @@ static void task_write(struct program_run *r, const struct plan_operand *o, cons
     uint64_t version = version_of(r, o->tensor, go->write_version);
     struct verify_copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
     raise_newest(st, o->tensor, version);
-    /* The bytes are at another address than the operand says. The read has already reported this, so write to
-     * that other address. */
+    /* The bytes are at another address than the operand says. This has been reported when the task read them,
+     * so write to the other address. */
     if (other != NULL)
         copy_fill(st, other, o->begin, o->end, version);
     else
         copy_write(st, destination(r, o), o->begin, o->end, version);
 }
 
-/* Executes a task: first all its reads, then all its writes. verify_agree has already checked that the task
- * has the right operands. */
+/* Executes a task: all its reads, and then all its writes. The operands are the right ones, because
+ * verify_agree has checked them. */
 static void run_task(struct program_run *r, const struct plan_operand *ops, uint32_t n_ops,
                      const struct graph_task *task)
 {
@@ -264,9 +265,9 @@ static void run_task(struct program_run *r, const struct plan_operand *ops, uint
     }
 }
 
-/* Returns the version of the bytes at `dst` after a move. Normally this is the version of the source. If the
- * destination was newer, the move would lose a value: the function reports this and returns the newer
- * version. */
+/* Returns the version that the bytes have at `dst` after a move. Normally this is the version of `piece`, the
+ * source. If the destination already has a newer version, the move would lose a value. In this case, reports
+ * the loss and returns the newer version. */
 static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
                               const struct verify_segment *piece)
 {
@@ -290,8 +291,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     struct verify_state *st = r->st;
     struct verify_copy *src = resident(r, from, ANY_VERSION);
     struct verify_copy *dst = destination(r, to);
-    /* The source copy does not exist. That error has been reported, so the check goes on as if the newest
-     * version had been moved. */
+    /* The source copy does not exist, and this has been reported. Go on as if the newest version had been
+     * moved. */
     if (src == NULL) {
         copy_write(st, dst, to->begin, to->end, st->newest[to->tensor]);
         return;
@@ -305,8 +306,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     }
 }
 
-/* Returns up to which byte copy `c` has version `version` or newer, starting at byte `at`. Returns `at` if
- * the copy does not have this version of byte `at`. */
+/* Returns a byte up to which copy `c` has version `version` or a newer version, starting at byte `at`.
+ * Returns `at` itself if the copy does not have byte `at` in such a version. */
 static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t version)
 {
     size_t i = copy_seek(c, at);
@@ -315,8 +316,8 @@ static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t versio
     return c->segments.at[i].end;
 }
 
-/* Returns whether segment `s` of copy `c` has some byte that no other copy has in the same or a newer
- * version. */
+/* Returns whether segment `s` of copy `c` has a byte of which every other copy has only an older version or
+ * none. */
 static bool is_last(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s)
 {
     uint64_t at = s->begin;
@@ -393,13 +394,14 @@ static bool copy_newest(const struct verify_state *st, const struct verify_copy 
     return true;
 }
 
-/* Checks that the devices have exactly the copies in the list, in their newest version. A copy that is not in
- * the list is reported once and stays, because either the copy or the list may be wrong. */
+/* Checks that the devices have exactly the copies in the list, and that these have the newest version. If a
+ * device has another copy, reports this once and leaves the copy there, because the mistake may also be in
+ * the list. */
 static void check_copies(struct program_run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct verify_state *st = r->st;
     bounded_poll_steps(st->live.n + n);
-    /* Per copy on the devices: the number of bytes that the list says the copy has. */
+    /* For each copy on the devices: how many of its bytes are in the list. */
     uint64_t *wanted = xcalloc(st->live.n + n + 1, sizeof *wanted);
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
@@ -443,8 +445,8 @@ static void check_home(struct program_run *r)
     }
 }
 
-/* Sets the ring tensors to their state at the start of a run: the host has no results yet and, if `loaded` is
- * set, the inputs of the run. */
+/* Prepares the tensors that loader and trainer use (ring tensors) for the start of a run. The host has no
+ * results yet. If `loaded` is true, it has the inputs of the run. */
 static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
     struct verify_state *st = r->st;
@@ -482,8 +484,8 @@ static void check_results(struct program_run *r, const bool *output)
     }
 }
 
-/* Returns an array that says for each tensor whether it is a result. Of the external tensors, those that a
- * task writes are results, and the others are inputs. */
+/* Returns an array with one flag for each tensor: whether the tensor is a result. An external tensor is a
+ * result if a task writes it. Otherwise it is an input. */
 static bool *find_outputs(const struct graph *g)
 {
     bool *output = xcalloc((size_t)g->n_tensors + 1, sizeof *output);
@@ -504,7 +506,7 @@ static void run_init(struct program_run *r, struct verify_state *st, enum progra
     trail_init(&r->trail, r->prog, st->n_streams);
 }
 
-/* Gives the host copies of all persistent tensors version 0, the version before training. */
+/* Gives the host copies of all persistent tensors version 0, which is the state before training. */
 static void fill_home(struct verify_state *st)
 {
     for (tensor_id t = 0; t < st->graph->n_tensors; t++)
@@ -512,7 +514,8 @@ static void fill_home(struct verify_state *st)
             copy_fill(st, copy_home(st, t), 0, st->graph->tensors[t].bytes, 0);
 }
 
-/* Executes a program, with waits for all streams before and after it, and then checks the state. */
+/* Executes a program and then checks the state. All streams wait for each other before and after the
+ * program. */
 static void run_drained(struct verify_state *st, enum program_kind k, const bool *output)
 {
     const struct plan *p = st->plan;

@@ -18,8 +18,8 @@ static uint32_t next_priority(struct verify_space *s)
     return s->random = x;
 }
 
-/* Splits a treap in two. The left one gets the extents that begin before address `at`, and the right one gets
- * all others. */
+/* Splits a treap in two: *ret_left gets the extents that begin before address `at`, and *ret_right gets all
+ * others. */
 static void split_extents(struct verify_extent *e, uint64_t at, struct verify_extent **ret_left,
                           struct verify_extent **ret_right)
 {
@@ -34,7 +34,7 @@ static void split_extents(struct verify_extent *e, uint64_t at, struct verify_ex
     }
 }
 
-/* Joins two treaps into one. All extents of `a` must have lower addresses than those of `b`. */
+/* Joins two treaps into one. Every extent of `a` must have lower addresses than every extent of `b`. */
 static struct verify_extent *merge_extents(struct verify_extent *a, struct verify_extent *b)
 {
     if (a == NULL || b == NULL)
@@ -56,8 +56,7 @@ static void destroy_extents(struct verify_extent *e)
     xfree(e);
 }
 
-/* Splits the extent that contains address `at` into two extents. Does nothing if no extent has `at` strictly
- * inside. */
+/* If address `at` is in the middle of an extent, splits the extent there. Otherwise does nothing. */
 static void cut_extent(struct verify_space *s, uint64_t at)
 {
     struct verify_extent *e = s->root;
@@ -75,8 +74,8 @@ static void cut_extent(struct verify_space *s, uint64_t at)
     s->root = merge_extents(merge_extents(left, upper), right);
 }
 
-/* Splits the map into three treaps: the extents below address `lo`, those between `lo` and `hi`, and those
- * from `hi` on. */
+/* Splits the map into three: the extents below address `lo`, the extents between `lo` and `hi`, and the
+ * extents from `hi` on. */
 static void take_apart(struct verify_space *s, uint64_t lo, uint64_t hi, struct verify_extent *parts[3])
 {
     struct verify_extent *rest;

@@ -19,8 +19,8 @@ static void tasks_none(struct verify *v, enum program_kind k)
                    name_instr(v, k, i).s, program_kind_names[k]);
 }
 
-/* Checks that a REC writes only tensors that live within one training step. Writing a persistent or external
- * tensor a second time would be wrong. */
+/* Checks what a recomputation (REC) writes. It may only write tensors that live within one training step. It
+ * must not write a persistent tensor such as W, or one that the loader or trainer uses. */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -37,7 +37,7 @@ static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 
 /* ---- shares of RED and UPD ---- */
 
-/* An instruction that does only a part of its task: one byte range, called a share. */
+/* An instruction that does only one part of its task, called a share. The part is a byte range. */
 struct share {
     uint32_t task, instr;
     uint64_t begin, end;
@@ -60,8 +60,7 @@ static int compare_shares(const void *a, const void *b)
     return compare_numbers(xs, ys, 3);
 }
 
-/* Finds out which share of its task an instruction does. Returns false if the instruction does the whole
- * task. */
+/* Finds out which share of its task an instruction does. Returns false if it does the whole task. */
 static bool tasks_share(const struct verify *v, enum program_kind k, uint32_t i, struct share *ret)
 {
     const struct plan_operand *o = share_operand(v, k, i);
@@ -102,8 +101,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* Checks the shares of all tasks. `seen` already marks the tasks that one instruction does as a whole. Also
- * marks the tasks that are done in shares. */
+/* Checks all tasks that are done in shares. seen[task] is already true for each task that one instruction
+ * does as a whole. Sets it to true for the tasks in shares. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     if (shares->n > 1)
@@ -155,7 +154,7 @@ static void tasks_once(struct verify *v, enum program_kind k)
 
 /* ---- the order of writes ---- */
 
-/* A task's write to a byte range of a tensor, and the version it makes. */
+/* One write by a task: it writes a byte range of a tensor, which then has the given version. */
 struct tensor_write {
     tensor_id tensor;
     uint32_t instr, version;
@@ -181,8 +180,8 @@ static void tasks_report_order(struct verify *v, enum program_kind k, const stru
 
 typedef void write_fn(struct verify *v, enum program_kind k, struct tensor_write w, void *ctx);
 
-/* Calls `fn` for every write of every task, in issue order. Leaves out recomputations, because they repeat an
- * earlier write. */
+/* Calls `fn` for every write of every task, in issue order. Recomputations are left out, because they repeat
+ * an earlier write. */
 static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn, void *ctx)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -204,12 +203,12 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
     }
 }
 
-/* The writes of a program. A write of a whole tensor is checked as soon as it is seen. If a tensor is written
- * in parts, all its writes are collected first and then checked byte by byte. */
+/* Collects the writes of a program. A write of a whole tensor is checked at once. If a tensor is written in
+ * parts, all its writes are collected first and then checked byte by byte. */
 struct writers {
     /* Per tensor: whether some task writes only a part of the tensor. */
     bool *in_parts;
-    /* All writes to tensors that are written in parts. */
+    /* All writes to those tensors that are written in parts. */
     write_vec writes;
     uint32_t *last; /* per tensor: version of the last write */
 };
@@ -234,8 +233,8 @@ static void check_write(struct verify *v, enum program_kind k, struct tensor_wri
     *last = w.version;
 }
 
-/* Checks the order of the `n` writes to one tensor, byte by byte. For this, a temporary copy records the
- * version of each byte. */
+/* Checks the order of the `n` writes to one tensor, byte by byte. A temporary copy holds the version of each
+ * byte. */
 static void check_bytes(struct verify *v, enum program_kind k, const struct tensor_write *w, size_t n)
 {
     struct verify_copy bytes = {.loc = PLAN_HOST};

@@ -107,8 +107,9 @@ static void bench_layer(uint32_t rows, uint32_t in, uint32_t out, struct pool *p
 
 int main(int argc, char **argv)
 {
-    /* Each shape is {rows, in, out}: MLPs, then a GPT with 6 layers of width 384 on 1 and 8 sequences of 256
-     * tokens, then GPT-2 124M on 1,024 tokens, with a chunk of its head. */
+    /* The shapes to measure, each as {rows, in, out}. They come from MLPs, from a GPT with 6 layers of width
+     * 384 on 1 and 8 sequences of 256 tokens, and from GPT-2 124M on 1,024 tokens. The last shape is a part
+     * of the output layer of GPT-2. */
     static const uint32_t shapes[][3] = {
         {32, 1024, 1024},  {128, 784, 1024},  {128, 1024, 1024}, {512, 1024, 1024}, {512, 4096, 4096},
         {128, 1024, 10},   {8, 1024, 4096},   {256, 384, 1152},  {256, 384, 384},   {256, 384, 1536},

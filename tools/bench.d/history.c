@@ -1,7 +1,6 @@
-/* Makes a state directory with the history of many jobs, for tools/bench daemon. Usage: bench_history DIR
+/* Makes a state directory with the history of many jobs, for the benchmark `tools/bench daemon`. Every job is
+ * done. It has a curve and a report of the usual length, a key, and three events. Usage: bench_history DIR
  * JOBS
- *
- * Each job is done. It has a curve and a report of the usual length, a key, and three events.
  */
 #include <inttypes.h>
 #include <math.h>

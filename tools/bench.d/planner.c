@@ -1,6 +1,6 @@
-/* bench_planner: measures the processor time of making one plan without any search: a task order, residency
- * with retention, addresses, waits and a simulation. The layers of the chain are equal, and the devices can
- * hold only a fraction of its state. Prints the best of several repetitions. */
+/* bench_planner: measures the processor time of making one plan without any search: ordering tasks, deciding
+ * what stays on a device, assigning addresses, finding waits, and a simulation. All layers of the model are
+ * equal, and the devices can hold only a fraction of its state. Prints the best of several repetitions. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,8 +1,7 @@
 /* bench_timeline: measures the processor time of simulating a program, for several lengths, numbers of
- * devices and kinds of sharing.
- *
- * The program fetches, computes, sends and spills on every device in turn. All copies have different sizes,
- * so that the shares change at every instant. Prints the best of several repetitions of one run.
+ * devices and kinds of sharing. The program copies and computes on every device in turn. All copies have
+ * different sizes, so they end at different times. Each time, the other copies get new shares of the links.
+ * Prints the best of several repetitions of one run.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +16,9 @@ enum lane_of { L_COMPUTE, L_IN, L_OUT, L_PEER, LANES };
 enum shares { OWN_LINKS, ALL_LINKS, ALL_AND_MEMORY, SHARES_COUNT };
 static const char *const share_names[SHARES_COUNT] = {"own links", "all links", "all links, memory"};
 
-/* Writes to `uses` the resources that one copy uses, and returns their number. Each device has four resources
- * of its own (in, out, peer in, peer out). All devices share three: all in, all out, and memory. */
+/* Writes the resources that one copy uses to `uses`, and returns their number. Each device has four resources
+ * of its own (in, out, peer in, peer out). Three other resources belong to all devices together: all in, all
+ * out, and memory. */
 static uint32_t add_uses(uint32_t *uses, uint32_t own, uint32_t all, uint32_t memory, enum shares shares)
 {
     uint32_t n = 0;

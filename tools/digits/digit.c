@@ -25,12 +25,12 @@
 
 _Static_assert(FLT_EVAL_METHOD == 0, "floats are computed as floats");
 
-/* LATTICE is the number of random offsets along each side. Each span of a curve is drawn as PIECES straight
- * pieces. */
+/* A digit is bent by a lattice with LATTICE random offsets along each side. Each span of a curve is drawn as
+ * PIECES straight lines. */
 enum { LATTICE = 5, PIECES = 4 };
 
-/* Counter words of the random generator. The shape of an image is drawn from one sequence of random numbers,
- * its noise from another. */
+/* Numbers of two independent sequences of random numbers. The shape of an image is drawn from one sequence,
+ * and its noise from the other. */
 enum { SEQUENCE_DRAW, SEQUENCE_NOISE };
 
 struct dice {
@@ -97,8 +97,8 @@ static struct point near(struct dice *d, struct point p, float most_x, float mos
 
 static void warp_draw(struct warp *w, struct dice *d)
 {
-    /* `half` is the tangent of half the angle of rotation. The angle is at most about 20 degrees to either
-     * side. */
+    /* `half` is the tangent of half the rotation angle. The angle is at most about 20 degrees in either
+     * direction. */
     float half = about(d, 0.18f);
     float cosine = (1 - half * half) / (1 + half * half), sine = 2 * half / (1 + half * half);
     float size = between(d, 0.85f, 1.05f), shear = about(d, 0.30f);
@@ -115,7 +115,7 @@ static void warp_draw(struct warp *w, struct dice *d)
     w->centre = near(d, (struct point){0.5f * DIGIT_SIDE, 0.5f * DIGIT_SIDE}, 4, 3);
 }
 
-/* Computes the weights of a uniform cubic B-spline at the point `t`, from 0 to 1, of one span. */
+/* Computes the four weights of a uniform cubic B-spline at the position `t` within one span, from 0 to 1. */
 static void spline_weights(float t, float w[4])
 {
     float u = 1 - t;
@@ -126,8 +126,8 @@ static void spline_weights(float t, float w[4])
     w[3] = t * t * t / 6;
 }
 
-/* Returns the span of the lattice that contains the coordinate `p`, from -0.5 to 0.5, and computes the
- * weights there. A coordinate outside counts as the nearest edge. */
+/* Returns the number of the lattice span that contains the coordinate `p`, which goes from -0.5 to 0.5. Also
+ * computes the spline weights at `p`. A coordinate outside this range counts as the nearest edge. */
 static int spline_span(float p, float w[4])
 {
     enum { SPANS = LATTICE - 3 };
@@ -194,8 +194,8 @@ static void ink_line(struct page *g, struct point a, struct point b)
 
 /* ------------------------------------------------------------------------------------------ strokes */
 
-/* Returns point `i` of a stroke, in the box from -0.5 to 0.5. Beyond the ends, a closed stroke goes on
- * around, and an open stroke repeats its last point. */
+/* Returns point `i` of a stroke, scaled to the box from -0.5 to 0.5. Before the first and after the last
+ * point, a closed stroke continues from its other end, and an open stroke repeats its end point. */
 static struct point stroke_point(const struct stroke *s, int i)
 {
     int last = s->points - 1;
@@ -213,7 +213,8 @@ static float catmull_rom(float a, float b, float c, float d, float t)
     return 0.5f * (2 * b + t * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a))));
 }
 
-/* Returns the point of the stroke between its points i and i + 1, at `t` from 0 to 1. */
+/* Returns a point on the stroke between its points i and i + 1. `t` goes from 0 at the first of these points
+ * to 1 at the second. */
 static struct point stroke_at(const struct stroke *s, int i, float t)
 {
     struct point b = stroke_point(s, i), c = stroke_point(s, i + 1), a, d;
@@ -306,8 +307,8 @@ static uint8_t to_byte(float v)
     return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v + 0.5f);
 }
 
-/* Returns a nearly normally distributed number around 0: the sum of the four bytes of `bits`, minus its mean
- * 510. */
+/* Returns a random number around 0 that is nearly normally distributed. The number is the sum of the four
+ * bytes of `bits`, minus the mean of such sums, 510. */
 static float grain_of(uint32_t bits)
 {
     int sum = (int)((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24));

@@ -8,8 +8,9 @@
 enum { DIGIT_SIDE = 28, DIGIT_PIXELS = DIGIT_SIDE * DIGIT_SIDE };
 enum digit_split { DIGIT_TRAIN, DIGIT_TEST, DIGIT_SPLIT_COUNT };
 
-/* Returns the label of an image, from 0 to 9. Ten images with the indices 10k to 10k+9 have ten different
- * labels, so a set is as balanced as its size allows. A smaller set is the beginning of a larger one. */
+/* Returns the label of an image, from 0 to 9. The ten images with the indices 10k to 10k+9 have ten different
+ * labels, so every label is about equally frequent in a set. A smaller set is equal to the beginning of a
+ * larger set. */
 int digit_label(uint64_t seed, enum digit_split split, uint32_t index);
 
 /* Draws the image. Ink is bright (towards 255), and paper is dark. */

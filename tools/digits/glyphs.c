@@ -1,6 +1,6 @@
-/* The strokes of the digits, made by hand. What differs between people is a style of its own: a one with or
- * without a foot, an open or a closed four, a seven with or without a bar. What differs each time that one
- * person writes is left to the distortion in digit.c. */
+/* The strokes of the digits, made by hand. Each digit has several styles for the habits of different people:
+ * a one with or without a foot, an open or a closed four, a seven with or without a bar. Variations in the
+ * writing of one person come from digit.c, which distorts the strokes. */
 #include "tools/digits/glyphs.h"
 
 /* clang-format off */

@@ -35,7 +35,7 @@ struct options {
     uint64_t images[DIGIT_SPLIT_COUNT], seed;
 };
 
-/* Function that writes the elements of a file, which follow its header. */
+/* A function that writes all elements of a file, after the header was written. */
 typedef void write_fn(FILE *f, uint64_t seed, enum digit_split split, uint32_t images);
 
 struct idx_file {
@@ -96,8 +96,8 @@ static int write_content(FILE *f, const struct idx_file *file, uint64_t seed, ui
     return r;
 }
 
-/* Writes the file first under a temporary name that contains the process id, so that two processes at the
- * same time do no harm to each other. */
+/* Writes the file first under a temporary name and then renames it. The temporary name contains the process
+ * id, so that two processes can write at the same time. */
 static int write_file(const struct options *o, const struct idx_file *file, struct err *err)
 {
     char path[PATH_MAX], draft[PATH_MAX];

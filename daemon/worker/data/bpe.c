@@ -32,7 +32,7 @@ struct token {
     size_t n;
 };
 
-/* An entry in the table of merges of the tokenizer. It says which token replaces two neighbouring tokens. */
+/* One merge rule of the tokenizer: which token replaces a given pair of neighbouring tokens. */
 struct merge {
     /* The pair of tokens: the id of the left token is in the upper 32 bits, and the id of the right token is
      * in the lower 32 bits. */
@@ -67,7 +67,7 @@ bool bpe_is_there(const char *dir)
 }
 
 /* Reads a whole file and adds a NUL at the end. The caller frees the memory. Symbolic links are followed,
- * because the Hugging Face cache consists of them. */
+ * because the files in the Hugging Face cache are symbolic links. */
 static int read_file(const char *path, char **ret, size_t *ret_bytes, struct err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
@@ -101,8 +101,8 @@ static bool stands_for_itself(uint32_t c)
     return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* Returns the byte that the character `c` stands for in vocab.json and merges.txt, or -1 if it stands for no
- * byte. */
+/* vocab.json and merges.txt write each byte as one printable character. Returns the byte that is written as
+ * the character `c`, or -1 if no byte is written as `c`. */
 static int byte_of(uint32_t c)
 {
     uint32_t next = 0x100;
@@ -114,16 +114,17 @@ static int byte_of(uint32_t c)
     return -1;
 }
 
-/* Decodes one UTF-8 character of `n` bytes. Returns 0 if it has three or more bytes, because such characters
- * never stand for a byte in a tokenizer file. */
+/* Decodes one UTF-8 character of `n` bytes. Returns 0 for a character of three or more bytes, because
+ * tokenizer files never write a byte as such a character. */
 static uint32_t decode_char(const char *s, size_t n)
 {
     const unsigned char *p = (const unsigned char *)s;
     return n == 1 ? p[0] : n == 2 ? (uint32_t)(p[0] & 0x1f) << 6 | (p[1] & 0x3f) : 0;
 }
 
-/* Converts a text of the tokenizer files to the bytes that it stands for, in place. Returns the number of
- * bytes. Returns -1 if a character stands for no byte, and then `text` is partly overwritten. */
+/* Replaces the characters of `text`, which comes from a tokenizer file, by the bytes that they stand for.
+ * Returns the number of bytes. Returns -1 if a character stands for no byte. In that case `text` is partly
+ * overwritten. */
 static ptrdiff_t to_bytes(char *text, size_t n)
 {
     size_t to = 0;
@@ -140,8 +141,8 @@ static ptrdiff_t to_bytes(char *text, size_t n)
 
 /* ---- tables ---- */
 
-/* Returns the number of slots for a hash table with `n` entries. It is a power of two, and at least half of
- * the slots stay empty. */
+/* Returns the number of slots for a hash table with `n` entries. The number is a power of two, and at least
+ * half of the slots stay empty. */
 static size_t slots_for(size_t n)
 {
     size_t slots = 16;
@@ -165,7 +166,7 @@ static uint64_t hash_pair(uint64_t pair)
 }
 
 /* Returns the slot of the token that consists of the `n` bytes at `p`. If there is no such token, returns the
- * empty slot where it belongs. */
+ * empty slot in which it can be stored. */
 static int32_t *slot_of(const struct bpe *b, const char *p, size_t n)
 {
     size_t at = hash_bytes(p, n) & (b->n_slots - 1);
@@ -199,8 +200,8 @@ const char *bpe_bytes(const struct bpe *b, uint32_t id, size_t *ret_bytes)
 
 /* ---- vocab.json ---- */
 
-/* Adds one member of vocab.json, {"token": id}. If a character of the token's text stands for no byte, the
- * token is a special one, and its text is stored unchanged. */
+/* Adds the token of one member of vocab.json, such as "the": 262. If a character of the token's text stands
+ * for no byte, the token is a special token, and its text is stored unchanged. */
 static int add_token(struct bpe *b, const struct json *member, const char *path, struct err *err)
 {
     const char *key = json_key(member);
@@ -258,8 +259,8 @@ static int fail_line(const char *path, uint32_t line, struct err *err)
                       "line %" PRIu32 " is not two tokens of " VOCAB " that together make a third one", line);
 }
 
-/* Adds one line of merges.txt, "left right". The two tokens joined together must also be a token. `number` is
- * the line number for error messages. */
+/* Adds the merge of one line of merges.txt, which has two tokens, such as "th e". The two tokens joined
+ * together must also be a token. `number` is the line number, for error messages. */
 static int add_merge(struct bpe *b, char *line, uint32_t rank, uint32_t number, const char *path,
                      struct err *err)
 {
@@ -287,7 +288,7 @@ static size_t count_lines(const char *text)
     return n;
 }
 
-/* Reads merges.txt. The first line is skipped if it is "#version: 0.2", because it is then no merge. */
+/* Reads merges.txt. If the first line is "#version: 0.2", it is skipped, because it is not a merge. */
 static int read_merges(struct bpe *b, const char *path, struct err *err)
 {
     char *text = NULL, *save = NULL;
@@ -393,8 +394,8 @@ static size_t run_of(const char *s, size_t n, enum char_class class)
     return i;
 }
 
-/* Returns the number of bytes in the first word of a text. Several spaces are a word of their own, except
- * that the last space belongs to the word after it. */
+/* Returns the number of bytes in the first word of a text. A word may begin with one space. If several spaces
+ * precede a word, only the last space belongs to the word, and the other spaces form a word of their own. */
 static size_t word_bytes(const char *s, size_t n)
 {
     size_t length = contraction(s, n), skip = n > 1 && s[0] == ' ' && class_of(s[1]) != SPACE;
@@ -406,8 +407,8 @@ static size_t word_bytes(const char *s, size_t n)
     return length < n && length > 1 ? length - 1 : length;
 }
 
-/* Returns the merge that must be applied first: among all neighbouring pairs of `ids`, the merge with the
- * lowest rank. Returns NULL if no pair can be merged. */
+/* Returns the merge to apply next: of all merges that match a pair of neighbouring `ids`, the one with the
+ * lowest rank. Returns NULL if no merge matches. */
 static const struct merge *find_first_merge(const struct bpe *b, const int32_t *ids, size_t n)
 {
     const struct merge *best = NULL;

@@ -23,8 +23,8 @@ const char *const data_split_names[DATA_SPLIT_COUNT] = {"train", "val"};
 
 /* ------------------------------------------------------------------------------------------ opening IDX */
 
-/* The image file and the label file of a split in the IDX format. The struct exists only while the two files
- * are loaded and checked. */
+/* The image file and the label file, in the IDX format, of the training data or of the validation data. The
+ * struct exists only while the two files are loaded and checked. */
 struct idx_pair {
     struct idx images, labels;
     const struct spec_files *files;
@@ -84,8 +84,8 @@ static int check_labels(const struct spec *s, const struct idx_pair *p, struct e
     return 0;
 }
 
-/* Transposes every image in place, from [dims[1]][dims[2]] to [dims[2]][dims[1]]. The function allocates
- * scratch memory for one image. */
+/* Swaps rows and columns of every image in place, from [dims[1]][dims[2]] to [dims[2]][dims[1]]. The function
+ * allocates scratch memory for one image. */
 static int transpose(struct idx *x, const char *path, struct err *err)
 {
     uint32_t h = x->dims[1], w = x->dims[2];
@@ -276,8 +276,8 @@ static int fill_tokens(const struct dataset *d, const uint64_t *indices, uint32_
         return r;
     if (ids)
         memset(ids + (size_t)n * d->seq, 0, padding * sizeof *ids);
-    /* The padding rows must not count for the loss, so all their targets become -1. An int32 of four bytes
-     * 0xff is -1. */
+    /* Set all targets of the padding rows to -1, so that these rows do not count for the loss. An int32 with
+     * four bytes 0xff is -1. */
     if (targets)
         memset(targets + (size_t)n * d->seq, 0xff, padding * sizeof *targets);
     *ret_targets = sum;

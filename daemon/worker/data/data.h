@@ -17,14 +17,15 @@
 enum data_split { DATA_TRAIN, DATA_VAL, DATA_SPLIT_COUNT };
 extern const char *const data_split_names[DATA_SPLIT_COUNT]; /* "train", "val" */
 
-/* The samples of one split, training or validation. dataset_open creates the dataset, and it does not change
- * until dataset_close. */
+/* The samples of one split: the training data or the validation data. dataset_open creates the dataset. After
+ * that, nothing changes the dataset until dataset_close frees it. */
 struct dataset {
     uint64_t n_samples;
     uint32_t features, classes;
-    /* True if the targets of a sample are float [classes], as for spec.mse. */
+    /* True if the targets of a sample are one float for each class, for the loss "mean squared error". A copy
+     * of spec.mse. */
     bool mse;
-    /* True if the samples consist of token ids, as for spec.tokens. */
+    /* True if the samples are sequences of token ids. A copy of spec.tokens. */
     bool tokens;
     uint32_t seq;   /* number of tokens in a sample */
     uint32_t vocab; /* number of tokens in the vocabulary */
@@ -32,8 +33,8 @@ struct dataset {
     uint64_t n_tokens;
     /* Number of files with tokens or text. 0 if the data are not tokens. */
     uint32_t n_files;
-    /* Checksum of the data, which spec_resolve needs. For a large token file, it covers only a part of the
-     * content (see tokens.c). */
+    /* Checksum of the data, which spec_resolve needs. The checksum of a large token file covers only a part
+     * of the content (see tokens.c). */
     uint32_t crc;
     /* Bytes of host memory that the samples take. Files that are mapped into memory do not count. */
     uint64_t bytes;
@@ -42,15 +43,16 @@ struct dataset {
     enum data_split split;
     uint8_t *images; /* idx: [n_samples][features] */
     uint8_t *labels; /* idx: [n_samples] */
-    /* For IDX images: the byte b of an image is converted to the float value[b]. */
+    /* For IDX images: value[b] is the float for an image byte with the value b. */
     float value[256];
     struct token_set *files; /* tokens, bytes: the mapped files */
     uint64_t seed;           /* for synthetic data */
     float noise;             /* for synthetic data */
 };
 
-/* Opens and checks the data of one split of `s`. Call spec_has_val before you open DATA_VAL. The error
- * message names the file, the mistake and what to do. Returns -ENOMEM if the data do not fit into memory. */
+/* Opens and checks the data of one split of the spec `s`. Call this function with DATA_VAL only if
+ * spec_has_val returns true. The error message names the file, the mistake and what to do. Returns -ENOMEM if
+ * the data do not fit into memory. */
 int dataset_open(const struct spec *s, enum data_split split, struct dataset **ret, struct err *err);
 
 /* Closes the dataset and frees its memory. `d` may be NULL. */
@@ -70,12 +72,13 @@ void dataset_close(struct dataset *d);
 int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
                  void *target, uint64_t *ret_targets, struct err *err);
 
-/* Tells the kernel that the `n` samples in `indices` will be needed soon. The function returns before they
- * are read. */
+/* Tells the kernel that the `n` samples in `indices` will be needed soon. Returns before the samples are
+ * read. */
 void dataset_prefetch(const struct dataset *d, const uint64_t *indices, uint32_t n);
 
-/* Returns the index of the training sample at `position` of the endless stream of samples, which repeats
- * epoch after epoch. With shuffling, every epoch has its own order. Call spec_resolve first. */
+/* Training takes its samples from an endless stream, which repeats the data set epoch after epoch. Returns
+ * the index of the training sample at `position` of this stream. With shuffling, every epoch has its own
+ * order. Call spec_resolve first. */
 uint64_t data_index(const struct spec *s, uint64_t position);
 
 #endif

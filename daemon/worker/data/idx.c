@@ -38,7 +38,8 @@ struct source {
     /* Number of bytes of content that were read so far, counted after unpacking. */
     uint64_t given;
     bool gzip;
-    /* True between two gzip members of the file: one member has ended, and the next has not begun. */
+    /* True from the end of one gzip member until the next member begins. A gzip file may have several
+     * members. */
     bool ended;
     z_stream z;
     unsigned char in[IN_BYTES];
@@ -103,8 +104,8 @@ static void source_close(struct source *s)
         close(s->fd);
 }
 
-/* Reads more bytes of the file, which zlib's inflate then unpacks. Returns 1 on success, 0 at the end of the
- * file, or a negative errno. */
+/* Reads the next bytes of the file into the buffer from which zlib unpacks them. Returns 1 on success, 0 at
+ * the end of the file, or a negative errno. */
 static int refill(struct source *s)
 {
     ssize_t n = read_some(s->fd, s->in, sizeof s->in);
@@ -116,8 +117,8 @@ static int refill(struct source *s)
     return n > 0;
 }
 
-/* Called at the end of a gzip member, because a gzipped file may consist of several. Returns 1 if another
- * member follows, 0 at the end of the file, or a negative errno. */
+/* Looks for another gzip member after the end of one, because a gzip file may have several. Returns 1 if
+ * another member follows, 0 at the end of the file, or a negative errno. */
 static int next_member(struct source *s)
 {
     int r = s->z.avail_in > 0 ? 1 : refill(s);
@@ -171,8 +172,8 @@ static int inflate_some(struct source *s, void *p, size_t bytes, size_t *ret)
     return 0;
 }
 
-/* Reads up to `bytes` bytes of unpacked content into `p`. *ret is the number of bytes read, which is smaller
- * only at the end of the file. */
+/* Reads up to `bytes` bytes of unpacked content into `p`. *ret receives the number of bytes read. It is
+ * smaller than `bytes` only at the end of the file. */
 static int source_read(struct source *s, void *p, uint64_t bytes, uint64_t *ret)
 {
     uint64_t total = 0;
@@ -285,8 +286,8 @@ static int fail_short(const struct source *s, const struct idx *x, uint64_t foun
                       s->key, dims, x->bytes + 4 + 4 * (uint64_t)x->rank, more, found);
 }
 
-/* Checks that the file is large enough for the number of elements in its header. This happens before memory
- * for the elements is allocated, so that a wrong header cannot ask for huge memory. */
+/* Checks that the file is large enough for the elements that its header promises. This check comes before the
+ * allocation of memory for the elements, so that a damaged header cannot ask for huge memory. */
 static int check_size(const struct source *s, const struct idx *x)
 {
     uint64_t most = s->file_bytes;

@@ -20,12 +20,12 @@ struct idx {
     uint8_t *data;
 };
 
-/* Loads the file at `path` into *ret. Error messages call it `key`, such as "data.train.images". Returns
- * -EBADMSG if it is no IDX file or has a wrong size, and -EOPNOTSUPP if its elements are not unsigned bytes.
- * Other errors come from open(2), read(2) and allocation. */
+/* Loads the file at `path` into *ret. Error messages call the file `key`, such as "data.train.images".
+ * Returns -EBADMSG if the file is not an IDX file or has a wrong size, and -EOPNOTSUPP if its elements are
+ * not unsigned bytes. Returns another negative errno if opening, reading or allocating memory fails. */
 int idx_load(const char *path, const char *key, struct idx *ret, struct err *err);
 
-/* Frees the content of the IDX file. A struct of zeros is also allowed. */
+/* Frees the content of the IDX file. A zero-initialized struct is also allowed. */
 void idx_finish(struct idx *x);
 
 #endif

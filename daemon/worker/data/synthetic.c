@@ -16,12 +16,13 @@
 
 #include "base/rng.h"
 
-/* The numbers of the random streams for tokens. STREAM_TOKENS is for training data, and STREAM_TOKENS + 1 for
- * validation data. */
+/* Numbers of independent streams of random numbers. STREAM_NEXT decides which token follows which.
+ * STREAM_TOKENS is for the tokens of training samples, and STREAM_TOKENS + 1 is for those of validation
+ * samples. */
 enum { STREAM_NEXT = 5, STREAM_TOKENS = 6 };
 
-/* Returns the third counter word of the random generator Philox for the labels of this split. Nothing else
- * uses this word, so the labels are independent of all other random numbers. */
+/* Returns the number of the random stream for the labels of this split. No other random numbers come from
+ * this stream, so the labels are independent of them. */
 static uint32_t stream_label(const struct dataset *d)
 {
     return rng_word2(RNG_DATA, 1 + 2 * (uint32_t)d->split);
@@ -53,9 +54,9 @@ void synthetic_row(const struct dataset *d, uint64_t index, float *x)
     }
 }
 
-/* Turns 32 random bits into a token. The bits stand for a number u in [0, 1), and the token is vocab * u^4.
- * So half of all tokens are in the first sixteenth of the vocabulary, because small ids are common in real
- * text too. */
+/* Turns 32 random bits into a token id. The bits stand for a number u in [0, 1), and the id is vocab * u^4.
+ * Small ids are therefore common, as in real text: half of all ids are in the first sixteenth of the
+ * vocabulary. */
 static uint32_t draw_token(const struct dataset *d, uint32_t bits)
 {
     uint64_t square = (uint64_t)bits * bits >> 32;

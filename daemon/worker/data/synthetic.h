@@ -14,7 +14,7 @@ uint32_t synthetic_label(const struct dataset *d, uint64_t index);
 void synthetic_row(const struct dataset *d, uint64_t index, float *x);
 
 /* Writes the d->seq token ids of the sample with the number `index` to `ids`. Writes the token that follows
- * each of them to `targets`. Either may be NULL. */
+ * each of these tokens to `targets`. Either pointer may be NULL. */
 void synthetic_tokens(const struct dataset *d, uint64_t index, int32_t *ids, int32_t *targets);
 
 #endif

@@ -1,5 +1,5 @@
-/* Implements token_set.h: reads samples from the token files of a split. Binary search finds the file that
- * has a sample, so reading any sample takes about the same time.
+/* Implements token_set.h: reads samples from the token files of a split. A binary search finds the file that
+ * contains a sample, so reading any sample takes about the same time.
  */
 #include "daemon/worker/data/token_set.h"
 
@@ -13,8 +13,8 @@
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* Returns the file that has the sample number `index`. Stores the position of the sample's first token within
- * that file in *ret_token. */
+/* Returns the file that contains the sample number `index`. *ret_token receives the position of the sample's
+ * first token within that file. */
 static const struct token_file *locate(const struct token_set *t, uint64_t index, uint64_t *ret_token)
 {
     uint32_t low = 0, high = t->n_files; /* first[low] <= index < first[high] */
@@ -75,7 +75,7 @@ void token_set_advise(const struct token_set *t, uint64_t index)
 
 /* ------------------------------------------------------------------------------------------ opening */
 
-/* Opens the next file of the set, and updates the set's number of samples and its checksum. */
+/* Opens the next file of the set. Adds its samples and its checksum to the totals of the set. */
 static int add_token_file(struct token_set *t, const char *path, const char *key, uint32_t width,
                           struct err *err)
 {

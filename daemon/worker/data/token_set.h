@@ -18,11 +18,11 @@ struct token_set {
     uint32_t n_files;
     /* Private members. */
     struct token_file *files;
-    /* first[i] is the number of the first sample in file i. The array has n_files + 1 elements, and the last
-     * one is n_samples. */
+    /* first[i] is the number of the first sample in file i. The array has n_files + 1 elements, and its last
+     * element is n_samples. */
     uint64_t *first;
     uint32_t seq, vocab;
-    /* Targets with this token id do not count for the loss. It is -1 if all targets count. */
+    /* A target with this token id does not count for the loss. With -1, all targets count. */
     int64_t ignore;
 };
 
@@ -34,15 +34,14 @@ int token_set_open(const struct spec *s, const struct spec_paths *paths, const c
 /* Closes all files of the set and frees its memory. `t` may be NULL. */
 void token_set_close(struct token_set *t);
 
-/* Reads sample number `index`: `seq` numbers into `ids` and `seq` numbers into `targets`. Either may be
- * NULL if only the other is needed. Targets that do not count for the loss become -1. *ret_targets is the
- * number of targets that count. Returns -ERANGE for an id outside the vocabulary, and -ESTALE if the file
- * became shorter. */
+/* Reads sample number `index`: its `seq` tokens into `ids`, and the token that follows each of them into
+ * `targets`. Either pointer may be NULL. Targets that do not count for the loss become -1. *ret_targets
+ * receives the number of targets that count. Returns -ERANGE for an id outside the vocabulary, and -ESTALE if
+ * the file became shorter. */
 int token_set_read(const struct token_set *t, uint64_t index, int32_t *ids, int32_t *targets,
                    uint64_t *ret_targets, struct err *err);
 
-/* Tells the kernel that sample number `index` will be read soon. The function returns before the sample is
- * read. */
+/* Tells the kernel that sample number `index` will be read soon. Returns before the sample is read. */
 void token_set_advise(const struct token_set *t, uint64_t index);
 
 #endif

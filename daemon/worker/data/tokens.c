@@ -32,15 +32,14 @@
 
 #include "base/crc32c.h"
 
-/* The headers of the token files of llm.c that this reader knows: magic number, version, and bytes per
- * token. */
+/* The headers of llm.c token files that this reader knows: magic number, version, and bytes per token. */
 static const struct layout {
     uint32_t magic, version, width;
 } layouts[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 enum {
     N_LAYOUTS = sizeof layouts / sizeof layouts[0],
-    /* A file must have at least this many pairs of 2-byte numbers before looks_like_uint32 judges its token
-     * size. Fewer pairs prove nothing. */
+    /* looks_like_uint32 judges a file only if it has at least this many pairs of 2-byte numbers. Fewer pairs
+     * prove nothing. */
     LEAST_PAIRS = 64,
 };
 
@@ -70,8 +69,8 @@ static int open_token_file(struct token_file *f, struct err *err)
     return 0;
 }
 
-/* Reads `bytes` bytes at offset `at` of the file, which had these bytes when it was opened. Returns -ESTALE
- * if the file became shorter since then, and -EIO if reading fails. */
+/* Reads `bytes` bytes of the file at offset `at`. The file was long enough for this when it was opened.
+ * Returns -ESTALE if the file became shorter since then, and -EIO if reading fails. */
 static int read_at(const struct token_file *f, void *p, size_t bytes, uint64_t at, struct err *err)
 {
     for (size_t got = 0; got < bytes;) {
@@ -245,8 +244,8 @@ static int checksum(struct token_file *f, struct err *err)
     for (uint64_t i = 0; i < TOKENS_CRC_BLOCKS; i++) {
         uint64_t at = i * TOKENS_CRC_BYTES, n = sizeof block;
         if (f->bytes > all) {
-            /* Compute span * i / parts without the product span * i, which could overflow. The result is the
-             * offset of the i-th of several evenly spread blocks. */
+            /* The blocks are evenly spread: block i begins at span * i / parts. Compute this offset without
+             * the product span * i, which could overflow. */
             uint64_t span = f->bytes - sizeof block, parts = TOKENS_CRC_BLOCKS - 1;
             at = span / parts * i + span % parts * i / parts;
         } else if (at >= f->bytes) {

@@ -16,8 +16,7 @@
 #define TOKENS_CRC_BLOCKS 64
 #define TOKENS_CRC_BYTES  4096 /* bytes in each of these blocks */
 
-/* A file of tokens that is open. tokens_open fills the struct in, and it does not change until
- * tokens_close. */
+/* An open file of tokens. tokens_open fills the struct in, and nothing changes it until tokens_close. */
 struct token_file {
     const char *path; /* belongs to the caller of tokens_open */
     /* The key of the spec that names this file, such as "data.train[2]". Error messages show this key. */
@@ -25,8 +24,8 @@ struct token_file {
     uint64_t count; /* number of tokens, at least 1 */
     /* Number of bytes that each token takes in the file: 1, 2 or 4. */
     uint32_t width;
-    /* CRC-32C of the file's size, number of tokens, bytes per token, and content. For a large file, only a
-     * part of the content is included. */
+    /* CRC-32C of the file's size, number of tokens, bytes per token, and content. The checksum of a large
+     * file covers only a part of the content. */
     uint32_t crc;
     uint64_t bytes;      /* size of the file */
     const uint8_t *map;  /* the mapped file */
@@ -45,15 +44,15 @@ struct token_file {
  * converted first, -EINVAL if the file contradicts the job, or the error of open(2), read(2) or mmap(2). */
 int tokens_open(const char *path, const char *key, uint32_t width, struct token_file *ret, struct err *err);
 
-/* Unmaps and closes the file. A struct of zeros is also allowed. */
+/* Unmaps and closes the file. A zero-initialized struct is also allowed. */
 void tokens_close(struct token_file *f);
 
 /* Returns -ESTALE if the file became shorter since it was opened. Call this function before you read tokens,
  * because reading a mapped file beyond its end kills the process. */
 int tokens_check(const struct token_file *f, struct err *err);
 
-/* Tells the kernel that `n` tokens, starting at token `from`, will be read soon. The function returns before
- * they are read. */
+/* Tells the kernel that `n` tokens, starting at token `from`, will be read soon. Returns before the tokens
+ * are read. */
 void tokens_advise(const struct token_file *f, uint64_t from, uint64_t n);
 
 /* Returns token number `i` of the file, which must be below f->count. The token's address need not be

@@ -31,14 +31,15 @@ struct tensor_list {
     size_t n;
 };
 
-/* Adds a tensor of the shape of parameter `p` of layer `l` to the list. `part` is NULL for the parameter
- * itself, which lies in the block W, or for a buffer, which lies in B. Otherwise the tensor is that part of
- * the optimizer state of the parameter, and `block` is K. */
+/* Adds one tensor to the list: the parameter `p` of layer `l`, or a part of its optimizer state. If `part` is
+ * NULL, the tensor is the parameter itself, and `block` is the layer's weights (W) or buffers (B). Otherwise
+ * the tensor is that part of the optimizer state, and `block` is the layer's optimizer state (K). */
 static void add_param(struct arena *arena, struct tensor_list *list, const struct layer *l,
                       const struct layer_param *p, const struct state_part *part, void *block)
 {
     struct st_tensor *t = &list->at[list->n++];
-    uint64_t first = dtype_elements(p->dtype, p->offset); /* in W, and in every part of K */
+    /* The parameter begins at this element of W, and of every part of K. */
+    uint64_t first = dtype_elements(p->dtype, p->offset);
     char name[128];
 
     snprintf(name, sizeof name, "layers.%" PRIu32 ".%s%s%s", l->id, p->name, part ? "." : "",

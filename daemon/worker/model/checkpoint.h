@@ -23,10 +23,9 @@
 #include "daemon/worker/model/safetensors.h"
 #include "scheduler/plan.h"
 
-/* The tensors of a model by name. Weights have names like "layers.3.weight", and buffers, which stand beside
- * the weights, have names like "layers.3.running_mean". The names of optimizer state end
- * in ".exp_avg" and ".exp_avg_sq" for AdamW, or in ".momentum_buffer" for SGD. The data pointers lead into
- * the caller's memory. */
+/* The tensors of a model by name. A weight has a name like "layers.3.weight", and a buffer has a name like
+ * "layers.3.running_mean". The names of optimizer state end in ".exp_avg" and ".exp_avg_sq" for AdamW, or in
+ * ".momentum_buffer" for SGD. The data pointers point into the caller's memory. */
 struct checkpoint_tensors {
     struct st_tensor *model, *optimizer;
     size_t n_model, n_optimizer;
@@ -34,16 +33,16 @@ struct checkpoint_tensors {
 };
 
 /* A function that returns the address of a layer's weights (TENSOR_W), optimizer state (TENSOR_K) or buffers
- * (TENSOR_B). It is called only for blocks that the layer has. It returns NULL for the optimizer state
- * of a layer that the current phase does not train. */
+ * (TENSOR_B). It is called only for tensors that the layer has. It returns NULL for the optimizer state of a
+ * layer that the current phase does not train. */
 typedef void *(*checkpoint_block_fn)(void *ctx, uint32_t layer, enum tensor_kind kind);
 
-/* Makes the list of all tensors of a model. The function `block` is called with `ctx` to find the memory of
- * each layer. */
+/* Makes the list of all tensors of a model. Calls the function `block` with `ctx` to find the memory of each
+ * layer. */
 void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *model,
                              const struct optimizer *optimizer, checkpoint_block_fn block, void *ctx);
 
-/* Frees the list of tensors. A struct of zeros is also allowed. */
+/* Frees the list of tensors. A zero-initialized struct is also allowed. */
 void checkpoint_tensors_finish(struct checkpoint_tensors *t);
 
 /* The result of an evaluation, in the form that a checkpoint stores. */
@@ -61,11 +60,12 @@ struct checkpoint_data {
      * n_phases, the number of phases of the job, is more than 1. */
     uint32_t n_phases, phase;
     uint64_t phase_step;
-    /* If has_inputs is true, the phase trains on kept outputs of an earlier phase, and inputs_crc is their
-     * checksum. */
+    /* True if the phase trains on outputs that an earlier phase has kept. inputs_crc is then the checksum of
+     * these outputs. */
     bool has_inputs;
     uint32_t inputs_crc;
-    /* How many samples of the endless stream of samples the phase has consumed. */
+    /* The number of training samples that the phase has consumed. In every epoch, each sample counts
+     * again. */
     uint64_t data_position;
     const struct spec *spec;           /* the resolved spec */
     const struct optimizer *optimizer; /* of the phase */
@@ -73,7 +73,8 @@ struct checkpoint_data {
     double loss;                       /* loss of the last step */
     /* Number of training steps whose update was skipped because a gradient was not finite. */
     uint64_t skipped_steps;
-    /* The state of the decision group, or NULL if the job has no decision group. */
+    /* The values that all weight updates of a step read, such as the number of updates so far. NULL if the
+     * job has no such values. */
     const struct group_state *group;
     struct checkpoint_eval eval;
     const struct checkpoint_tensors *tensors;
@@ -105,7 +106,8 @@ struct checkpoint;
 /* What the state.json of a checkpoint says. */
 struct checkpoint_info {
     uint64_t step, data_position;
-    /* The position: the phase, and the steps done in it. For a job with one phase they are 0 and `step`. */
+    /* The phase in which the checkpoint was written, and the number of steps done in that phase. For a job
+     * with one phase: 0 and `step`. */
     uint32_t phase;
     uint64_t phase_step;
     bool has_inputs;     /* inputs_crc is valid */
@@ -116,18 +118,18 @@ struct checkpoint_info {
     const char *numerics;
     double loss; /* NaN if it was not finite */
     uint64_t skipped_steps;
-    /* The parts of the group state that checkpoints save. All other parts are 0. For an older checkpoint,
-     * which lacks them, `t` is the number of training steps that were not skipped. */
+    /* The values that all weight updates of a step read, as far as checkpoints save them. All other values
+     * are 0. Older checkpoints save none of these values. For them, `t` is the number of training steps that
+     * were not skipped. */
     struct group_state group;
     struct checkpoint_eval eval;
-    /* The value that the job's key checkpoint.best had when the checkpoint was written. For older checkpoints
-     * it is BEST_NONE. */
+    /* The value of the job's key checkpoint.best when the checkpoint was written. BEST_NONE for older
+     * checkpoints. */
     enum spec_best best;
 };
 
-/* Returns whether evaluation `a` is better than `b` by the metric `best`. With BEST_NONE, the higher accuracy
- * wins, and if both are equal, the lower loss. Any number is better than NaN. For equal evaluations, the
- * result is false. */
+/* Returns whether evaluation `a` is better than `b` by the metric `best`. BEST_NONE compares the accuracy
+ * first, and then the loss. Any number is better than NaN. Returns false if both evaluations are equal. */
 bool checkpoint_is_better(const struct checkpoint_eval *a, const struct checkpoint_eval *b,
                           enum spec_best best);
 
@@ -141,15 +143,15 @@ const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 /* Reads the weights of the checkpoint into the memory that `t` points to. Returns -EINVAL if a name or a
  * shape in `t` differs from the checkpoint. */
 int checkpoint_read_weights(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err);
-/* Reads the optimizer state in the same way. It is the state of the phase in which the checkpoint was
- * written. */
+/* Reads the optimizer state of the checkpoint into the memory that `t` points to, like
+ * checkpoint_read_weights. The state belongs to the phase in which the checkpoint was written. */
 int checkpoint_read_optimizer(const struct checkpoint *c, const struct checkpoint_tensors *t,
                               struct err *err);
 
 /* Closes the checkpoint and frees its memory. `c` may be NULL. */
 void checkpoint_close(struct checkpoint *c);
 
-/* Removes all checkpoints except the newest `keep`, which is at least 1, and the best one. Checkpoints with a
+/* Removes all checkpoints except the best one and the newest `keep`, which is at least 1. Checkpoints with a
  * damaged state.json are neither removed nor counted. Even a crash during this function leaves no incomplete
  * checkpoint. */
 int checkpoint_prune(const struct outdir *out, uint32_t keep, enum spec_best best, struct err *err);

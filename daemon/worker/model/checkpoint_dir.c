@@ -229,8 +229,8 @@ struct prune_candidate {
     struct checkpoint_eval eval;
 };
 
-/* Reads the state.json of a checkpoint that may be removed. If the file is damaged, marks the checkpoint as
- * not sound, which is no error. */
+/* Reads the state.json of a checkpoint that may be removed. A damaged file is no error, but marks the
+ * checkpoint as damaged. */
 static int load_candidate(int fd, const struct outdir *out, struct prune_candidate *c)
 {
     struct checkpoint_state s;
@@ -273,7 +273,7 @@ static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum s
             keep--;
         }
     }
-    /* Find the best checkpoint. If two evaluations are equal, the older checkpoint wins. */
+    /* Find the best checkpoint. If two evaluations are equal, the older checkpoint counts as better. */
     for (size_t i = 0; best != BEST_NONE && i < n; i++)
         if (c[i].sound && c[i].eval.valid &&
             (!winner || checkpoint_is_better(&c[i].eval, &winner->eval, best)))

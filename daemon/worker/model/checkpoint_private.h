@@ -30,8 +30,8 @@ struct checkpoint_state {
     struct arena *arena; /* holds the strings of info */
 };
 
-/* Appends the text of state.json to `b`. `files` has the sizes and the checksums of the checkpoint's other
- * files. */
+/* Appends the text of state.json to `b`. `files` contains the sizes and the checksums of the checkpoint's
+ * other files. */
 void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data,
                             const struct file_sum files[FILE_COUNT]);
 
@@ -39,15 +39,15 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
  * messages. Returns -EBADMSG if the file is missing, damaged or has a wrong checksum. */
 int checkpoint_state_load(int dirfd, const char *dir, struct checkpoint_state *ret, struct err *err);
 
-/* Frees the strings of the struct. A struct of zeros is also allowed. */
+/* Frees the strings of the struct. A zero-initialized struct is also allowed. */
 void checkpoint_state_finish(struct checkpoint_state *s);
 
 /* ---- the directory: checkpoint_dir.c ---- */
 
 #define STEP_NAME_BYTES 48
 
-/* Writes the name of the checkpoint directory of training step `step`, such as "step-12", to `buf`, and
- * appends `suffix`. */
+/* Writes the name of the checkpoint directory of training step `step` to `buf`, such as "step-12", followed
+ * by `suffix`. */
 void step_name(char buf[STEP_NAME_BYTES], uint64_t step, const char *suffix);
 
 /* Lists all training steps that have a checkpoint directory, in ascending order. The caller frees *ret.

@@ -69,8 +69,8 @@ static void add_part(struct strbuf *b, const struct group_part *part, const stru
     }
 }
 
-/* Appends "groups":[{"t":5}], which has the saved parts of the state of each decision group. Training by
- * backpropagation has one group. */
+/* Appends the saved values of each decision group (layers whose updates are applied or skipped together),
+ * such as "groups":[{"t":5}] after 5 updates. Backpropagation has one such group. */
 static void add_groups(struct strbuf *b, const struct optimizer *o, const struct group_state *group)
 {
     const struct group_part *parts;
@@ -89,8 +89,8 @@ static void add_groups(struct strbuf *b, const struct optimizer *o, const struct
     strbuf_add(b, "}]");
 }
 
-/* Appends the position of a job with several phases. A job with one phase has no such members, as in older
- * versions. */
+/* For a job with several phases, appends the current phase and the steps done in it. A job with one phase has
+ * no such members, so its state.json is like that of older versions. */
 static void add_position(struct strbuf *b, const struct checkpoint_data *data)
 {
     if (data->n_phases <= 1)
@@ -135,8 +135,8 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* Verifies the checksum that state.json has of itself. The checksum was computed while its own place was
- * filled with zeros, so the function overwrites that place with zeros. */
+/* Verifies the checksum of state.json, which is stored in the file itself. The checksum was computed while
+ * its own place was filled with zeros, so this function overwrites that place with zeros. */
 static int check_self(char *text, size_t bytes, const char *file, struct err *err)
 {
     char *tail = text + bytes - TAIL_BYTES, *crc = tail + sizeof tail_before - 1;
@@ -233,8 +233,9 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
     }
 }
 
-/* Reads the state of the decision group. `node` is NULL if the job has no group or if the checkpoint is old.
- * Then t is the number of training steps that were not skipped, because each of them was an update. */
+/* Reads the values that all weight updates of a step read. `node` is NULL if the job has no such values or if
+ * the checkpoint is old. In that case `t`, the number of updates, becomes the number of training steps that
+ * were not skipped. */
 static int read_groups(const struct json *node, struct checkpoint_state *s, struct err *err)
 {
     const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* its group state has all parts */
@@ -282,7 +283,8 @@ static int read_files(const struct json *node, struct checkpoint_state *s, struc
     return 0;
 }
 
-/* Reads the position. Without a member "phase", the job has one phase. */
+/* Reads the phase that was current, and the steps done in it. Without a member "phase", the job has one
+ * phase. */
 static void take_position(struct json_obj *o, struct checkpoint_info *info)
 {
     uint64_t phase = 0, crc = 0;
@@ -338,8 +340,8 @@ static int read_top(const struct json *doc, struct checkpoint_state *s, struct e
     return r < 0 ? r : read_files(files, s, err);
 }
 
-/* Parses the text of state.json. Its checksum was already found correct, so if parsing fails, another version
- * of this program wrote the file. */
+/* Parses the text of state.json. The checksum of the text is already known to be correct, so if parsing
+ * fails, another version of this program wrote the file. */
 static int parse_state(const char *text, size_t bytes, const char *file, struct checkpoint_state *ret,
                        struct err *err)
 {

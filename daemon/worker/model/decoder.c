@@ -25,7 +25,7 @@
 #include "base/checked.h"
 #include "kernels/device.h"
 
-/* The number of the host's stream. The numbers below LANE_COUNT belong to the streams of the only device. */
+/* The number of the host's stream. The streams of the only device have the numbers below LANE_COUNT. */
 #define STREAM LANE_COUNT
 
 struct decoder {
@@ -38,7 +38,8 @@ struct decoder {
     /* Number of elements that a token's query, key and value have together. */
     uint32_t qkv;
     struct arena *arena;
-    /* The chain of layers for a text of one token. It serves only to find the weights and their sizes. */
+    /* The layers of the model for a text of one token. This struct serves only to find the weights and their
+     * sizes. */
     struct model model;
     /* w[l] points to the weights of layer l. For a tied lm_head, it points to the weights of the
      * embedding. */
@@ -48,9 +49,10 @@ struct decoder {
     uint64_t weights_bytes, work_bytes;
     /* The following arrays are parts of `work`. */
     int32_t *ids; /* [capacity]: new tokens */
-    /* The queries, keys and values of all tokens of the text so far, as [layers][capacity][qkv]. */
+    /* The queries, keys and values of all tokens of the text so far. The array is [layers][capacity][qkv]. */
     float *cached;
-    /* The queries, keys and values of one layer after rotary positions were applied, as [capacity][qkv]. */
+    /* The queries, keys and values of one layer after rotary positions were applied. The array is
+     * [capacity][qkv]. */
     float *rotated;
     float *x, *normed, *y, *attended; /* [capacity][width] */
     float *lse, *scratch, *logits;
@@ -94,8 +96,8 @@ static void *block_of(void *ctx, uint32_t layer, enum tensor_kind kind)
     return d->w[layer];
 }
 
-/* Returns a layer inside a residual layer of a block. `residual` is 0 for the attention and 1 for the mlp.
- * `i` is 0 for the norm, and 1 for the attention or the mlp itself. */
+/* Each transformer block has two residual layers: 0 for the attention and 1 for the mlp. Returns the layer
+ * `i` inside one of them: 0 is the norm, and 1 is the attention or the mlp itself. */
 static const struct layer *inside(const struct model *m, uint32_t block, uint32_t residual, uint32_t i)
 {
     return &m->layers[block].inner[residual].inner[i];
@@ -114,8 +116,9 @@ static uint64_t scratch_bytes(const struct decoder *d)
     return mlp.scratch_fwd;
 }
 
-/* Takes space for `floats` floats from the block `base`, returns its address, and advances *at. If `base` is
- * NULL, the function only advances *at, so that the caller learns the size of the block. */
+/* Reserves space for `floats` floats at the offset *at of the memory `base`. Returns the address of the space
+ * and advances *at. If `base` is NULL, the function only advances *at, so that the caller learns the total
+ * size. */
 static float *take(char *base, uint64_t *at, uint64_t floats)
 {
     float *p = base == NULL ? NULL : (float *)(void *)(base + *at);
@@ -123,8 +126,8 @@ static float *take(char *base, uint64_t *at, uint64_t floats)
     return p;
 }
 
-/* Sets the addresses of all arrays in the block d->work, and returns the number of bytes that they need. If
- * d->work is NULL, only this number is meaningful. */
+/* Divides the memory d->work into all arrays, and returns the number of bytes that they need. If d->work is
+ * NULL, only the returned number is valid. */
 static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
 {
     uint64_t at = 0, rows = (uint64_t)d->capacity * d->t.width, text = (uint64_t)d->capacity * d->qkv;
@@ -141,8 +144,8 @@ static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
     return at;
 }
 
-/* Allocates the working memory. To a layer, the whole text is one row, so the limit SPEC_MAX_DIM on the
- * elements of a row also limits the length of the text. */
+/* Allocates the working memory. A layer treats the whole text as one row. A row may have at most SPEC_MAX_DIM
+ * elements, which limits the length of the text. */
 static int alloc_work(struct decoder *d, struct err *err)
 {
     uint64_t cached;
@@ -286,8 +289,8 @@ static const float *find_param(const struct layer *l, const float *w, const char
     return NULL;
 }
 
-/* Sets *ret to the queries, keys and values of all tokens of the text. If the model has rotary positions,
- * they are applied to a copy. */
+/* Stores the address of the queries, keys and values of all tokens in *ret. For a model with rotary
+ * positions, it is the address of a copy to which the positions were applied. */
 static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret)
 {
     const struct decoder *d = p->d;

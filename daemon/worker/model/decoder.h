@@ -19,8 +19,8 @@
 
 struct decoder;
 
-/* Makes a decoder for texts of up to `tokens` tokens. If a gpt2 model has fewer positions than that, its
- * positions are the limit. Returns -ENOMEM if the weights or the text do not fit into memory. */
+/* Makes a decoder for texts of up to `tokens` tokens, or of fewer tokens if a gpt2 model has fewer positions.
+ * Returns -ENOMEM if the weights or the text do not fit into memory. */
 int decoder_create(const struct transformer *t, uint32_t tokens, uint32_t threads, struct decoder **ret,
                    struct err *err);
 

@@ -63,8 +63,8 @@ struct hf {
 
 /* ------------------------------------------------------------------------------------------ files */
 
-/* Opens a regular file like fs_open_read, but follows symbolic links, because the Hugging Face cache consists
- * of them. */
+/* Opens a regular file like fs_open_read, but follows symbolic links, because the files in the Hugging Face
+ * cache are symbolic links. */
 static int open_following_links(int dir, const char *name, uint64_t *ret_bytes)
 {
     int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = -EINVAL;
@@ -149,8 +149,8 @@ static int add_file(struct hf *f, const char *name, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ shards */
 
-/* Checks that every tensor that the index lists is in the file that the index names for it. The sizes of the
- * tensors must add up to metadata.total_size. */
+/* Checks that each tensor of the index is in the weight file that the index names for it. Also checks that
+ * the sizes of the tensors add up to metadata.total_size. */
 static int check_listed(const struct hf *f, const struct hf_index *x, const char *path, struct err *err)
 {
     uint64_t bytes = 0;
@@ -295,8 +295,9 @@ static int check_tensor(const struct hf *f, const struct file_tensor *p, uint32_
     return fail_at(f, p, -EINVAL, what, err);
 }
 
-/* Finds the tensor of link `l` in the weight files and checks its shape. Some folders omit the prefix of
- * tensor names, such as "transformer.", so both names are tried. */
+/* Finds the Hugging Face tensor of link `l` in the weight files and checks its shape. Some folders omit the
+ * prefix of tensor names, such as "transformer.", so the function tries the name with and without the
+ * prefix. */
 static int find_link(const struct hf *f, const struct hf_link *l, struct file_tensor *ret, struct err *err)
 {
     struct file_tensor p = find(f, l->name),
@@ -522,8 +523,8 @@ static int add_fingerprint(const struct hf_file *file, uint32_t *crc)
     return 0;
 }
 
-/* Computes a checksum that distinguishes folders with different weights. It covers the sizes of the files and
- * some blocks of their content, because reading everything would take too long. */
+/* Computes a checksum that distinguishes folders with different weights. The checksum covers the sizes of the
+ * files and some blocks of their content, because reading everything would take too long. */
 static int fingerprint(const struct hf *f, uint32_t *ret, struct err *err)
 {
     uint32_t crc = 0;

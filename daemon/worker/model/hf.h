@@ -27,9 +27,9 @@
 /* An open Hugging Face folder. */
 struct hf;
 
-/* Opens and checks the Hugging Face folder `dir`. Symbolic links are followed, because the Hugging Face cache
- * consists of them. Returns -ENOENT if a file is missing, -EBADMSG if a file is damaged, and -EINVAL or
- * -EOPNOTSUPP if this program cannot use the model. */
+/* Opens and checks the Hugging Face folder `dir`. Symbolic links are followed, because the files in the
+ * Hugging Face cache are symbolic links. Returns -ENOENT if a file is missing, -EBADMSG if a file is damaged,
+ * and -EINVAL or -EOPNOTSUPP if this program cannot use the model. */
 int hf_open(const char *dir, struct hf **ret, struct err *err);
 
 /* Closes the folder and frees its memory. `f` may be NULL. */
@@ -42,8 +42,9 @@ const struct transformer *hf_transformer(const struct hf *f);
  * specs calls this function through spec_options.read_folder. */
 int hf_read_folder(const char *dir, struct transformer *ret, uint32_t *ret_crc, struct err *err);
 
-/* Loads all weights of the folder into `tensors`, which must be exactly the tensors of the model, in any
- * order. F16 and BF16 numbers become F32 without loss. After a failure, some tensors may be overwritten. */
+/* Loads all weights of the folder into `tensors`. These must be exactly the tensors of the model, but they
+ * may be in any order. F16 and BF16 numbers become F32 without loss. After a failure, some tensors may be
+ * overwritten. */
 int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struct err *err);
 
 #define HF_SHARD_BYTES 5000000000ull /* the default of the transformers package */

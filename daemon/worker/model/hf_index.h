@@ -30,10 +30,10 @@ struct hf_index {
 };
 
 /* Parses the text of an index into *ret. Error messages call the index `file`. File names in the index must
- * not lead out of the folder. Call hf_index_finish only after success. */
+ * not lead out of the folder. Call hf_index_finish only if this function succeeds. */
 int hf_index_parse(const char *text, size_t bytes, const char *file, struct hf_index *ret, struct err *err);
 
-/* Frees the index. A struct of zeros is also allowed. */
+/* Frees the index. A zero-initialized struct is also allowed. */
 void hf_index_finish(struct hf_index *x);
 
 /* Returns the entry of the tensor with the name `tensor`, or NULL if the index does not list this tensor. */

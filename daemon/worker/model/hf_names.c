@@ -17,8 +17,8 @@
  * NONE means that there is no such dimension. */
 enum dim { NONE, WIDTH, KV, QKV, HIDDEN, VOCAB, POSITIONS };
 
-/* One row of a name table: a tensor of Hugging Face and the parameter for it. Both names omit the part that
- * depends on the position in the chain, such as "h.3.". */
+/* One row of a name table: a Hugging Face tensor, and the parameter of our model that corresponds to it. Both
+ * names omit the part that contains the layer's number, such as "h.3.". */
 struct name_row {
     const char *tensor, *param;
     /* The two dimensions of the tensor. b is NONE if the tensor has only one dimension. */
@@ -73,8 +73,8 @@ static const struct name_row head = {HF_HEAD, "weight", VOCAB, WIDTH};
 
 /* The names of an architecture. */
 static const struct scheme {
-    /* The names of a block's tensors begin with the prefix, the name for blocks and the block's number, such
-     * as "transformer.h.3.". */
+    /* The name of a block's tensor begins with `prefix`, `block_name` and the number of the block, such as
+     * "transformer.h.3.". */
     const char *prefix, *block_name;
     const struct name_row *before; /* layers before the blocks, one row each */
     size_t n_before;
@@ -82,7 +82,8 @@ static const struct scheme {
     size_t n_block;
     const struct name_row *after; /* the one layer after the blocks */
     size_t n_after;
-    /* Names of constants that old folders may have, without prefix and block. The list ends with NULL. */
+    /* Names of constants, such as masks, that old folders may have. The names omit the prefix and the block.
+     * The list ends with NULL. */
     const char *constants[3];
 } schemes[ARCH_COUNT] = {
     [ARCH_GPT2] = {"transformer.",
@@ -124,8 +125,9 @@ static uint64_t size_of(const struct transformer *t, enum dim d)
     return 1;
 }
 
-/* Adds the link that a row of a name table describes, for layer `layer` of the chain. The name of the tensor
- * is prefix + inner + row->tensor. `inner` names the block, such as "h.3.", or is "". */
+/* Adds the link that a row of a name table describes. `layer` is the index of the layer in our model. The
+ * tensor's name is prefix + inner + row->tensor. `inner` names the block, such as "h.3.", or is "" outside of
+ * the blocks. */
 static void add_link(struct hf_names *names, const struct transformer *t, uint32_t layer, const char *prefix,
                      const char *inner, const struct name_row *row)
 {
@@ -150,8 +152,8 @@ static void add_link(struct hf_names *names, const struct transformer *t, uint32
     names->n++;
 }
 
-/* Sets `rows` of every link, the number of rows in the whole parameter, by adding up the rows of all links of
- * that parameter. All links must exist before this call. */
+/* One parameter may have several links, each for some of its rows. Sets `rows` of every link to the number of
+ * rows of the whole parameter. All links must exist before this call. */
 static void add_up_rows(struct hf_names *names)
 {
     for (size_t i = names->n; i-- > 0;) {

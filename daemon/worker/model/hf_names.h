@@ -28,14 +28,14 @@ struct hf_link {
     uint32_t rank;
     uint64_t shape[2]; /* shape of the tensor */
     bool transposed;   /* the tensor is [in][out], the parameter [out][in] */
-    /* The number of the parameter's row at which this tensor begins. */
+    /* The tensor begins at this row of the parameter. */
     uint64_t row;
     uint64_t rows; /* number of rows in the parameter */
 };
 
 /* All links of a model. */
 struct hf_names {
-    /* The links in the order of the chain of layers. All links of one parameter are next to each other. */
+    /* The links in the order of the model's layers. All links of one parameter are next to each other. */
     struct hf_link *links;
     size_t n;        /* number of links */
     size_t n_params; /* number of parameters */
@@ -46,7 +46,7 @@ struct hf_names {
  * if it is tied to the embedding. */
 void hf_names_init(struct hf_names *names, const struct transformer *t);
 
-/* Frees the links. A struct of zeros is also allowed. */
+/* Frees the links. A zero-initialized struct is also allowed. */
 void hf_names_finish(struct hf_names *names);
 
 #define HF_HEAD "lm_head.weight" /* tensor of the output matrix */
@@ -60,8 +60,8 @@ uint64_t hf_link_columns(const struct hf_link *l);
 bool hf_is_constant(const struct transformer *t, const char *name);
 
 /* Finds the parameter of every link: (*ret)[i] is the element of `params` for link i. The caller frees *ret.
- * `params` may be in any order. Returns -EINVAL if a parameter is missing, unknown or of another shape. Error
- * messages call the source of the parameters `from`. */
+ * `params` may be in any order. Returns -EINVAL if a parameter is missing, unknown or of another shape.
+ * `from` says in error messages where the parameters come from. */
 int hf_names_bind(const struct hf_names *names, const struct st_tensor *params, size_t n, const char *from,
                   const struct st_tensor ***ret, struct err *err);
 

@@ -81,8 +81,8 @@ static void fill_tensors(struct hf_export *x, const struct hf_names *names,
     x->n = names->n;
 }
 
-/* Assigns the tensors to shards, in their order. A new shard begins when the current shard would have more
- * than `most` bytes. */
+/* Assigns the tensors to shards (weight files) in the order of the tensors. A new shard begins when the
+ * current shard would have more than `most` bytes. */
 static void assign_shards(struct hf_export *x, uint64_t most)
 {
     uint64_t bytes = 0;
@@ -242,8 +242,8 @@ static bool has_our_mark(int fd, const char *name)
     return ours;
 }
 
-/* Counts the entries of the folder `fd` in *ret_n and closes `fd`. `other` gets the name of an entry that
- * this program did not export, or "" if there is none. */
+/* Counts the entries of the folder `fd` in *ret_n and closes `fd`. `other` receives the name of an entry that
+ * does not come from an export, or "" if there is no such entry. */
 static int list_folder(int fd, char *other, size_t size, size_t *ret_n)
 {
     DIR *dir = fdopendir(fd);
@@ -341,8 +341,8 @@ static int write_tmp_folder(const struct hf_export *x, const struct export_targe
     return r;
 }
 
-/* Exchanges the old and the new folder in several renames, for file systems that cannot exchange them in one.
- * For a moment, no folder has the final name. */
+/* Exchanges the old and the new folder in several renames, for file systems that cannot exchange two folders
+ * in one step. For a moment, no folder has the final name. */
 static int exchange_slowly(const struct export_target *to)
 {
     char aside[sizeof to->tmp + 4];
@@ -368,8 +368,8 @@ static int exchange(const struct export_target *to)
     return errno == EINVAL || errno == ENOSYS ? exchange_slowly(to) : -errno;
 }
 
-/* Renames the temporary folder to its final name. Fails if a folder with files or a file has appeared under
- * that name in the meantime. */
+/* Renames the temporary folder to its final name. Fails if a file, or a folder that is not empty, has
+ * appeared under that name in the meantime. */
 static int publish_folder(const struct export_target *to, struct err *err)
 {
     int r = to->old ? exchange(to) : renameat(to->parent, to->tmp, to->parent, to->name) < 0 ? -errno : 0;
@@ -381,8 +381,8 @@ static int publish_folder(const struct export_target *to, struct err *err)
     return r < 0 ? fs_fail(err, r, NULL, to->dir, "make") : 0;
 }
 
-/* Refuses a model that the transformers package cannot load. Its GPT-2 needs as many heads for keys and
- * values as for queries. */
+/* Refuses a model that the transformers package cannot load. The GPT-2 of that package has as many heads for
+ * keys and values as for queries. */
 static int check_expressible(const struct transformer *t, const char *dir, struct err *err)
 {
     if (t->arch == ARCH_GPT2 && t->kv_heads != t->heads)
@@ -403,8 +403,8 @@ static int save(struct hf_export *x, const char *dir, bool replace, uint64_t *by
     if (r == 0)
         r = publish_folder(&to, err);
     if (to.parent >= 0) {
-        /* Remove the folder with the temporary name. It is the old export, or after a failure the incomplete
-         * new export. */
+        /* Remove the folder with the temporary name. After a success it is the old export, and after a
+         * failure it is the incomplete new export. */
         (void)fs_remove_tree(to.parent, to.tmp);
         close(to.parent);
     }

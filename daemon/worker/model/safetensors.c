@@ -67,7 +67,8 @@ static int put(struct sink *s, const void *p, uint64_t bytes)
 }
 
 /* Copies `n` elements of `size` bytes from a dense array to an array in which they are `step` elements apart.
- * Two sizes have loops of their own, because a memcpy of a constant size is one load and one store. */
+ * The two usual sizes have loops of their own, because a memcpy of a constant size is fast: one load and one
+ * store. */
 static void spread_elements(char *to, uint64_t step, const char *from, uint64_t n, uint64_t size)
 {
     if (size == sizeof(uint32_t))
@@ -81,9 +82,9 @@ static void spread_elements(char *to, uint64_t step, const char *from, uint64_t 
             memcpy(to + i * step * size, from + i * size, size);
 }
 
-/* Writes a tensor whose memory has the transpose, so that a row of the file is a column in memory. Collects
- * as many rows as fit into a block before writing, because reading neighbouring elements together is
- * faster. */
+/* Writes a tensor that is transposed in memory, so that a row of the file is a column in memory. Collects as
+ * many rows as fit into a block and then writes the block, because it is faster to read neighbouring elements
+ * together. */
 static int put_transposed(struct sink *s, const struct st_tensor *t)
 {
     uint64_t rows = t->shape[0], columns = t->shape[1], size = dtype_size(t->dtype),

@@ -26,8 +26,8 @@ struct st_tensor {
     uint32_t rank; /* number of dimensions */
     uint64_t shape[SAFETENSORS_MAX_RANK];
     void *data;
-    /* Only for writing tensors with two dimensions. If it is true, the memory has the transpose of the
-     * tensor, [shape[1]][shape[0]]. */
+    /* True if the memory contains the transpose of the tensor, [shape[1]][shape[0]]. Allowed only when a
+     * tensor with two dimensions is written. */
     bool transposed;
 };
 
@@ -36,8 +36,9 @@ struct st_meta {
     const char *key, *value;
 };
 
-/* Writes a whole safetensors file to `fd` at the current position, without a sync. Error messages call it
- * `file`. *ret_bytes is the length of the file, and *ret_crc its CRC-32C. Both pointers may be NULL. */
+/* Writes a whole safetensors file to `fd` at the current position, without a sync. Error messages call the
+ * file `file`. *ret_bytes receives the length of the file, and *ret_crc its CRC-32C. Both pointers may be
+ * NULL. */
 int safetensors_write(int fd, const char *file, const struct st_tensor *tensors, size_t n,
                       const struct st_meta *meta, size_t n_meta, uint64_t *ret_bytes, uint32_t *ret_crc,
                       struct err *err);
@@ -56,8 +57,8 @@ struct st_entry {
 struct safetensors;
 
 /* Opens the safetensors file behind `fd` and checks its header. The caller owns `fd` and keeps it open until
- * safetensors_close. Error messages call the file `file`, which is copied. Returns -EBADMSG if the file is
- * damaged or no safetensors file. */
+ * safetensors_close. Error messages call the file `file`; this string is copied. Returns -EBADMSG if the file
+ * is damaged or is not a safetensors file. */
 int safetensors_open(int fd, const char *file, struct safetensors **ret, struct err *err);
 
 /* Frees the object `f`, but does not close its file descriptor. `f` may be NULL. */
@@ -101,7 +102,7 @@ struct st_map {
  * program wrote, because reading a mapped file that was truncated kills the process. */
 int safetensors_map(const struct safetensors *f, struct st_map *ret, struct err *err);
 
-/* Unmaps the file and frees the list of tensors. A struct of zeros is also allowed. */
+/* Unmaps the file and frees the list of tensors. A zero-initialized struct is also allowed. */
 void st_map_finish(struct st_map *m);
 
 /* Writes a shape such as "[3,4]" to `buf`, for error messages. A text that does not fit is cut off. */

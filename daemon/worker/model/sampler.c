@@ -27,8 +27,8 @@ static uint32_t find_largest(const float *logits, uint32_t vocab)
     return best;
 }
 
-/* Restores the heap order below position `at`. The heap has the ids of the largest logits found so far, with
- * the smallest of them on top. */
+/* Moves the id at position `at` down to its place in the heap. The heap contains the ids of the largest
+ * logits found so far, with the smallest of these logits at the top. */
 static void sift_down(const float *logits, uint32_t *heap, uint32_t n, uint32_t at)
 {
     for (;;) {
@@ -68,9 +68,9 @@ static double random_unit(uint64_t seed, uint64_t n)
     return (double)((uint64_t)(b.v[0] >> 5) << 26 | b.v[1] >> 6) * 0x1p-53;
 }
 
-/* Returns the weight of token `i`, which is proportional to the token's probability. The likeliest token
- * `best` has weight 1. `least` is the token with the k-th largest logit, and tokens with smaller logits have
- * weight 0. */
+/* Returns the weight of token `i` in the random choice. Weights are proportional to probabilities, and the
+ * likeliest token, `best`, has weight 1. `least` is the token with the k-th largest logit. Tokens with
+ * smaller logits have weight 0. */
 static double weigh(const struct sampler *s, const float *logits, uint32_t best, uint32_t least, uint32_t i)
 {
     if (is_larger(logits, least, i))

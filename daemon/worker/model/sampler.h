@@ -10,7 +10,7 @@ struct sampler {
     /* The logits are divided by this number before a token is drawn. 0 means that the token with the largest
      * logit is always chosen. */
     double temperature;
-    /* The next token is drawn from this many tokens with the largest logits. 0 means from all tokens. */
+    /* The next token is drawn from the `top_k` tokens with the largest logits. 0 means from all tokens. */
     uint32_t top_k;
     uint64_t seed;
 };

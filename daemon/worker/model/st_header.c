@@ -287,9 +287,8 @@ static int entry(struct header_cursor *c, struct st_entry *e)
     return r;
 }
 
-/* Makes space for one more element in `array` and returns its new address. If memory runs out, returns NULL,
- * and `array` stays valid. The content of the file decides how large the array becomes, so this can
- * happen. */
+/* Makes space for one more element in `array` and returns its new address. Returns NULL if memory runs out,
+ * which can happen because the file decides how large the array becomes. `array` then stays valid. */
 static void *grow(void *array, size_t n, size_t *cap, size_t size)
 {
     size_t want = *cap ? 2 * *cap : 16;

@@ -53,8 +53,8 @@ static int open_final(const struct outdir *out, struct weights *w, struct err *e
     return w->fd == -ENOENT ? -ENOENT : fs_fail(err, w->fd, NULL, w->path, "open");
 }
 
-/* Opens the directory of the checkpoint of training step `step` and reads its state.json. *ret_fd is the open
- * directory, and `path` gets its name. */
+/* Opens the directory of the checkpoint of training step `step` and reads its state.json. *ret_fd receives
+ * the open directory, and `path` receives its name. */
 static int open_step(const struct outdir *out, uint64_t step, struct checkpoint_state *ret, int *ret_fd,
                      char *path, size_t size, struct err *err)
 {
@@ -232,7 +232,8 @@ uint64_t weights_hash(uint64_t h, const void *at, enum dtype dtype, uint64_t ele
     const uint64_t prime = 0x100000001b3ull, size = dtype_size(dtype);
     const char *p = at;
 
-    if (size == sizeof(uint32_t)) { /* the usual size, with a fast loop of its own */
+    /* Elements usually have four bytes, so this size has a fast loop of its own. */
+    if (size == sizeof(uint32_t)) {
         for (uint64_t i = 0; i < elements; i++) {
             uint32_t v;
             memcpy(&v, p + i * sizeof v, sizeof v);
@@ -241,7 +242,8 @@ uint64_t weights_hash(uint64_t h, const void *at, enum dtype dtype, uint64_t ele
         return h;
     }
     for (uint64_t i = 0; i < elements; i++) {
-        uint64_t v = 0; /* the machine is little-endian, so a shorter element fills the low bytes */
+        /* The machine is little-endian, so a shorter element fills the low bytes of `v`. */
+        uint64_t v = 0;
         memcpy(&v, p + i * size, size);
         h = (h ^ v) * prime;
     }
@@ -256,8 +258,8 @@ static const struct st_entry *tensor_at(const struct weights *w, struct sums *s)
     return safetensors_at(w->file, s->tensor);
 }
 
-/* Copies the next block of the weight file and adds it to the checksums. A block lies within the header or
- * within one tensor, because the hash takes the elements of a tensor by their type. */
+/* Copies the next block of the weight file and adds it to the checksums. A block never crosses the end of the
+ * header or of a tensor, because weights_hash needs elements of one type. */
 static int copy_block(const struct weights *w, char *block, int to, const char *to_path, struct sums *s,
                       struct err *err)
 {

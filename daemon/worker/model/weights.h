@@ -21,7 +21,7 @@
 #include "daemon/spec/transformer.h"
 #include "daemon/worker/model/safetensors.h"
 
-/* The names of files that are in the output directory of a job. */
+/* Names of files in a job's output directory. */
 #define WEIGHTS_TRANSFORMER "transformer.json" /* describes the model like a config.json */
 /* result.json is written last, when the job is done or has failed. */
 #define RUN_RESULT_FILE "result.json"
@@ -32,7 +32,8 @@ struct weights {
     int fd;
     char path[FS_PATH_BYTES]; /* path of the file, for messages */
     uint64_t step;            /* number of training steps done */
-    /* If "best" selected these weights, the metric that was compared, such as "val/loss". Otherwise NULL. */
+    /* The metric, such as "val/loss", by which "best" selected these weights. NULL if the weights were
+     * selected in another way. */
     const char *best_by;
     size_t tensors;      /* number of tensors in the file */
     uint64_t bytes;      /* size of the file */
@@ -62,13 +63,13 @@ void weights_close(struct weights *w);
 
 /* Adds the elements of one tensor, or of a part of it, to the hash `h` of a model's weights, and returns the
  * new hash. The hash of a model starts with WEIGHTS_HASH_START and takes the tensors in the order of the
- * layers. The hash is FNV-1a. Each element is one number of the hash. */
+ * layers. The hash is FNV-1a, but computed over whole elements instead of bytes. */
 #define WEIGHTS_HASH_START 0xcbf29ce484222325ull
 uint64_t weights_hash(uint64_t h, const void *at, enum dtype dtype, uint64_t elements);
 
-/* Reads and checks the whole weight file, and copies it to the descriptor `to`, named `to_path`, unless `to`
- * is -1. *ret_hash is the same hash that train.c computes. Returns -EBADMSG if the file is damaged, and then
- * the caller must discard the copy. */
+/* Reads and checks the whole weight file. Copies it to the descriptor `to`, unless `to` is -1; error messages
+ * call the copy `to_path`. *ret_hash receives the same hash that train.c computes. Returns -EBADMSG if the
+ * file is damaged. The caller must then discard the copy. */
 int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t *ret_hash, struct err *err);
 
 /* Writes transformer.json, which describes the model of the job. Does nothing if the file already has this

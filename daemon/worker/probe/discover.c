@@ -1,6 +1,6 @@
 /* Implements discover.h: chooses the backend and describes the machine. The backend `auto` means cuda if
- * there is a usable CUDA device, otherwise cpu. If the user named a backend, no other is used, because
- * silently running on the CPU would cost more than an error.
+ * there is a usable CUDA device, otherwise cpu. If the user named a backend, no other backend is used: an
+ * error costs the user less time than a job that silently runs on the CPU.
  */
 #include "daemon/worker/probe/discover.h"
 

@@ -32,8 +32,8 @@ struct discovery {
 };
 
 /* Fills *ret with the machine to use. `machine` is the path of a topology file, or its text if it begins with
- * '{', or NULL for this computer. `asked` selects the devices whose free memory is needed. Returns -ENODEV if
- * the backend cannot be used, or -EINVAL if it contradicts the file. */
+ * '{', or NULL for this computer. `asked` is a bit set of the devices whose free memory is needed. Returns
+ * -ENODEV if the backend cannot be used, or -EINVAL if it contradicts the file. */
 int discover(enum backend_choice choice, const char *machine, uint64_t asked, struct discovery *ret,
              struct err *err);
 
@@ -50,7 +50,7 @@ bool cache_load(struct topology *t);
 /* Writes the rates of links and peer links in `t` to the cache. */
 int cache_store(const struct topology *t, struct err *err);
 
-/* Stores the path of the file `name` in the cache directory in `ret`. */
+/* Stores the path of the cache file with the name `name` in `ret`. */
 int cache_file(const char *name, char *ret, size_t size, struct err *err);
 
 /* Writes a file of the cache, and creates the cache directory if it does not exist. On failure, an old file

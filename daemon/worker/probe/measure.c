@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The open devices and the memory that one measurement of copies uses. */
+/* The devices and the memory that a measurement of copy speeds uses. */
 struct bench {
     struct devset *devices;
     /* The block of host memory that is copied from and to. It is page-locked if the backend supports this. */
@@ -32,7 +32,7 @@ static int compare_durations(const void *pa, const void *pb)
 }
 
 /* Times MEASURE_REPEATS copies and stores the median rate in *ret, in bytes per second. The rate is at least
- * 2, because the number 1 is reserved and means TOPOLOGY_PEER_DIRECT. */
+ * 2, because a rate of 1 has a special meaning (TOPOLOGY_PEER_DIRECT). */
 static int time_copy(const struct bench *b, uint32_t stream, void *dst, const void *src, uint64_t *ret)
 {
     uint64_t took[MEASURE_REPEATS + 1];
@@ -76,7 +76,8 @@ static int measure_link(const struct bench *b, uint32_t device, struct topology 
 }
 
 /* Measures copies from device `from` to device `to`. Without a direct connection, the copies go through the
- * host. Their rate still counts for t->peer_bytes_per_s, but t->peers keeps 0, which means "not direct". */
+ * host. In that case t->peers keeps 0, which means "not direct", but the rate still counts for
+ * t->peer_bytes_per_s. */
 static int measure_peer(const struct bench *b, uint32_t from, uint32_t to, struct topology *t)
 {
     uint64_t rate = 0;

@@ -9,12 +9,12 @@
 #define MEASURE_BYTES (64ull << 20) /* size of one copy */
 /* How many copies are timed for one rate. The rate is the median of their rates. */
 #define MEASURE_REPEATS 15
-/* The copies between virtual devices go through this many bytes in turn, so that the data are not in the
- * processor's caches. */
+/* Repeated copies between virtual devices go through this many bytes of memory in turn, so that the data are
+ * not in the processor's caches. */
 #define MEASURE_COLD_BYTES (128ull << 20)
 
-/* Measures the rates of links and peer links with copies of MEASURE_BYTES bytes, and stores them in `t`.
- * Without real devices, it measures `virtual_devices` virtual devices, at least 1, and no peer links. Returns
+/* Measures the rates of links and peer links with copies of MEASURE_BYTES bytes, and stores the rates in `t`.
+ * Without real devices, it measures `virtual_devices` virtual devices, which must be at least 1. Returns
  * -ENOSPC if a device has too little free memory. */
 int measure(struct topology *t, uint32_t virtual_devices, struct err *err);
 

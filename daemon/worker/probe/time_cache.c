@@ -1,5 +1,4 @@
 /* Implements time_cache.h: reads and writes the cache of measured times. An example of the file:
- *
  *     {"schema":"times/v1","backend":"cpu","device":"...","threads":2,"link":{...},
  *      "layers":[["dense 784x1024 bias relu dx",64,0.0011,0.0023,1700000000], ...],
  *      "updates":[["adamw 3215360",0.0009,0.0008,1700000000], ...]}
@@ -58,7 +57,7 @@ void time_cache_cpu(char *ret, size_t size)
 }
 
 /* Writes a hash of all settings of a layer to `ret`, or "" for a simple layer. Layers with sequences or inner
- * layers need the hash, because the other words of the text do not describe them completely. */
+ * layers need the hash, because the rest of their description is incomplete. */
 static void describe_rest(const struct layer *l, char ret[16])
 {
     struct strbuf b = {0};
@@ -71,8 +70,8 @@ static void describe_rest(const struct layer *l, char ret[16])
     strbuf_finish(&b);
 }
 
-/* The settings of a layer that the text names. They change the time of a layer without changing its
- * sizes. */
+/* The settings that affect the time of a layer but not its sizes. The text that describes the layer in the
+ * cache includes them. */
 struct time_words {
     bool bias;
     enum act act;
@@ -321,7 +320,7 @@ static const struct time_entry *find_layer(const struct time_cache *c, const str
     return time_cache_find(c, shape, rows);
 }
 
-/* Returns the index of the first layer with weights. This layer and the layers before it do not compute the
+/* Returns the index of the first layer with weights. Backward passes up to this layer do not compute the
  * gradient of their input, because nothing would use it. */
 static uint32_t first_trained(const struct model *m)
 {
@@ -343,8 +342,8 @@ static bool measured_at(const struct time_cache *c, const struct model *m, uint3
     return true;
 }
 
-/* Inserts the micro-batch size `rows` into the axis, which is in ascending order. Does nothing if the axis
- * already has it. */
+/* Inserts the micro-batch size `rows` into the sizes of the axis, which are in ascending order. Does nothing
+ * if the axis already has this size. */
 static void add_size(struct table_axis *axis, uint32_t rows)
 {
     uint32_t i = axis->n;

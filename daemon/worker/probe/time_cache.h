@@ -51,7 +51,7 @@ struct time_cache {
  * "Some CPU @ 2 GHz avx512". */
 void time_cache_cpu(char *ret, size_t size);
 
-/* Writes a text that describes a layer to `ret`: its kind, sizes, activation and so on. Layers with the same
+/* Writes a text that describes a layer to `ret`, such as its kind, sizes and activation. Layers with the same
  * text take the same time. `dx` tells whether the backward pass computes the gradient of the input. */
 void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX]);
 
@@ -66,18 +66,18 @@ void time_cache_load(const struct time_place *place, struct time_cache *ret);
 /* Writes all entries of `c` to the cache file for c->place. The old content of the file is replaced. */
 int time_cache_store(const struct time_cache *c, struct err *err);
 
-/* Frees the entries of the cache. A struct of zeros is also allowed. */
+/* Frees the entries of the cache. A zero-initialized struct is also allowed. */
 void time_cache_finish(struct time_cache *c);
 
 /* Stores the path of the cache file for `place` in `ret`. */
 int time_cache_path(const struct time_place *place, char *ret, size_t size, struct err *err);
 
-/* Returns the entry for a shape and a number of samples `rows`, or NULL if there is no such entry. `rows` is
- * 0 for an optimizer update. */
+/* Returns the entry for the layer or update with the description `shape`, measured with `rows` samples.
+ * Returns NULL if there is no such entry. `rows` is 0 for an optimizer update. */
 const struct time_entry *time_cache_find(const struct time_cache *c, const char *shape, uint32_t rows);
 
-/* Adds the entry `e` to the cache. An old entry with the same shape and the same number of rows is
- * replaced. */
+/* Adds the entry `e` to the cache. Replaces an old entry with the same description and the same number of
+ * rows. */
 void time_cache_put(struct time_cache *c, const struct time_entry *e);
 
 /* Makes the profile table of a model, with the micro-batch sizes at which every layer was measured. Returns

@@ -21,8 +21,8 @@
 
 #define BUDGET_NS 300000000ull /* time budget of one measurement */
 
-/* Number of repetitions that come first and do not count. They warm up the caches, and on the cpu they also
- * try several algorithms. */
+/* The number of repetitions that run first and do not count. They warm up the caches, and on the cpu they
+ * also try several algorithms. */
 #define WARM_UP 4
 
 #define LEAST 3  /* fewest repetitions */
@@ -72,16 +72,15 @@ uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
     return 2 * aligned(w_bytes) + aligned(k_bytes(o, w_bytes));
 }
 
-/* Returns the bytes of a layer's operands that are not in the processor's caches during training. The
- * repetitions of a measurement use several copies of them in turn, so that they are not in the caches
- * either. */
+/* Returns how many bytes of a layer's operands are outside the processor's caches in training. They must be
+ * outside the caches in a measurement too, so its repetitions use several copies of them in turn. */
 static uint64_t layer_cold_bytes(const struct layer_sizes *s)
 {
     return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
 }
 
-/* Returns how many copies of `bytes` bytes the repetitions use in turn. The copies must fit into `available`
- * bytes. More than TIMER_COLD_BYTES in total would not make the measurement better. */
+/* Returns how many copies of an operand of `bytes` bytes a measurement uses in turn. All copies must fit into
+ * `available` bytes. More than TIMER_COLD_BYTES in total would not make the measurement better. */
 static uint32_t count_copies(uint64_t bytes, uint64_t available)
 {
     uint64_t n = bytes > 0 ? (available < TIMER_COLD_BYTES ? available : TIMER_COLD_BYTES) / bytes : 1;
@@ -182,7 +181,7 @@ static int launch(void *ctx, const struct op_call *call)
 }
 
 /* Enqueues the forward pass of a layer, in the same way as training does. Some loss layers compute their
- * result only in the backward pass. */
+ * result only in the backward pass, so their forward pass gets no memory for a result. */
 static int run_forward(const struct timed_task *w, const struct layer_io *io, const struct op_sink *sink)
 {
     struct layer_io in = *io;
@@ -201,8 +200,8 @@ static int enqueue(struct timed_task *w)
                        : run_forward(w, &w->io[i], &sink);
 }
 
-/* Runs the task `n` times and records the time at the begin and at the end of each repetition. Then replaces
- * these times by `n` durations. */
+/* Runs the task `n` times, records when each repetition begins and ends, and turns these times into `n`
+ * durations. */
 static int run_repetitions(struct timed_task *w, uint32_t n)
 {
     struct timer *t = w->timer;
@@ -242,8 +241,8 @@ static int time_task(struct timed_task *w, double *ret_s, struct err *err)
     return 0;
 }
 
-/* Gives every operand of a layer an address on the device. Target and result come last. Returns the number of
- * bytes before the target, all of which are floats. */
+/* Gives every operand of a layer an address on the device. The target and the result come last. Returns the
+ * number of bytes before the target. All these bytes are floats. */
 static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool dx, uint32_t rows)
 {
     struct timer *t = w->timer;

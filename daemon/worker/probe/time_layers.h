@@ -14,8 +14,8 @@
 #include "base/err.h"
 #include "kernels/layer.h"
 
-/* The repetitions of a measurement go through this many bytes in turn, so that their data are not in the
- * processor's caches. */
+/* Repetitions of a measurement go through this many bytes of memory in turn, so that their data are not in
+ * the processor's caches. */
 #define TIMER_COLD_BYTES (128ull << 20)
 
 struct timer;
@@ -30,8 +30,9 @@ struct timer_config {
     /* Bytes of host memory for measuring. They must be enough for the largest layer and for the largest
      * optimizer update. */
     uint64_t bytes;
-    /* Bytes of device memory for measuring, enough for the largest layer. With TIMER_COLD_BYTES more, times
-     * are more accurate. An optimizer update is timed on the device only if it fits into these bytes. */
+    /* Bytes of device memory for measuring. They must be enough for the largest layer. With TIMER_COLD_BYTES
+     * more, the measured times are more accurate. An optimizer update is timed on the device only if it fits
+     * into these bytes. */
     uint64_t device_bytes;
 };
 
