@@ -47,12 +47,13 @@ static bool is_whole(const struct prepared_job *j, const struct phase *p, uint64
 }
 
 /* Chooses the first possible window of `runs` runs of the cycle between step `from` and step `total`, the end
- * of the phase. Returns false if there is no such window. */
+ * of the phase. The window begins `warm_up` runs after `from`, or fewer if the phase is too short for these.
+ * Returns false if there is no such window. */
 static bool choose_first(struct run_trace *t, const struct prepared_job *j, const struct phase *p,
-                         uint64_t from, uint64_t total, uint32_t runs)
+                         uint64_t from, uint64_t total, uint32_t runs, uint32_t warm_up)
 {
     uint64_t k = p->cycle_steps, after = total - from - runs * k;
-    uint64_t first = from + least(WARM_UP * k, after / k * k), last = least(from + after, first + SEARCH * k);
+    uint64_t first = from + least(warm_up * k, after / k * k), last = least(from + after, first + SEARCH * k);
 
     for (uint64_t s = from; s <= last; s += job_run_steps(j, p, s)) {
         if (s < first || !is_whole(j, p, s, runs))
@@ -65,7 +66,8 @@ static bool choose_first(struct run_trace *t, const struct prepared_job *j, cons
 }
 
 /* Chooses the longest possible window of consecutive runs of the cycle between step `from` and the end of the
- * phase. If several windows are equally long, chooses the earliest. */
+ * phase. If several windows are equally long, chooses the earliest. If the only whole runs of the cycle come
+ * before the warm-up is over, the warm-up is shorter. */
 static void choose_window(struct run_trace *t, const struct prepared_job *j, const struct phase *p,
                           uint64_t from)
 {
@@ -74,9 +76,10 @@ static void choose_window(struct run_trace *t, const struct prepared_job *j, con
         least((t->max_steps + k - 1) / k, RUN_TRACE_INSTRS / p->plan->programs[PROGRAM_CYCLE].n_instrs);
     uint64_t total = p->steps > from ? p->steps : from;
 
-    for (uint32_t n = (uint32_t)least(most, (total - from) / k); n > 0; n--)
-        if (choose_first(t, j, p, from, total, n))
-            return;
+    for (uint32_t warm_up = WARM_UP + 1; warm_up-- > 0;)
+        for (uint32_t n = (uint32_t)least(most, (total - from) / k); n > 0; n--)
+            if (choose_first(t, j, p, from, total, n, warm_up))
+                return;
 }
 
 void run_trace_start(struct run_trace *t, const struct prepared_job *j, const struct phase *p, struct exec *e,

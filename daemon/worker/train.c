@@ -136,6 +136,8 @@ static int open_files(struct trainer *t, struct train_position at, struct err *e
 static int start_phase(struct trainer *t, struct phase *p, struct train_position at, struct err *err)
 {
     int r = train_enter(t, p, err);
+    if (p->number < at.phase) /* it runs again, but the steps of the checkpoint are done */
+        t->before = phases_steps_before(&t->job->phases, at.phase) + at.step;
     if (r == 0 && !t->loaded)
         r = train_load_weights(t, err);
     if (r == 0 && p->number >= at.phase)
@@ -203,7 +205,7 @@ static void fill_report(struct trainer *t)
 static void fail(struct trainer *t, struct err *err)
 {
     struct device_blame blame;
-    t->report->steps_done = t->before + t->known;
+    t->report->steps_done = train_steps_known(t);
     if (t->devices == NULL)
         return;
     devset_blame(t->devices, &blame);

@@ -75,6 +75,9 @@ struct train_progress {
     /* Event OUTPUTS: the number of samples whose outputs are kept, and the number of all samples. */
     uint64_t samples, total_samples;
     double loss, lr, samples_per_s; /* STEP */
+    /* Event STEP: the number of training steps in the run of the cycle, and how many of them follow this one.
+     * The results of a run all become known when the run is complete. */
+    uint32_t run_steps, run_left;
     /* Event STEP: fraction of time that the compute streams waited in this run so far. NaN if the devices do
      * not count it. */
     double stall_share;

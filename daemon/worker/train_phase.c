@@ -115,12 +115,22 @@ static struct step_result sum_results(const struct trainer *t, struct place at)
     return sum;
 }
 
+/* Reports that the devices failed in step `step` of the phase, counted from 0, or in that batch of a
+ * forward-only phase. */
+static int fail_devices(const struct trainer *t, uint64_t step, int code, struct err *err)
+{
+    if (!t->phase->training)
+        return err_set(err, code, "the devices failed in batch %" PRIu64 " of phase %" PRIu32 " (%s): %s",
+                       step + 1, t->phase->number, t->phase->name, strerror(-code));
+    return err_set(err, code, "the devices failed in step %" PRIu64 ": %s", t->before + step + 1,
+                   strerror(-code));
+}
+
 static int enqueue_cycle(struct trainer *t, const struct step_args *args, struct err *err)
 {
     int r = exec_cycle(t->exec, args);
     if (r < 0)
-        return err_set(err, r, "the devices failed in step %" PRIu64 ": %s", train_steps_done(t) + 1,
-                       strerror(-r));
+        return fail_devices(t, t->step, r, err);
     train_promise(t, PROGRAM_CYCLE);
     t->step += t->plan->steps;
     return 0;
@@ -129,10 +139,7 @@ static int enqueue_cycle(struct trainer *t, const struct step_args *args, struct
 static int wait_step(struct trainer *t, uint64_t step, struct err *err)
 {
     int r = exec_wait(t->exec, step);
-    if (r < 0)
-        return err_set(err, r, "the devices failed in step %" PRIu64 ": %s", t->before + step + 1,
-                       strerror(-r));
-    return 0;
+    return r < 0 ? fail_devices(t, step, r, err) : 0;
 }
 
 /* ---- training steps ---- */
@@ -257,9 +264,10 @@ static int check_finite(struct trainer *t, double loss, const struct step_decisi
                "\"skip\"");
 }
 
-/* Records the figures of a training step whose result was just read. */
+/* Records the figures of a training step whose result was just read. `left` is the number of steps of the
+ * same run that follow. */
 static int record_step(struct trainer *t, const struct metrics_step *m, const struct device_counters *c,
-                       struct err *err)
+                       uint32_t left, struct err *err)
 {
     t->report->loss = m->loss;
     t->report->skipped_steps += m->skipped;
@@ -273,6 +281,8 @@ static int record_step(struct trainer *t, const struct metrics_step *m, const st
                                            .loss = m->loss,
                                            .lr = m->lr,
                                            .samples_per_s = m->samples_per_s,
+                                           .run_steps = t->plan->steps,
+                                           .run_left = left,
                                            .stall_share = train_stall_share(c),
                                            .skipped = m->skipped});
     return r;
@@ -315,7 +325,7 @@ static int read_step(struct trainer *t, struct place at, const struct run_figure
         .skipped = decision != NULL && decision->apply == 0,
     };
     t->known++;
-    return record_step(t, &m, &f->counters, err);
+    return record_step(t, &m, &f->counters, t->plan->steps - 1 - at.step, err);
 }
 
 /* Waits for the oldest run of the cycle whose results were not read yet, and records the results of its

@@ -85,10 +85,14 @@ struct trainer {
     uint64_t *targets;
     /* The arguments of the next run of the cycle, one for each of its steps. */
     struct step_args *args;
-    uint64_t before; /* number of steps of all earlier phases */
-    uint64_t step;   /* number of steps of this phase enqueued */
-    /* The number of training steps of this phase whose results were read. All steps from `known` to `step`
-     * run under the plan in use. */
+    /* Number of training steps that the job had done before this phase: those of all earlier phases. A
+     * forward-only phase may run again after a resume in a later phase. Then it is the number of steps of the
+     * checkpoint. */
+    uint64_t before;
+    /* Number of steps of this phase enqueued. A forward-only phase counts its batches. */
+    uint64_t step;
+    /* The number of training steps of this phase whose results were read, or of batches. All steps from
+     * `known` to `step` run under the plan in use. */
     uint64_t known;
     uint64_t last_ns; /* time of the last read result */
     /* Total waiting time of all compute streams at the moment last_ns, in nanoseconds. */
@@ -98,7 +102,13 @@ struct trainer {
 /* Returns the number of training steps that were enqueued, counting all phases. */
 static inline uint64_t train_steps_done(const struct trainer *t)
 {
-    return t->before + t->step;
+    return t->before + (t->phase->training ? t->step : 0);
+}
+
+/* Returns the number of training steps whose results were read, counting all phases. */
+static inline uint64_t train_steps_known(const struct trainer *t)
+{
+    return t->before + (t->phase != NULL && t->phase->training ? t->known : 0);
 }
 
 /* Returns the kept outputs that are the inputs of the current phase, or NULL if the phase takes its inputs

@@ -68,13 +68,13 @@ struct serve {
 
 /* ---- speed ---- */
 
-/* Records that `step` training steps are done at the time `now`, and returns the steps per second. `step_s`
- * is the duration of the last step in seconds. */
-static double meter_step(struct meter *m, uint64_t now, uint64_t step, double step_s)
+/* Records that `step` training steps are done at the time `now`, and returns the steps per second. The last
+ * run of the cycle had `run_steps` steps and took `run_s` seconds. */
+static double meter_run(struct meter *m, uint64_t now, uint64_t step, uint32_t run_steps, double run_s)
 {
     struct step_mark here = {now, step};
     if (m->old.ns == 0)
-        m->old = m->mid = (struct step_mark){now - (uint64_t)(step_s * 1e9), step - 1};
+        m->old = m->mid = (struct step_mark){now - (uint64_t)(run_s * 1e9), step - run_steps};
     if (now - m->mid.ns >= WINDOW_NS) {
         m->old = m->mid;
         m->mid = here;
@@ -98,20 +98,20 @@ static void meter_pause(struct meter *m, uint64_t now)
 
 static void tell_step(struct serve *s, const struct train_progress *e)
 {
-    uint64_t now = clock_now_ns();
+    uint64_t now = clock_now_ns(), end = e->step + e->run_left; /* all steps up to `end` are done */
     uint32_t batch = e->phase->batch;
     double step_s = e->samples_per_s > 0 ? batch / e->samples_per_s : 0;
-    double steps_per_s = meter_step(&s->meter, now, e->step, step_s);
+    double steps_per_s = meter_run(&s->meter, now, end, e->run_steps, step_s * e->run_steps);
     if (s->first.ns == 0)
         s->first = s->meter.old;
-    uint64_t made = e->step - s->first.step;
+    uint64_t made = end - s->first.step;
     const struct uplink_progress p = {
         .step = e->step,
         .total_steps = e->total_steps,
         .loss = e->loss,
         .lr = e->lr,
         .samples_per_s = steps_per_s * batch,
-        .eta_s = (double)(now - s->first.ns) * 1e-9 / (double)made * (double)(e->total_steps - e->step),
+        .eta_s = (double)(now - s->first.ns) * 1e-9 / (double)made * (double)(e->total_steps - end),
         .in_bytes = e->in_bytes,
         .out_bytes = e->out_bytes,
         .peer_bytes = e->peer_bytes,

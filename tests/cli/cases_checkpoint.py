@@ -4,8 +4,8 @@ import random
 import re
 import shutil
 
-from files import (SMALL, check_checkpoint, checkpoint_steps, crc32c, job, leftovers, outcome, read_json, read_metrics,
-                   read_safetensors, same_outcome, separable, write_idx_pair, write_job)
+from files import (SMALL, check_checkpoint, check_output, checkpoint_steps, crc32c, job, leftovers, outcome,
+                   read_json, read_metrics, read_safetensors, same_outcome, separable, write_idx_pair, write_job)
 from harness import case, once
 
 SHAPES = {"layers.0.weight": [32, 64], "layers.0.bias": [32], "layers.1.weight": [48, 32], "layers.1.bias": [48],
@@ -210,6 +210,45 @@ def test_plan_knows_what_auto_meant(t):
     t.equal(plan["micro_batch_fwd"], r["micro_batch"], "rows of a micro-batch in the plan")
     check = t.worker("--check", write_job(t, auto), "--json").json()
     t.equal(check["resolved"]["micro_batch"], r["micro_batch"], "micro_batch of --check")
+
+
+# ---- checkpoints of earlier versions (tests/golden/checkpoints/README.md) ----
+
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "checkpoints")
+PLACES = {1: [], 2: ["--devices", 2, "--policy", "harmony-pp"], 4: ["--devices", 2, "--policy", "stream"],
+          7: ["--policy", "lru"]}
+
+
+def earlier(t, name, changes=None):
+    """Copies what an earlier version left. Returns the job file, the output directory, and the final outcome."""
+    shutil.copytree(os.path.join(GOLDEN, name), t.path(name))
+    spec = job(read_json(t.path(name, "job.json")), changes)
+    if spec["data"]["format"] == "tokens":
+        spec["data"]["train"] = t.path(name, spec["data"]["train"])
+    return write_job(t, spec), t.path(name, "out"), read_json(os.path.join(GOLDEN, name, "final.json"))
+
+
+def agree(found, expected):
+    """Whether a number is what another instruction set may make of the same computation."""
+    return found == expected or abs(float(found) - float(expected)) <= 1e-3 * max(1, abs(float(expected)))
+
+
+@case(each=[(f"{name}, {k} steps in a cycle", name, k) for name in ("clipped", "gpt2") for k in (1, 2, 4, 7)])
+def test_checkpoint_of_an_earlier_version_goes_on_to_the_same_bits(t, value):
+    _, name, k = value
+    path, out, final = earlier(t, name, {"memory.cycle_steps": k})
+    state = check_checkpoint(out, 9)
+    result = t.worker("--run", path, "--quiet", "--json", "--output", out, *PLACES[k]).json()
+    t.equal((result["resumed_from"], result["steps"]), (9, 23), "the result")
+    check_output(out)
+    found = [list(m) for m in read_metrics(out)]
+    if result["numerics"] == state["numerics"] == final["numerics"]:
+        t.equal(found, final["metrics"], "metrics of the earlier version")
+        t.equal(result["weights_hash"], final["weights_hash"], "weights of the earlier version")
+    else:
+        t.equal([m[:2] for m in found if m[1] == "val"], [m[:2] for m in final["metrics"] if m[1] == "val"], "evaluations")
+        for line, expected in zip(found, final["metrics"], strict=True):
+            t.check(all(map(agree, line[2:], expected[2:])) and agree(line[0], expected[0]), f"{line}, not {expected}")
 
 
 # ---- damage ----

@@ -4,6 +4,7 @@ trained on them. Killed between and inside the phases it goes on to the same bit
 import json
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -20,6 +21,7 @@ LONG = job(SMALL, {"train.steps": 12, "model.dropout": 0.1, "train.grad_clip": 1
                    "data.samples": 100, "checkpoint.keep": 100})
 FIRST, SECOND = 14, 12  # training steps of phases 0 and 2 of LONG
 TIGHT = ["--devices", 2, "--device-memory", "24KiB"]
+MACHINES = [["--devices", 1], TIGHT, ["--devices", 2, "--policy", "harmony-pp"], ["--device-memory", "40KiB"]]
 
 
 def run(t, path, out, *options, **more):
@@ -167,14 +169,37 @@ def kill_after(t, path, out, step, *options):
     return code == -9
 
 
+def cycle_job(t, k):
+    """LONG with k steps in a cycle, and with checkpoints that are far enough apart for whole cycles in phases 0 and 2."""
+    return write_job(t, job(LONG, {"memory.cycle_steps": k, "checkpoint.every": {"steps": 9}}), f"job-{k}.json")
+
+
+@case(each=[2, 4, 7, 64])
+def test_steps_of_a_cycle_do_not_change_bits(t, k):
+    for options in [[], [*TIGHT, "--delay-seed", 7]]:
+        out = t.fresh("out")
+        run(t, cycle_job(t, k), out, *options)
+        same_outcome(t, out, long_reference(t), f"{k} steps in a cycle, {options}")
+        t.equal(checkpoint_steps(out), [9, FIRST, FIRST + 9, FIRST + SECOND], "checkpoints")
+
+
+@case(each=[1, 2, 3])
+def test_killed_with_several_steps_in_a_cycle_resumes_to_the_same_bits(t, seed):
+    rng, out, kills = random.Random(seed), t.path("out"), 0
+    while steps_in_metrics(out) < FIRST + SECOND - 3:
+        goal, options = steps_in_metrics(out) + rng.randrange(1, 9), rng.choice(MACHINES)
+        kills += kill_after(t, cycle_job(t, rng.choice([1, 2, 4, 7])), out, goal, *options, "--delay-seed", rng.randrange(1, 99))
+    run(t, cycle_job(t, 4), out)
+    same_outcome(t, out, long_reference(t), f"after {kills} kills")
+
+
 @case(each=[1, 2, 3])
 def test_killed_while_training_resumes_to_the_same_bits(t, seed):
     """Killed many times at random steps of phases 0 and 2, each time with other memory and other devices."""
     rng, path, out, kills = random.Random(seed), write_job(t, LONG), t.path("out"), 0
-    machines = [["--devices", 1], TIGHT, ["--devices", 2, "--policy", "harmony-pp"], ["--device-memory", "40KiB"]]
     while steps_in_metrics(out) < FIRST + SECOND - 3:
         goal = steps_in_metrics(out) + rng.randrange(1, 6)
-        kills += kill_after(t, path, out, goal, *rng.choice(machines), "--delay-seed", rng.randrange(1, 1000))
+        kills += kill_after(t, path, out, goal, *rng.choice(MACHINES), "--delay-seed", rng.randrange(1, 1000))
     run(t, path, out)
     same_outcome(t, out, long_reference(t), f"after {kills} kills")
 
@@ -249,6 +274,34 @@ def test_stopped_inside_the_forward_phase_resumes_to_the_same_bits(t):
     t.equal(read_json(os.path.join(out, "result.json"))["steps"], FIRST, "steps in result.json")
     run(t, path, out)
     same_outcome(t, out, Slow.reference(t), "after a stop in phase 1")
+
+
+@case(each=[signal.SIGTERM, signal.SIGKILL])
+def test_interrupted_while_outputs_are_computed_again_resumes_to_the_same_bits(t, number):
+    """A run that goes on in phase 2 first repeats phase 1. The steps that the job has done are those of its checkpoint."""
+    path, start, newest = write_job(t, Slow.SPEC), t.path("start"), FIRST + 3
+    run(t, path, start)
+    for step in checkpoint_steps(start):
+        if step > newest:
+            shutil.rmtree(os.path.join(start, "checkpoints", f"step-{step}"))
+    for i in range(50):  # on a busy machine the phase may be over before the signal comes
+        out = t.path(f"out-{i}")
+        shutil.copytree(start, out)
+        live = t.start("--run", path, "--output", out, *Slow.OPTIONS)
+        live.until(lambda at=live: said(at, "phase 1 ("), "phase 1")
+        live.signal(number)
+        ended = live.wait()
+        if "phase 2 (" not in ended.err:
+            break
+    t.check("phase 2 (" not in ended.err, "phase 1 was always over before the signal came")
+    t.equal(checkpoint_steps(out)[-1], newest, "the newest checkpoint")
+    if number == signal.SIGTERM:
+        t.equal(ended.code, 128 + signal.SIGTERM, "exit code")
+        t.contains(ended.err, f"stopped after a checkpoint at step {newest}", what="standard error")
+        result = read_json(os.path.join(out, "result.json"))
+        t.equal((result["steps"], result["resumed_from"], result["stopped"]), (newest, newest, True), "the result")
+    run(t, path, out)
+    same_outcome(t, out, Slow.reference(t), "after an interruption of the repeated phase 1")
 
 
 @case

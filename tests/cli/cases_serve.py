@@ -192,6 +192,19 @@ def test_serve_reports_plan_progress_and_events(t):
 
 
 @case
+def test_serve_measures_speed_over_whole_runs_of_a_cycle(t):
+    """The results of 8 steps become known at once. They took the time of their run, and not the time of one step."""
+    spec = job(SMALL, {"train.steps": 8, "memory.cycle_steps": 8, "eval": DELETE, "checkpoint": DELETE})
+    d = Daemon(t, spec)
+    d.serve("--delay-seed", "3")
+    last = d.events("progress")[-1]
+    with open(t.path("runs", "small", "metrics.jsonl"), encoding="utf-8") as f:
+        measured = [m["samples_per_s"] for m in map(json.loads, f) if "loss" in m][-1]
+    t.equal((last["step"], last["eta_s"]), (8, 0), "the last progress")
+    t.check(0 < last["samples_per_s"] <= 1.01 * measured, f"{last['samples_per_s']} samples/s, but in metrics {measured}")
+
+
+@case
 def test_serve_hides_its_secret(t):
     d = Daemon(t, LONG)
     live = d.start()

@@ -45,10 +45,11 @@ FAULTS = [  # of calls, some before the first checkpoint; and the words with whi
 ]
 
 
-def write_job():
+def write_job(steps=1):
+    """The job, with so many steps in a cycle."""
     path = os.path.join(ROOT, "job.json")
     with open(path, "w") as f:
-        json.dump(JOB, f)
+        json.dump(dict(JOB, memory={"cycle_steps": steps}), f)
     return path
 
 
@@ -88,12 +89,12 @@ def outcome(out):
     return result["weights_hash"], losses(out)
 
 
-def run(backend, devices, memory, policy, seed=1, out="out", worker=None):
+def run(backend, devices, memory, policy, seed=1, out="out", worker=None, steps=1):
     """Trains to the end; what it left, and that no race was seen and the bytes are the plan's."""
     path, report = fresh(out), os.path.join(ROOT, "report.json")
     if os.path.exists(report):
         os.remove(report)
-    r = subprocess.run([worker or WORKER, "--run", write_job(), "--backend", backend, "--devices", str(devices), "--device-memory", memory,
+    r = subprocess.run([worker or WORKER, "--run", write_job(steps), "--backend", backend, "--devices", str(devices), "--device-memory", memory,
                         "--policy", policy, "--output", path, "--quiet", "--json"], env=environment(seed, report),
                        capture_output=True, text=True, timeout=TIMEOUT_S)
     if r.returncode != 0:
@@ -121,6 +122,15 @@ def first():
 def case_machine(i):
     found = run("cuda", *MACHINES[i], seed=100 + i)
     assert found == first(), f"other bits on {MACHINES[i]}"
+
+
+def case_steps():
+    """Several steps in a cycle, of which 3 leave a remainder before the checkpoints at every fourth step."""
+    for i, machine in enumerate(MACHINES):
+        if machine[0] <= n_devices():
+            for steps in (3, 4):
+                found = run("cuda", *machine, seed=300 + i, steps=steps)
+                assert found == first(), f"other bits with {steps} steps in a cycle on {machine}"
 
 
 def case_phases():
@@ -236,6 +246,22 @@ def case_fault(fault, words):
         assert found[0][1] == 1 and words in found[0][2] and found[0][0] not in shown["devices"], (found, shown["devices"])
 
 
+def case_fault_in_forward_phase():
+    """A device fails in a batch of a forward-only phase, whose batches do not count as steps: the job stands where phase 0
+    ended. The loop looks for a call that such a batch makes."""
+    for call in range(100, 3000, 40):
+        out = fresh("forward")
+        r = subprocess.run([PHASES, "--run", write_job(), "--backend", "cuda", "--devices", "1", "--output", out, "--quiet"],
+                           env=dict(environment(1), CUDASIM_FAULT=f"launch:{call}:sticky"), capture_output=True, text=True,
+                           timeout=TIMEOUT_S)
+        if "of phase 1 (" in r.stderr:
+            break
+    assert "the devices failed in batch " in r.stderr, r.stderr
+    with open(os.path.join(out, "result.json")) as f:
+        result = json.load(f)
+    assert (result["ok"], result["steps"]) == (False, JOB["train"]["steps"] + 2), result
+
+
 def case_fault_of_one_of_two():
     """The job has one device, and goes on with the other."""
     shown, devices, _ = through_daemon("one", "CUDASIM_FAULT=launch:600:sticky", devices=1, there=2)
@@ -279,10 +305,12 @@ def case_profile():
 def main():
     cases = [(f"{m[2]} on {m[0]} x {m[1]} has the same bits", lambda i=i: case_machine(i)) for i, m in enumerate(MACHINES)
              if m[0] <= n_devices()]
-    cases += [("three phases have the same bits on every machine", case_phases), ("losses are within 1e-4 of the cpu's", case_losses_of_cpu), ("measured times change no bits", case_profile), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
+    cases += [("several steps in a cycle have the same bits on every machine", case_steps),
+              ("three phases have the same bits on every machine", case_phases), ("losses are within 1e-4 of the cpu's", case_losses_of_cpu), ("measured times change no bits", case_profile), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
               ("stalls are taken from traced steps", case_stalls), ("a kill and a resume leave the same bits", case_kill_and_resume), ("the same bits through the daemon", case_daemon)]
     cases += [] if REAL else [(f"a job goes on after {fault}", lambda f=fault, w=words: case_fault(f, w)) for fault, words in FAULTS]
-    cases += [] if REAL else [("a job goes on on the other device", case_fault_of_one_of_two),
+    cases += [] if REAL else [("a failure in a forward-only phase counts no batches", case_fault_in_forward_phase),
+              ("a job goes on on the other device", case_fault_of_one_of_two),
               ("a job goes on on the only device", case_fault_of_the_only_device)]
     cases += [] if REAL else [(f"a job goes on after {2 - n} devices were not found", lambda n=n: case_device_that_is_not_found(n))
                               for n in (1, 0)]

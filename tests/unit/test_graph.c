@@ -336,6 +336,121 @@ static void test_graph_of_random_chains(void **state)
     assert_true(decisions > CASES / 4);
 }
 
+/* ---- several steps ---- */
+
+/* Returns the tensor of training step `step` of `many` that stands for tensor `t` of `one`, the graph of the
+ * same model with one step. */
+static tensor_id tensor_of_step(const struct graph *one, const struct graph *many, tensor_id t, uint32_t step)
+{
+    const struct graph_tensor *gt = &one->tensors[t];
+    uint32_t of = gt->kind == TENSOR_GROUP || gt->kind == TENSOR_DECISION ? gt->group : gt->layer;
+    tensor_id first = graph_tensor_find(one, gt->kind, of, PLAN_NONE, 0);
+    return graph_tensor_find(many, gt->kind, of, t - first, step);
+}
+
+static void check_tensor_of_step(const struct graph *one, const struct graph *many, tensor_id t,
+                                 uint32_t step)
+{
+    tensor_id id = tensor_of_step(one, many, t, step);
+    assert_in_range(id, 0, many->n_tensors - 1);
+    const struct graph_tensor *a = &one->tensors[t], *b = &many->tensors[id];
+    assert_int_equal(b->kind, a->kind);
+    assert_int_equal(b->layer, a->layer);
+    assert_int_equal(b->micro, a->micro);
+    assert_int_equal(b->replica, a->replica);
+    assert_int_equal(b->group, a->group);
+    assert_int_equal(b->dtype, a->dtype);
+    assert_int_equal(b->bytes, a->bytes);
+    assert_int_equal(b->external, a->external);
+    assert_int_equal(b->persistent, a->persistent);
+    assert_int_equal(a->step, a->persistent ? PLAN_NONE : 0);
+    assert_int_equal(b->step, a->persistent ? PLAN_NONE : step);
+    assert_int_equal(b->writes_per_cycle, a->writes_per_cycle * (a->persistent ? many->steps : 1));
+}
+
+/* Compares task `i` of the graph of one step with the same task of step `step` of the other graph. A
+ * persistent tensor has seen the writes of the steps before. */
+static void check_task_of_step(const struct graph *one, const struct graph *many, uint32_t i, uint32_t step)
+{
+    const struct graph_task *a = &one->tasks[i], *b = &many->tasks[step * one->n_tasks + i];
+    uint32_t which = a->micro != PLAN_NONE ? a->micro : a->kind == INSTR_RED ? a->replica : PLAN_NONE;
+    assert_int_equal(b->kind, a->kind);
+    assert_int_equal(b->layer, a->layer);
+    assert_int_equal(b->micro, a->micro);
+    assert_int_equal(b->replica, a->replica);
+    assert_int_equal(b->group, a->group);
+    assert_int_equal(b->place, a->place);
+    assert_int_equal(b->step, step);
+    assert_int_equal(b->n_operands, a->n_operands);
+    assert_int_equal(
+        graph_task_find(many, a->kind, a->kind == INSTR_DECIDE ? a->group : a->layer, which, step),
+        step * one->n_tasks + i);
+    for (uint32_t k = 0; k < a->n_operands; k++) {
+        const struct graph_operand *x = &one->operands[a->operand + k], *y = &many->operands[b->operand + k];
+        const struct graph_tensor *t = &one->tensors[x->tensor];
+        uint32_t before = t->persistent ? step * t->writes_per_cycle : 0;
+        assert_int_equal(y->tensor, tensor_of_step(one, many, x->tensor, step));
+        assert_int_equal(y->access, x->access);
+        assert_int_equal(y->role, x->role);
+        assert_int_equal(y->optional, x->optional);
+        assert_int_equal(y->begin, x->begin);
+        assert_int_equal(y->end, x->end);
+        if (x->access != ACCESS_WRITE)
+            assert_int_equal(y->read_version, x->read_version + before);
+        if (x->access != ACCESS_READ)
+            assert_int_equal(y->write_version, x->write_version + before);
+    }
+}
+
+/* Checks that a training graph of `steps` steps consists of the graph of one step, `steps` times, and that an
+ * evaluation graph has the same tensors, but only the tasks of step 0. */
+static void check_steps(struct random_chain *c, uint32_t steps, bool training)
+{
+    struct graph *one, *many;
+    c->steps = 1;
+    assert_int_equal(random_graph(c, training, &one), 0);
+    c->steps = steps;
+    assert_int_equal(random_graph(c, training, &many), 0);
+    uint32_t persistent = 0, of_tasks = training ? steps : 1;
+    for (uint32_t t = 0; t < one->n_tensors; t++)
+        persistent += one->tensors[t].persistent;
+    assert_int_equal(many->n_tensors, persistent + steps * (one->n_tensors - persistent));
+    assert_int_equal(many->n_tasks, of_tasks * one->n_tasks);
+    for (uint32_t step = 0; step < steps; step++)
+        for (uint32_t t = 0; t < one->n_tensors; t++)
+            check_tensor_of_step(one, many, t, step);
+    for (uint32_t step = 0; step < of_tasks; step++)
+        for (uint32_t i = 0; i < one->n_tasks; i++)
+            check_task_of_step(one, many, i, step);
+    assert_int_equal(graph_tensor_find(many, TENSOR_X, 0, 0, steps), PLAN_NONE);
+    assert_int_equal(graph_task_find(many, INSTR_FWD, 0, 0, steps), PLAN_NONE);
+    graph_destroy(one);
+    graph_destroy(many);
+}
+
+static void test_graph_of_several_steps_repeats_the_graph_of_one(void **state)
+{
+    (void)state;
+    static const uint32_t steps[] = {2, 3, 7};
+    for (uint32_t seed = 1; seed <= CASES / 4; seed++) {
+        struct rng rng = {.seed = seed};
+        struct random_chain c;
+        struct linked_features features = {0};
+        if (seed % 3 == 0)
+            random_linked(&c, &rng, &features);
+        else if (seed % 3 == 1)
+            random_transformer(&c, &rng);
+        else
+            random_chain(&c, &rng, 20);
+        c.n_replicas = 1 + rng_below(&rng, 3);
+        c.n_micro *= c.n_replicas;
+        for (uint32_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+            check_steps(&c, steps[i], true);
+            check_steps(&c, steps[i], false);
+        }
+    }
+}
+
 /* ---- by hand ---- */
 
 /* Three layers have micro-batches of 4, 2 and 1 rows. The X between two layers is as large as the larger of
@@ -694,6 +809,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_graph_of_random_sizes_and_replicas),
         cmocka_unit_test(test_graph_of_random_chains),
+        cmocka_unit_test(test_graph_of_several_steps_repeats_the_graph_of_one),
         cmocka_unit_test(test_graph_pieces_by_hand),
         cmocka_unit_test(test_graph_refuses_sizes),
         cmocka_unit_test(test_graph_refuses_replicas_of_a_chain),

@@ -92,6 +92,10 @@ static const struct window_case window_cases[] = {
     {.total = 100, .cycle = 4, .max_steps = 3, .eval_every = 5, .first = 10, .runs = 1},
     {.total = 100, .cycle = 2, .max_steps = 4, .checkpoint_every = 7, .first = 7, .runs = 2},
     {.total = 100, .cycle = 7, .max_steps = 3, .checkpoint_every = 5},
+    /* the only whole runs come early: steps 0 to 3 and 4 to 7, or steps 0 to 6 */
+    {.total = 12, .cycle = 4, .max_steps = 3, .checkpoint_every = 9, .first = 4, .runs = 1, .warm_up = 1},
+    {.total = 12, .cycle = 4, .max_steps = 99, .checkpoint_every = 9, .first = 4, .runs = 1, .warm_up = 1},
+    {.total = 14, .cycle = 7, .max_steps = 3, .checkpoint_every = 8, .first = 0, .runs = 1},
 };
 
 static void check_window(const struct window_case *c, struct plan *plan)
