@@ -12,7 +12,7 @@
 #include "kernels/cpu/tune.h"
 
 #define PROBES 8
-/* A trial of variant 1 wins clearly if it takes less than 19/20 of the time that variant 0 needed. */
+/* A trial of variant 1 wins if its time is less than 19/20 of the time of variant 0. */
 #define CLEARLY 20
 
 static struct tune_slot *find_slot(struct tune_table *t, uint64_t key)
@@ -32,7 +32,7 @@ static struct tune_slot *find_slot(struct tune_table *t, uint64_t key)
     return NULL;
 }
 
-/* Returns true if further trials could still change the choice of the variant. */
+/* Returns true if the choice of the variant is not final, which means that further trials could change it. */
 static bool is_open(struct tune_slot *s)
 {
     return atomic_load_explicit(&s->wins, memory_order_relaxed) < TUNE_WINS &&

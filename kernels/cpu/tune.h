@@ -9,8 +9,8 @@
 #define TUNE_PAIRS 8 /* largest number of trials per variant */
 /* If variant 1 has clearly won this many of its TUNE_PAIRS trials, it is used from then on. */
 #define TUNE_WINS 7
-/* The number of computations that a table can hold. When the table is full, further computations use variant
- * 0. */
+/* The number of different computations that a table can hold. If the table is full, every computation that is
+ * not in it uses variant 0. */
 #define TUNE_SLOTS 512
 
 /* The trials of one computation. */
@@ -32,8 +32,8 @@ struct tune_table {
  * NULL afterwards, this computation is a trial: the caller must measure its time and pass the time to
  * tune_note. */
 uint32_t tune_choose(struct tune_table *t, uint64_t key, struct tune_slot **ret_slot);
-/* Records that a trial of `variant` took `ns` nanoseconds. The time of variant 1 is compared with the latest
- * trial of variant 0, and variant 1 wins or loses. */
+/* Records that a trial of `variant` took `ns` nanoseconds. A trial of variant 1 is compared with the latest
+ * trial of variant 0, and counts as a win or a loss of variant 1. */
 void tune_note(struct tune_slot *slot, uint32_t variant, uint64_t ns);
 
 #endif
