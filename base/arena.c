@@ -65,8 +65,8 @@ static _Noreturn void out_of_memory(size_t bytes)
     abort();
 }
 
-/* get, get_zeroed and get_more call malloc, calloc and realloc. Inside a scope of bounded work they call the
- * functions of mem.h instead, so that a test can make an allocation fail. */
+/* get, get_zeroed and get_more allocate memory, by malloc, calloc and realloc. In a scope of bounded work,
+ * they use the functions of mem.h, so that a test can make an allocation fail. */
 static void *get(size_t bytes)
 {
     return bounded_is_open() ? mem_alloc(bytes) : malloc(bytes ? bytes : 1);
@@ -195,7 +195,7 @@ void *arena_alloc(struct arena *a, size_t bytes)
 
     if (bytes > SIZE_MAX - ALIGN - RED_ZONE)
         out_of_memory(bytes);
-    /* A request for 0 bytes takes some space too, so that every call returns a different pointer. */
+    /* Give a request for 0 bytes some space too, so that every call returns a different pointer. */
     need = ((bytes ? bytes : 1) + ALIGN - 1) / ALIGN * ALIGN + RED_ZONE;
     c = chunk_for(a, need);
     p = c->data + c->used;

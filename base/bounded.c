@@ -186,7 +186,7 @@ static void return_memory(const struct bounded *b)
 }
 
 /* Calls work(arg). If the scope ends early, longjmp jumps back to this function, which then frees the scope's
- * memory. The call of setjmp has its own function, because longjmp can spoil the local variables of the
+ * memory. setjmp is called here and not in bounded_run, because longjmp can change the local variables of the
  * function that calls setjmp. */
 static int run_in(struct scope *s, int (*work)(void *arg), void *arg)
 {

@@ -32,8 +32,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The limits and the results of one scope. The caller sets the first four fields. bounded_run sets the other
- * fields. */
+/* The limits and the results of one scope. The caller sets the first four fields before the call of
+ * bounded_run, which sets the other fields. */
 struct bounded {
     /* The largest number of bytes that the function may have allocated at the same time. 0 means no
      * limit. */
@@ -57,8 +57,8 @@ struct bounded {
 
 #define BOUNDED_POLL_EVERY 1024
 
-/* Calls work(arg) in a new scope and returns its result. If the scope ends early, returns -ENOMEM (the limit
- * was reached or memory ran out) or -ECANCELED (`stop` returned true). Scopes do not nest. */
+/* Calls work(arg) in a new scope and returns its result. If memory runs out or the limit is reached, returns
+ * -ENOMEM. If `stop` returned true, returns -ECANCELED. Scopes do not nest. */
 int bounded_run(struct bounded *b, int (*work)(void *arg), void *arg);
 
 /* ---- functions for code inside a scope ---- */
@@ -91,8 +91,8 @@ static inline void bounded_poll_steps(size_t n)
 
 /* Returns true if a scope of bounded work is open on the calling thread. */
 bool bounded_is_open(void);
-/* Call this function before an allocation of `bytes` bytes. If the allocation would exceed the limit, the
- * scope ends. `old` is the block that realloc will replace, or NULL. */
+/* Call this function before an allocation of `bytes` bytes. If realloc will replace a block, `old` is this
+ * block. Otherwise `old` is NULL. If the allocation would exceed the limit, the scope ends. */
 void bounded_charge(const void *old, size_t bytes);
 /* Call this function after an allocation. It records that the block of `bytes` bytes at `p` belongs to the
  * scope. */

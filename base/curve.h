@@ -1,6 +1,6 @@
 /* A loss curve of at most CURVE_POINTS points. Each point is the mean of `stride` consecutive values. When
- * the curve is full, neighbouring points are merged in pairs and the stride doubles. Equal losses always
- * give equal curves. */
+ * the curve is full, each two neighbouring points become one point and the stride doubles. The same losses
+ * always give the same curve. */
 #ifndef BASE_CURVE_H
 #define BASE_CURVE_H
 
@@ -10,8 +10,8 @@
 #include "base/strbuf.h"
 
 #define CURVE_POINTS 256
-/* The largest absolute value that a curve accepts. Larger values are ignored, so that sums of values stay
- * finite. */
+/* The largest absolute value that a curve accepts. Larger values are ignored, because a sum of them could
+ * overflow to infinity. */
 #define CURVE_MOST 1e290
 
 struct curve_point {
@@ -30,9 +30,9 @@ struct curve {
     double sum;    /* the sum of the pending values */
 };
 
-/* Adds the value of training step `step` to the curve. A value that is not finite or exceeds CURVE_MOST is
- * ignored. Steps normally ascend. If a job resumes and repeats a step, all points from that step on are
- * dropped first. */
+/* Adds the value of training step `step` to the curve. If a job resumes and repeats a step, the points from
+ * this step on are dropped first. A value is ignored if it is NaN, or if its absolute value is larger than
+ * CURVE_MOST. */
 void curve_add(struct curve *c, uint64_t step, double value);
 /* Appends the points to `b` as JSON: [[step,value],...]. The last element is the mean of the values that do
  * not form a complete point yet, if there are any. */

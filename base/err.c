@@ -18,8 +18,8 @@
 
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap)
 {
-    /* The buffer `msg` has 8 bytes more than err->msg. If vsnprintf cuts a text at the end of `msg`, the text
-     * is still too long for err->msg, so utf8_scrub cuts it again and appends "...". */
+    /* `msg` is 8 bytes longer than err->msg. If vsnprintf cuts a text, the rest is still too long for
+     * err->msg. utf8_scrub then cuts the text again and appends "...". */
     char msg[sizeof err->msg + 8], where[sizeof err->path];
 
     assert(code < 0);

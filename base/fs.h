@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 
-/* An open directory, and its name for messages. The owner of the struct opens and closes `fd`. */
+/* An open directory. `name` is its name for messages. The owner of this struct opens and closes `fd`. */
 struct outdir {
     int fd;
     const char *name;

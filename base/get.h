@@ -23,8 +23,8 @@ const char *get_text(const struct json *object, const char *key);
  * 0 to JSON_MAX_INTEGER. */
 bool get_number(const struct json *object, const char *key, double *ret);
 bool get_count(const struct json *object, const char *key, uint64_t *ret);
-/* get_count_or and get_number_or return the value of the member `key`. They return `otherwise` where
- * get_count and get_number would return false. */
+/* get_count_or and get_number_or return the value of the member `key`. If get_count or get_number would
+ * return false, they return `otherwise`. */
 uint64_t get_count_or(const struct json *object, const char *key, uint64_t otherwise);
 double get_number_or(const struct json *object, const char *key, double otherwise);
 /* Returns true if the member `key` has the JSON value true. Returns false in all other cases. */

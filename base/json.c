@@ -70,8 +70,8 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorts the keys and returns a key that occurs twice, or NULL if there is none. Sorting makes the search fast
- * even for an object with 100,000 keys. */
+/* Sorts the keys. If a key occurs twice, returns this key. Otherwise returns NULL. Sorting makes the search
+ * fast even for an object with 100,000 keys. */
 static const char *sort_and_find_twin(const char **keys, size_t n)
 {
     qsort(keys, n, sizeof *keys, compare_keys);
@@ -364,7 +364,8 @@ char *json_print(const struct json *node)
 
 /* ----------------------------------------------------------------------------------------------- paths */
 
-/* Copies `base` to `buf`, unless both are the same buffer. Returns the length of the text in `buf`. */
+/* Copies `base` to `buf`. If both are the same buffer, copies nothing. Returns the length of the text in
+ * `buf`. */
 static size_t begin_path(char *buf, size_t size, const char *base)
 {
     if (buf != base)

@@ -41,8 +41,8 @@ struct json; /* a document, or one value in it */
 int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret,
                struct err *err);
 
-/* A range of a text: the bytes from `begin` up to, but not including, `end`. `end` is 0 if the span is
- * empty. */
+/* A range of a text, from byte `begin` up to byte `end`. The byte at `end` is not in the range. If the range
+ * is empty, `end` is 0. */
 struct json_span {
     size_t begin, end;
 };
@@ -55,8 +55,9 @@ struct json_options {
      * true, false and null counts. The limit protects memory: a value of two bytes, such as "0,", becomes a
      * node of 64 bytes. The scanner checks the limit before the tree is built. */
     size_t max_nodes;
-    /* A key of the outermost object to search for, or NULL. The position of this key's value in the text is
-     * stored in *found, even if parsing fails later. The error reply can then name the request. */
+    /* The scanner searches for this key in the outermost object. The position of the key's value in the text
+     * is stored in *found, even if parsing fails later. An error reply can then name the request. NULL means
+     * that no key is searched for. */
     const char *find;
     struct json_span *found;
 };
@@ -69,9 +70,9 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSO
 enum json_type json_type(const struct json *node);
 const char *json_type_name(enum json_type t); /* for messages: "a number", "an object" */
 
-/* Each of these functions stores the value of `node` in *ret. If the node has another type, the function
- * returns -EINVAL, and the message names the node by `path`. json_u64 also refuses integers above
- * JSON_MAX_INTEGER, which a double cannot hold exactly. */
+/* These functions store the value of `node` in *ret. If the node has another type, they return -EINVAL, and
+ * the message names the node by `path`. json_u64 also refuses integers above JSON_MAX_INTEGER, which a double
+ * cannot hold exactly. */
 int json_string(const struct json *node, const char *path, const char **ret, struct err *err);
 int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err);
 int json_double(const struct json *node, const char *path, double *ret, struct err *err);
@@ -84,8 +85,8 @@ int json_bytes(const struct json *node, const char *path, uint64_t *ret, struct 
 int json_parse_bytes(const char *text, const char *path, uint64_t *ret, struct err *err);
 
 size_t json_array_size(const struct json *node);
-/* Returns element `i` of an array, or NULL if there is none. The search starts at element 0, so loops over
- * all elements should use json_array_first and json_array_next. */
+/* Returns element `i` of an array, or NULL if there is no such element. The function counts from element 0,
+ * so it is slow in a loop. For a loop, use json_array_first and json_array_next. */
 const struct json *json_array_at(const struct json *node, size_t i);
 /* json_array_first and json_array_next visit the elements of an array or the members of an object. They
  * return NULL at the end. */
@@ -114,7 +115,8 @@ struct json_obj {
      * the object is unknown. */
     const char *taken[JSON_MAX_KEYS];
     int n_taken;
-    /* The required key that was missing, if its absence was the first failure. NULL otherwise. */
+    /* A required key that is missing, if its absence is the first failure of the object. Otherwise this
+     * pointer is NULL. */
     const char *missing;
 };
 

@@ -8,8 +8,8 @@
 
 #include "base/json.h"
 
-/* Each function returns the value of a node. The caller must have checked that the node has the right
- * type. */
+/* The following functions return the value of a node. The node must have the type in the comment behind the
+ * function. */
 const char *json_node_text(const struct json *node); /* JSON_STRING */
 double json_node_number(const struct json *node);    /* JSON_NUMBER */
 bool json_node_true(const struct json *node);        /* JSON_BOOL */

@@ -52,8 +52,8 @@ static void describe(const struct json *node, char *buf, size_t size)
     }
 }
 
-/* Returns true if `text` looks like a value of type `wanted`, a number or a boolean, that was put in quotes
- * by mistake. Examples are "12" and "true". */
+/* Returns true if `text` looks like a number or a boolean that was put in quotes by mistake, such as "12" or
+ * "true". `wanted` is the type that the value should have. */
 static bool quoted_by_mistake(const char *text, enum json_type wanted)
 {
     if (wanted == JSON_BOOL)
@@ -172,8 +172,8 @@ static bool same_letter(char a, char b)
  * letter, or swaps two neighbouring letters. Upper and lower case count as equal. */
 static int edit_distance(const char *a, int na, const char *b, int nb)
 {
-    /* Row i of the table of distances is stored in rows[i % 3]. Three rows are enough, because a swap of two
-     * letters uses the row before the last row. */
+    /* Row i of the table of distances is stored in rows[i % 3]. Three rows are enough: row i is computed from
+     * row i - 1 and, for a swap of two letters, from row i - 2. */
     int rows[3][MAX_WORD + 1];
 
     for (int j = 0; j <= nb; j++)
@@ -192,8 +192,8 @@ static int edit_distance(const char *a, int na, const char *b, int nb)
     return rows[na % 3][nb];
 }
 
-/* Returns true if at most a third of the longer word's letters are wrong. One wrong letter is always allowed,
- * even in a short word. */
+/* Returns true if two words are similar. At most a third of the longer word's letters may be wrong. In a
+ * short word, one letter may be wrong. */
 static bool is_near(int distance, int longer)
 {
     int limit = longer / 3 > 1 ? longer / 3 : 1;

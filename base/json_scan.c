@@ -118,8 +118,8 @@ static int fail_comment(const struct scan *s)
     return fail_at(s, s->at, "comments are not allowed here; remove the comment");
 }
 
-/* Reports that JSON does not allow the current character at this place. `wanted` completes the message
- * "expected ...". */
+/* Reports that JSON does not allow the current character at this place. The message contains "expected" and
+ * the text `wanted`. */
 static int fail_unexpected(const struct scan *s, const char *wanted)
 {
     int c = peek(s);
@@ -334,8 +334,8 @@ static int scan_word(struct scan *s)
 
 /* ------------------------------------------------------------------------------------------ structure */
 
-/* Counts the value that begins at the current position, and fails if the document has too many values. If
- * options->find is the key of the value, records where the value begins. */
+/* Counts the value that begins at the current position. Returns an error if the document has too many values.
+ * If the value belongs to the key options->find, also records where the value begins. */
 static int begin_value(struct scan *s)
 {
     char path[sizeof s->err->path];
@@ -402,8 +402,8 @@ static int step_value(struct scan *s)
     return r;
 }
 
-/* Returns true if the key at the bytes [begin, end) equals options->find. A key that is written with escapes
- * is not recognized. */
+/* Returns true if options->find is equal to the key in the bytes from `begin` to `end`. A key that is written
+ * with escapes is not recognized. */
 static bool is_wanted(const struct scan *s, size_t begin, size_t end)
 {
     const char *find = s->options->find;

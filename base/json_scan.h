@@ -9,8 +9,8 @@
 #include "base/json.h"
 
 /* Returns 0 if `text` is one JSON document within the limits of `options`, -E2BIG if it has too many values,
- * and -EINVAL otherwise. The path in `err` is "name:line:column". The caller has already blanked out
- * comments. options->comments only changes the advice that the message gives for a stray '/'. */
+ * and -EINVAL otherwise. The path in `err` is "name:line:column". Call json_blank_comments first if the text
+ * may contain comments. options->comments only selects the advice in the message about an unexpected '/'. */
 int json_scan(const char *text, size_t bytes, const char *name, const struct json_options *options,
               struct err *err);
 

@@ -16,8 +16,8 @@
 struct opt {
     const char *name; /* the long name without the dashes */
     char letter;      /* the short name; 0: none */
-    /* How the help names the option's value, for example "FILE" in "--output FILE". NULL if the option takes
-     * no value. */
+    /* The name of the option's value in the help, for example "FILE" in "--output FILE". This pointer is NULL
+     * if the option takes no value. */
     const char *value;
     const char *help; /* one line for the help */
 };
@@ -29,7 +29,7 @@ struct args {
     /* The values of the options, one for each row of the tables `opts` and `common`. NULL means that the
      * option was not given. If an option takes no value and was given, its value is "". */
     const char *given[OPTS_MAX], *given_common[OPTS_MAX];
-    /* How many times each option of the table `opts` was given. The count stops at 255. */
+    /* The number of times that each option of the table `opts` was given. The count stops at 255. */
     unsigned char times[OPTS_MAX];
     char **rest; /* words that are not options */
     int n_rest;

@@ -28,8 +28,8 @@
 #define RNG_INLINE static inline
 #endif
 
-/* What random numbers are used for. Two purposes never use the same numbers. Do not change the values of this
- * enum: other values would give every job other random numbers. */
+/* The purposes of random numbers. Each purpose has its own random numbers. Do not change the values of this
+ * enum, because the results of every job would change. */
 enum rng_purpose {
     RNG_INIT,    /* initial weights */
     RNG_DROPOUT, /* dropout of activations */
@@ -71,22 +71,23 @@ RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
     return (uint32_t)purpose << 24 | layer;
 }
 
-/* Returns the seed for the random numbers of a phase of a job. Every phase counts its steps from 0. If two
- * phases had the same seed, they would therefore use the same dropout. Phase 0 has the seed of the job. */
+/* Returns the seed for the random numbers of a phase of a job. For phase 0, this is the seed of the job. The
+ * other phases need seeds of their own, because every phase counts its steps from 0: with one seed, all
+ * phases would use the same dropout. */
 RNG_INLINE uint64_t rng_phase_seed(uint64_t seed, uint32_t phase)
 {
     struct rng_block b = rng_philox(seed, phase, 0, rng_word2(RNG_PHASE, 0), 0);
     return phase == 0 ? seed : (uint64_t)b.v[0] << 32 | b.v[1];
 }
 
-/* Returns the Philox key for a quad, which is four consecutive elements of a row. In rows of up to 2^34
- * elements, the key is the seed itself. */
+/* Returns the Philox key for quad number `quad` of a row. A quad is four consecutive elements. The key is the
+ * seed plus a number that is 0 for the first 2^34 elements of a row. */
 RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
 {
     return seed + (quad >> 32 << 32);
 }
 
-/* Returns the four random words for the elements from 4 * quad to 4 * quad + 3 of a row. */
+/* Returns four random words, one for each of the elements 4 * quad to 4 * quad + 3 of a row. */
 RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row, uint32_t word2,
                                      uint32_t step)
 {

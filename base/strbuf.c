@@ -89,8 +89,7 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     size_t space;
     int n;
 
-    /* Most texts are shorter than 32 bytes. Making space for 32 bytes first means that these texts are
-     * formatted only once. */
+    /* Make space for 32 bytes first. Most texts are shorter than that, so they are formatted only once. */
     if (b->mode != STRBUF_FIXED && !reserve(b, 32))
         return;
     if (!reserve(b, 0))
@@ -101,8 +100,8 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     if (n < 0)
         abort(); /* the format is invalid: a programmer's error */
     if ((size_t)n >= space) {
-        /* The text did not fit. Remove the part that was written, because a text is added completely or not
-         * at all. */
+        /* The text did not fit, and vsnprintf wrote only its beginning. Remove this beginning, because a text
+         * is added completely or not at all. */
         b->at[b->n] = '\0';
         if (!reserve(b, (size_t)n)) {
             va_end(again);
@@ -209,8 +208,8 @@ static size_t ink_bytes(const char *s, size_t n)
 /* Returns how many bytes at the start of `s` can be appended without an escape, according to `style`. */
 static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    /* Every printable character may be appended here, but plain_bytes requires two exceptions. Newlines make
-     * no difference as exceptions, because they are not printable. */
+    /* The last argument of plain_bytes names two characters that do not count as plain. Here, every printable
+     * character is plain. The newline is not printable, so it is passed twice. */
     size_t plain = plain_bytes(s, n, "\n\n");
 
     if (plain > 0 || style == STRBUF_ONE_LINE)
@@ -253,7 +252,7 @@ void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes)
         strbuf_addf(b, "%llu B", bytes);
         return;
     }
-    /* A value from 1023.995 on would be printed as "1024.00", so it is shown in the next larger unit as
+    /* At 1023.995 and above, "%.2f" would print "1024.00". Such a value is shown in the next larger unit, as
      * "1.00". */
     while (v >= 1023.995 || u == 0) {
         v /= 1024;

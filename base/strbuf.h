@@ -22,7 +22,7 @@ struct strbuf {
     size_t n;   /* bytes of text, without the NUL */
     size_t cap; /* bytes at `at` */
     enum strbuf_mode mode;
-    /* True if an addition did not fit. The text that was added before that addition is still valid. */
+    /* True if some text could not be added because there was no space. The text before it is still valid. */
     bool failed;
 };
 

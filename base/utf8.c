@@ -177,8 +177,8 @@ void utf8_scrub(char *dst, size_t size, const char *src)
 {
     static const char mark[] = "...";
     size_t left = strlen(src), n = 0;
-    /* The number of output bytes that are kept if the text must be cut. The "..." that marks the cut fits
-     * after these bytes. */
+    /* The number of output bytes to keep if the text must be cut. There is space for the "..." after these
+     * bytes. */
     size_t keep = 0;
     char shown[UTF8_SHOWN_BYTES];
 

@@ -72,7 +72,7 @@ struct wire_msg {
     const struct json *params; /* an object, or NULL */
     const struct json *result; /* of a WIRE_RESULT */
     const struct json *error;  /* of a WIRE_ERROR: an object */
-    /* The id of the message as JSON text, which is a number or a string. Empty if the message has no id. */
+    /* The id of the message as JSON text: a number or a string. The text is "" if the message has no id. */
     char id[WIRE_ID_MAX + 1];
 };
 
@@ -95,8 +95,8 @@ void wire_msg_finish(struct wire_msg *m);
 /* Stores the id of the message in *ret and returns true. Returns false if the id is not a whole number from
  * 0 to JSON_MAX_INTEGER. */
 bool wire_msg_id(const struct wire_msg *m, uint64_t *ret);
-/* Copies the text, the path and the errno of the error message `m` (kind WIRE_ERROR) to *ret. Returns the
- * errno, or -EIO if this system does not know the name of the errno. */
+/* Copies the error message `m` (kind WIRE_ERROR) to *ret: its text, its path and its errno. Returns this
+ * errno, or -EIO if this system does not know the errno's name. */
 int wire_msg_error(const struct wire_msg *m, struct err *ret);
 
 /* Building a message takes three calls: begin the message, append its params or its result as one JSON value,
@@ -106,8 +106,8 @@ void wire_begin_request(struct strbuf *b, uint64_t id, const char *method);
 void wire_begin_notification(struct strbuf *b, const char *method);
 void wire_begin_result(struct strbuf *b, const char *id); /* `id` as in struct wire_msg */
 void wire_end(struct strbuf *b);
-/* The largest number of bytes that wire_add_error appends if there is no hint. This allows for a path and a
- * text in which every byte is escaped. */
+/* The largest number of bytes that wire_add_error appends if there is no hint. This number is large enough
+ * even if every byte of the path and of the text becomes an escape. */
 #define WIRE_ERROR_MAX (WIRE_ID_MAX + 6 * sizeof(struct err) + 512)
 /* Appends a complete line with the error `err`, as the answer to request `id`. If `id` is NULL or "", the
  * answer has the id null. `hint` may be NULL. */

@@ -58,8 +58,8 @@ struct backend {
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-    /* Finds the devices that no longer work and adds them to *ret, which the caller has zeroed. This pointer
-     * is NULL if the backend's devices never break. */
+    /* Finds the devices that no longer work and adds them to *ret. device.c has zeroed *ret. A backend whose
+     * devices never break sets this pointer to NULL. */
     void (*blame)(struct devset *ds, struct device_blame *ret);
 };
 
@@ -83,9 +83,9 @@ struct backend_host {
     void (*run_op)(const struct op_call *call, struct pool *pool);
 };
 
-/* The version of the interface between program and module. The program refuses a module with another version.
- * Raise the leading number when the interface changes. The sizes of the shared structs are part of the
- * version, so the version also changes when such a struct grows or shrinks. */
+/* The version of the interface between the program and a module. The program refuses a module with another
+ * version. The version contains the sizes of the shared structs, so it changes when their sizes change. Raise
+ * the leading number after any other change of the interface. */
 #define BACKEND_ABI                                                                                          \
     (5u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
@@ -96,15 +96,16 @@ struct backend_host {
 typedef const struct backend *backend_module_fn(uint32_t abi, const struct backend_host *host);
 #define BACKEND_MODULE_SYMBOL "tutti_backend"
 
-/* Returns the lane (compute, in, out or peer) of a stream. The host's only stream counts as a compute
+/* Returns the lane of a stream, such as LANE_COMPUTE. The host has only one stream, which counts as a compute
  * stream. */
 static inline enum lane backend_lane(const struct devset *ds, uint32_t stream)
 {
     return stream == LANE_COUNT * ds->n_devices ? LANE_COMPUTE : (enum lane)(stream % LANE_COUNT);
 }
 
-/* Returns true if `stream` is a peer stream and `dst` is on the stream's own device. The copy then stays
- * inside one device and uses no link, so its bytes are not counted and its speed is not limited. */
+/* Returns true if a copy to `dst` stays inside one device. This is the case if `stream` is a peer stream and
+ * `dst` is on the stream's own device. Such a copy uses no link. Its bytes are not counted, and its speed is
+ * not limited. */
 static inline bool backend_copy_stays(const struct devset *ds, uint32_t stream, const void *dst)
 {
     uint32_t device = stream / LANE_COUNT;

@@ -21,8 +21,8 @@
 #define BIAS_INLINE static inline /* kernels/cuda/ has another definition for devices */
 #endif
 
-/* A number with about twice the precision of a double. The number is the sum hi + lo, where `hi` is the
- * nearest double and `lo` is the small rest. */
+/* A number with about twice the precision of a double. The value is hi + lo. `hi` is the double that is
+ * nearest to the value, and `lo` is the small difference. */
 struct bias_pair {
     double hi, lo;
 };

@@ -26,7 +26,8 @@
 #include "base/err.h"
 #include "kernels/op.h"
 
-/* The four streams of each device. The lane `lane` of device d is stream number LANE_COUNT * d + lane. */
+/* Each device has four streams, one for each lane. For device d and a lane, the number of the stream is
+ * LANE_COUNT * d + lane. */
 enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_PEER, LANE_COUNT };
 extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "peer" */
 
@@ -36,8 +37,8 @@ extern const char *const lane_names[LANE_COUNT]; /* "compute", "in", "out", "pee
 /* Describes one device of this machine. devset_probe fills in one of these structs for each device that it
  * finds. */
 struct device_info {
-    /* The number that the backend uses for this device. Pass the same number in devset_config.device_index
-     * to open the device. */
+    /* The index of the device in its backend. To open the device, put this index into
+     * devset_config.device_index. */
     uint32_t index;
     /* The device's name, PCI bus id and UUID. Each is "" if it is not known. The bus id is written as in
      * /sys, for example "0000:3b:00.0". */
@@ -48,15 +49,15 @@ struct device_info {
     uint64_t free_bytes;
     /* The NUMA node of the host that is nearest to this device, or -1 if it is not known. */
     int32_t numa_node;
-    /* The generation and the number of PCIe lanes of the device's link to the host. Both are 0 if they are
-     * not known. */
+    /* The PCIe link between the device and the host: its generation and its number of lanes. Both are 0 if
+     * they are not known. */
     uint32_t pcie_generation, pcie_width;
     /* peer[i] is true if this device can copy directly to the i-th device in the list that the probe
      * returns. */
     bool peer[DEVICE_MAX];
 };
 
-/* Pass this value to devset_probe as the argument `asked` to learn the free memory of every device. */
+/* The value of the argument `asked` of devset_probe that asks for the free memory of every device. */
 #define DEVICES_ALL UINT64_MAX
 
 /* Lists the devices that the backend finds on this machine. Writes up to `max` of them to ret and their
@@ -73,11 +74,11 @@ int devset_probe(const char *backend, uint64_t asked, struct device_info *ret, u
 
 /* The open devices of one job and their streams. Only code in kernels/ sees the fields of this struct. */
 struct devset;
-/* A point in a stream that other streams and the host can wait for. Each backend defines its own struct
- * event. */
+/* A point in a stream. Other streams and the host can wait for this point. Each backend defines its own
+ * struct event. */
 struct event;
 
-/* The devices of a devset that no longer work. The machine has lost such a device, or this process cannot
+/* The devices of a devset that no longer work: the machine has lost the device, or this process cannot
  * recover from the device's errors. `why` is the backend's message for the first error. */
 struct device_blame {
     uint64_t devices; /* bit d: device d is broken */
@@ -93,15 +94,15 @@ struct devset_config {
     /* The number of threads that share the work of one op, on the cpu backend and in the ops of the host. The
      * number is at least 1. It affects only the speed, never the bits of a result. */
     uint32_t threads;
-    /* cpu only: the largest speed of copies between the host and one device, in each direction. 0 means no
-     * limit. A limit makes a virtual device as slow as a device behind a real link. */
+    /* Used by the cpu backend. The largest speed of copies between the host and one device, in each
+     * direction. 0 means no limit. With a limit, a virtual device is as slow as a device with a real link. */
     uint64_t link_bytes_per_s;
-    /* cpu only: the largest speed of copies between two virtual devices. 0 means no limit. */
+    /* Used by the cpu backend. The largest speed of copies between two virtual devices. 0 means no limit. */
     uint64_t peer_bytes_per_s;
-    /* cpu only: if this seed is not 0, streams sleep for random times before commands. Tests use this to find
-     * places where one stream should wait for another stream. */
+    /* Used by the cpu backend. If this seed is not 0, streams sleep for random times before commands. Tests
+     * use these delays to find a missing wait between two streams. */
     uint64_t delay_seed;
-    /* cuda only: the size in bytes of the chunks in which host memory is pinned. 0 means 256 MiB. */
+    /* Used by the cuda backend. Host memory is pinned in chunks of this size, in bytes. 0 means 256 MiB. */
     uint64_t host_chunk_bytes;
     /* The device_info.index of each device to open. If the pointer is NULL, the devices 0, 1, 2 and so on
      * are opened. The cpu backend ignores this field. */
@@ -126,9 +127,9 @@ struct device_counters {
 const char *devset_backend_name(uint32_t i);
 
 /* Opens the devices that `config` describes and allocates their arenas. Returns -EINVAL for a wrong config.
- * On the cuda backend, returns -ENOENT or -ELIBACC if the module is missing or cannot be loaded, -ENODEV if
- * there are too few devices, and -ENOMEM if there is too little free memory. On failure, `err` says what to
- * do. */
+ * The cuda backend returns -ENOENT or -ELIBACC if its module is missing or cannot be loaded. It returns
+ * -ENODEV if there are too few devices, and -ENOMEM if there is too little free memory. On failure, `err`
+ * says what to do. */
 int devset_open(const struct devset_config *config, struct devset **ret, struct err *err);
 /* Waits until all streams are empty, then closes the devices and frees `ds`. `ds` may be NULL. */
 void devset_close(struct devset *ds);
@@ -143,9 +144,8 @@ const char *devset_numerics(const struct devset *ds);
  * the device. */
 void *devset_address(const struct devset *ds, uint32_t device, uint64_t offset);
 
-/* Enqueues an op on the compute stream of a device or of the host. On a device's stream, all addresses in
- * `call` must be in the device's arena. On the host's stream, they must be in host memory. Returns -EINVAL
- * for a wrong stream or op. */
+/* Enqueues an op on the compute stream of a device or of the host. The arrays in `call` must be in the
+ * device's arena, or in host memory if the stream is the host's. Returns -EINVAL for a wrong stream or op. */
 int devset_launch(struct devset *ds, uint32_t stream, const struct op_call *call);
 
 /* Enqueues a copy on one of a device's three copy streams. dst and src are host memory or addresses from
@@ -209,8 +209,8 @@ int devset_release(struct devset *ds);
 int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
 /* Allocates zeroed, page-aligned host memory for tensors. The memory is pinned if the backend's copies need
- * pinned memory. Returns -ENOMEM, with advice in `err`, if there is too little memory. devset_host_free needs
- * the same number of bytes; its argument `p` may be NULL. */
+ * pinned memory. Returns -ENOMEM if there is too little memory, and `err` then has advice. Free the memory
+ * with devset_host_free and the same number of bytes. devset_host_free accepts NULL as `p`. */
 int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err);
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes);
 

@@ -1,5 +1,5 @@
-/* Implements dtype.h: the tables of names and sizes. The functions keep no state, so any thread may call
- * them. */
+/* Implements dtype.h, with tables of the types' names and sizes. The functions keep no state, so any thread
+ * may call them. */
 #include "kernels/dtype.h"
 
 #include <string.h>

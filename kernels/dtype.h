@@ -16,8 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* All element types. Each row has the name of the type, as in safetensors files and in enum dtype, and the
- * number of bytes of one element. */
+/* All element types. Each row has the name of the type and the number of bytes of one element. The names are
+ * those of safetensors files. */
 #define DTYPES(DTYPE)                                                                                        \
     DTYPE(F32, 4)                                                                                            \
     DTYPE(F64, 8)                                                                                            \

@@ -1,5 +1,5 @@
-/* The table of layer kinds, the code that makes initial weights, and launches that several kinds of layers
- * share. The functions keep no state, so any thread may call them. */
+/* The table of layer kinds, the initial weights, and the launches of ops that several kinds of layers share.
+ * The functions keep no state, so any thread may call them. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -131,8 +131,8 @@ static void make_normal(float x[2])
     x[1] = (float)(r * sin(angle));
 }
 
-/* Fills `w` with the initial values of `n` elements. w[0] is element `from` of the layer, so w[0] gets random
- * number `from` of the layer's sequence. */
+/* Fills `w` with `n` initial values. These are the values of the layer's elements from number `from` on, so
+ * w[0] is computed from number `from` of the layer's random sequence. */
 static void init_random(const struct layer_param *p, uint64_t seed, uint64_t from, uint64_t n, float *w)
 {
     float bound = (float)(1.0 / sqrt((double)p->fan_in));
@@ -158,8 +158,9 @@ static void init_param(const struct layer_param *p, uint64_t seed, uint64_t from
         init_random(p, seed, from, p->count, w);
 }
 
-/* Each layer and each inner layer has a key, which selects a sequence of random numbers. When the key changes
- * from one parameter to the next, the count of random numbers starts again at 0. */
+/* Initializes the parameters in the order in which they are in W. Each layer and each inner layer has a key,
+ * which selects a sequence of random numbers. The first parameter with a new key begins at the start of the
+ * key's sequence. */
 void layer_init(const struct layer *l, uint64_t seed, float *w)
 {
     uint32_t n = layer_type(l)->params(l, NULL);

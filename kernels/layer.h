@@ -37,16 +37,17 @@ struct layer {
     /* The position of the layer in the chain, starting at 0. An inner layer has the id of its outer
      * layer. */
     uint32_t id;
-    /* Selects the layer's sequence of random numbers. The key of a layer in the chain is its id. An inner
-     * layer gets its key from layer_inner_key. */
+    /* The number that selects the layer's sequence of random numbers. A layer in the chain has its id as key.
+     * An inner layer has the key that layer_inner_key returns. */
     uint32_t key;
-    /* The shapes of a row of the input and of a row of the output. The output of a loss has rank 0. A row has
-     * at most UINT32_MAX elements. */
+    /* `in` is the shape of a row of the input, and `out` is the shape of a row of the output. The output of a
+     * loss has rank 0. A row has at most UINT32_MAX elements. */
     struct shape in, out;
     /* If `tied` is true, the layer has no weights of its own and uses the W of the earlier layer `owner`. */
     bool tied;
     uint32_t owner;
-    /* True if the gradients of all layers that use this layer's W are averaged. False if they are added. */
+    /* Says how to combine the gradients of all layers that use this layer's W. If true, they are averaged. If
+     * false, they are added. */
     bool mean_uses;
 
     /* An inner layer's name, which becomes the prefix of its parameter names. For example, "attn" gives
@@ -75,8 +76,9 @@ struct layer {
  * that one layer may contain. */
 #define LAYER_MAX_ID    ((1u << 14) - 1)
 #define LAYER_MAX_INNER 1023u
-/* Returns the key of inner layer number `n` inside layer `id`. The key selects a sequence of random numbers.
- * `n` starts at 1 and counts the inner layers of all nesting levels, in the order of the chain. */
+/* Returns the key of inner layer number `n` inside layer `id`. The key selects the layer's sequence of random
+ * numbers. The inner layers of all nesting levels are numbered together, from 1, in the order of the
+ * chain. */
 static inline uint32_t layer_inner_key(uint32_t id, uint32_t n)
 {
     return n << 14 | id;
@@ -90,13 +92,13 @@ struct model {
     uint32_t n_layers;
 };
 
-/* Sets the id and the key of every layer and every inner layer. The inner layers must be in writable memory,
- * although the pointer `inner` is const, because this function writes to them. */
+/* Sets the id and the key of every layer and every inner layer. The function writes to the inner layers. They
+ * must therefore be in writable memory, although `inner` points to const. */
 void model_number(const struct model *m);
 
-/* The sizes in bytes of the memory blocks that a layer needs for `rows` rows, and the element types of W, X,
- * Y and T. Size 0 means that the layer has no such block. The other blocks have no element type, because each
- * layer divides them into arrays of its own. */
+/* The memory that a layer needs for `rows` rows: the size in bytes of each block, and the element types of W,
+ * X, Y and T. Size 0 means that the layer has no such block. Blocks other than W, X, Y and T have no element
+ * type, because each layer divides them into arrays of its own. */
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
     uint64_t b; /* B, and also the statistics of one micro-batch */
@@ -145,8 +147,8 @@ enum param_init {
 enum param_class { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_CLASS_COUNT };
 extern const char *const param_class_names[PARAM_CLASS_COUNT]; /* "matrix", "bias", "norm", "embedding" */
 
-/* A named parameter, which is one tensor inside a layer's W, such as the weight or the bias. The parameters
- * lie in W without padding, in the order in which layer_type.params lists them. */
+/* A parameter: one named tensor inside a layer's W, such as the weight or the bias. The parameters fill W
+ * without padding, in the order in which layer_type.params lists them. */
 struct layer_param {
     char name[64]; /* for example "weight", "bias", "attn.qkv.weight" */
     enum dtype dtype;
@@ -175,14 +177,16 @@ struct layer_io {
     /* fwd in training: where to write the statistics of this micro-batch, which `fold` later adds to B. This
      * pointer is NULL if the layer has no buffers, in a recompute, and in an evaluation. */
     float *stat;
-    /* fwd: the output of the layer. In a recompute, which needs only S, this pointer is NULL. */
+    /* A forward pass writes the output of the layer to this array. In a recompute, which needs only S, the
+     * pointer is NULL. */
     float *y;
-    /* fwd: where to save S, or NULL if S is not saved. bwd: the S that the forward pass saved. */
+    /* In a forward pass, S is written to this array, and NULL means that S is not saved. In a backward pass,
+     * this array is the S that the forward pass saved. */
     float *s;
     float *dw, *dx; /* dx is NULL in the first layer */
     const float *dy;
-    /* Workspace. A forward pass that saves S gets layer_sizes.room bytes, a forward pass that does not save S
-     * gets layer_sizes.scratch_fwd bytes, and a backward pass gets layer_sizes.scratch_bwd bytes. */
+    /* The workspace. In a backward pass, it has layer_sizes.scratch_bwd bytes. In a forward pass, it has
+     * layer_sizes.room bytes if S is saved, and layer_sizes.scratch_fwd bytes if S is not saved. */
     float *scratch;
     const void *target;
     struct step_result *result;
@@ -193,8 +197,8 @@ struct layer_io {
 struct layer_type {
     const char *name;
     bool is_loss;
-    /* True for a loss whose forward pass does nothing in training. Its backward pass computes the loss
-     * together with the gradient. */
+    /* True if this layer is a loss whose forward pass does nothing in training. The backward pass then
+     * computes both the loss and the gradient. */
     bool loss_in_bwd;
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
@@ -227,8 +231,8 @@ static inline const struct layer_type *layer_type(const struct layer *l)
     return l->type;
 }
 
-/* layer_in and layer_out return the number of elements in a row of the input and of the output. The output
- * of a loss has 0 elements. */
+/* layer_in returns the number of elements in a row of the input. layer_out returns the number of elements in
+ * a row of the output, which is 0 for a loss. */
 uint32_t layer_in(const struct layer *l);
 uint32_t layer_out(const struct layer *l);
 /* layer_seq returns the number of tokens in a row. layer_width returns the number of elements in a token of
@@ -259,8 +263,8 @@ struct optimizer {
     float beta1, beta2, eps; /* adamw only */
     float momentum;          /* sgd only; 0 means no momentum */
     float weight_decay;
-    /* A set of parameter classes that get no weight decay. For example, bit (1 << PARAM_BIAS) is set if
-     * biases do not decay. */
+    /* A bit mask of the parameter classes without weight decay. For example, the bit 1 << PARAM_BIAS is set
+     * if biases do not decay. */
     uint32_t no_decay;
     double clip; /* largest gradient norm; 0 means no clipping */
 };
@@ -271,15 +275,15 @@ struct optimizer {
  * before ends, and the last part ends with K. For example, AdamW has two parts for a W of 10 floats:
  * exp_avg, bytes 0 to 40, and exp_avg_sq, bytes 40 to 80. */
 struct state_part {
-    /* The name of the part, such as "exp_avg". In checkpoints, the names of the part's tensors end with this
-     * name. NULL in graphs that are made from a profile table. */
+    /* The name of the part, such as "exp_avg". The names of tensors in checkpoints end with the name of their
+     * part. This pointer is NULL in graphs that are made from a profile table. */
     const char *name;
     enum dtype dtype;
-    /* The number of elements. If W has the same number of elements, element i of the part belongs to element
+    /* The number of elements. If the part has as many elements as W, element i of the part belongs to weight
      * i of W. */
     uint64_t elements;
-    /* The part lies in K from byte `begin` up to byte `end`. If the next part has larger elements, there may
-     * be a gap before `end`, so that the next part is aligned. */
+    /* The part is in K from byte `begin` up to byte `end`. There may be a gap before `end`. If the next part
+     * has larger elements, the gap aligns them. */
     uint64_t begin, end;
 };
 
@@ -293,19 +297,18 @@ uint32_t optimizer_parts(const struct optimizer *o, uint64_t w_elements,
 /* Returns the size in bytes of the optimizer state K for a layer whose W has `w_elements` elements. */
 uint64_t optimizer_k_bytes(const struct optimizer *o, uint64_t w_elements);
 
-/* Describes one part of the group state. A part is a field of struct group_state. A checkpoint stores the
- * parts whose `saved` flag is set, under their names. */
+/* One part of the group state, which is one field of struct group_state. A checkpoint stores the part under
+ * the name `name` if `saved` is true. */
 struct group_part {
     const char *name;
     enum dtype dtype; /* F32, U32 or U64 */
     size_t offset;    /* offset in struct group_state */
-    /* True if a checkpoint stores this part. The other parts need not be stored, because every step that is
-     * not skipped computes them again, in the task DECIDE. */
+    /* True if a checkpoint stores this part. The other parts need not be stored, because the task DECIDE
+     * computes them again in every step whose update is applied. */
     bool saved;
 };
-/* Returns the number of parts in the optimizer's group state, and points *ret at an array of them.
- * `decision` is true if the job clips gradients or skips steps. Plain SGD without a decision has no
- * parts. */
+/* Returns the number of parts of the optimizer's group state, and sets *ret to an array of these parts.
+ * `decision` is true if the job clips gradients or skips steps. SGD has no parts if `decision` is false. */
 uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret);
 /* Returns the size in bytes of the group state, or 0 if the optimizer has no group state. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
@@ -326,8 +329,8 @@ struct optimizer_io {
 /* Sets io->k[0], io->k[1] and so on to the parts of `k`, the whole optimizer state of a layer. W of this
  * layer has io->w_bytes bytes. `k` may be NULL if the optimizer has no state. */
 void optimizer_split(const struct optimizer *o, void *k, struct optimizer_io *io);
-/* The bytes from `begin` up to `end` of a layer's W. Weight decay applies to all of these bytes or to
- * none. */
+/* A range of a layer's W, from byte `begin` up to byte `end`. Weight decay applies to the whole range, or to
+ * no byte of it. */
 struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;

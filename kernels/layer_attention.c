@@ -7,7 +7,7 @@
  */
 #include "kernels/layer_impl.h"
 
-/* The dimensions of an attention layer, in tokens or in elements, never in bytes. */
+/* The dimensions of an attention layer. The unit is tokens or elements, not bytes. */
 struct attention_shape {
     uint32_t tokens, width; /* tokens in all rows; elements per token */
     uint32_t head, qkv;     /* elements per head; per token of qkv */
@@ -97,8 +97,8 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
     uint64_t w = attention_weights_of(l, &s).end, x = layer_bytes(rows, layer_in(l)),
              qkv = layer_bytes(s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
-    /* The operations of the two products q k^T and p v. The causal mask skips half of each product, so the
-     * two halves together cost as much as one full product. */
+    /* The arithmetic operations of the two products q k^T and p v. The causal mask skips half of each
+     * product, so both together take as many operations as one full product. */
     uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width;
 
     *ret = (struct layer_cost){

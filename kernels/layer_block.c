@@ -24,8 +24,8 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* The current inner layer while a function visits one inner layer after another. W and S of the inner layers
- * are parts of the outer W and S, at the byte offsets that this struct gives. */
+/* The position of a function that visits the inner layers of a block in order. The struct gives the current
+ * inner layer, and the byte offsets of its W and S in the W and S of the block. */
 struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
@@ -34,8 +34,8 @@ struct inner_walk {
      * last layer's output are not in S, so `x` is not used in the first layer and `y` is not used in the last
      * layer. */
     uint64_t x, y;
-    /* The current layer's own S begins at byte `s` of the outer S. The part that belongs to the next inner
-     * layer begins at byte `end`. */
+    /* The current layer's S lies in the outer S, from byte `s` up to byte `end`. The bytes from `end` on
+     * belong to later inner layers. */
     uint64_t s, end;
 };
 
@@ -44,8 +44,8 @@ static void inner_walk_begin(struct inner_walk *k)
     *k = (struct inner_walk){0};
 }
 
-/* Moves `k` to inner layer `i`. Call this function for i = 0, 1, 2 and so on without gaps, because each call
- * adds to the offsets of the layer before. */
+/* Moves `k` to inner layer `i`. Each call adds the sizes of the previous layer to the offsets, so call this
+ * function for i = 0, 1, 2 and so on, without gaps. */
 static void inner_walk_to(struct inner_walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
 {
     k->w += k->size.w;
@@ -67,21 +67,21 @@ static uint64_t saved_bytes(const struct layer *outer, uint32_t rows)
     return k.end;
 }
 
-/* Returns the size in bytes of the workspace that the forward pass of the current inner layer needs. */
+/* Returns the workspace, in bytes, that the current inner layer needs in its forward pass. */
 static uint64_t needed_workspace(const struct inner_walk *k)
 {
     return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
 }
 
-/* Returns true if the current inner layer can use the end of S, which later inner layers will fill, as its
- * workspace. `saved` is the size in bytes of the whole S. */
+/* Returns true if the current inner layer can place its workspace in S. The end of S is free at this time,
+ * because only later inner layers write to it. `saved` is the size in bytes of the whole S. */
 static bool fits_in_s(const struct inner_walk *k, uint64_t saved)
 {
     return needed_workspace(k) <= saved - k->end;
 }
 
-/* Returns the size in bytes of the largest gradient that one inner layer passes to another. *ret_n becomes
- * the number of such gradients that must be in scratch memory at the same time. */
+/* Returns the size in bytes of the largest gradient that one inner layer passes to another. Sets *ret_n to
+ * the number of such gradients that scratch memory must hold at the same time. */
 static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_t *ret_n)
 {
     uint64_t most = 0;
@@ -113,8 +113,8 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     }
     gradient = gradient_bytes(l, rows, &gradients);
     ret->scratch_fwd = ret->s + ret->room;
-    /* If no inner layer saves anything, the block has no S. A forward pass then always counts as a pass that
-     * does not save S. Its workspace has scratch_fwd bytes, and `room` is never used. */
+    /* If no inner layer saves anything, the block has no S. Every forward pass of the block is then a pass
+     * without S, whose workspace has scratch_fwd bytes. Therefore `room` is not needed. */
     if (ret->s == 0)
         ret->room = 0;
     ret->scratch_bwd = gradients * gradient + scratch;
@@ -204,9 +204,9 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
     return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * layer_in(l));
 }
 
-/* Runs the backward pass of inner layer `i`. The gradients use two buffers in scratch memory, half[0] and
- * half[1], in turn. The pass reads its output's gradient from half[i % 2] and writes its input's gradient to
- * the other buffer. */
+/* Runs the backward pass of inner layer `i`. Two buffers in scratch memory, half[0] and half[1], hold the
+ * gradients in turn. Layer i reads the gradient of its output from half[i % 2] and writes the gradient of its
+ * input to the other buffer. */
 static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t i, const struct op_sink *sink)
 {
     uint32_t gradients;

@@ -75,8 +75,8 @@ static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 static int dense_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     bool saves = has_act(l) && io->s;
-    /* If io->y is NULL, this pass is a recompute, which needs only S. The op then applies no activation and
-     * writes z, the activation's input, directly to S. */
+    /* A recompute needs only S, and its io->y is NULL. The op then applies no activation, and its output z,
+     * which is the input of the activation, goes directly to S. */
     float *y = io->y ? io->y : saves ? io->s : NULL;
     int r;
 
@@ -89,8 +89,9 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
     return r || !io->y ? r : layer_drop(l, l->dense.dropout, io, y, y, sink);
 }
 
-/* Computes the gradient of z, the activation's input, in scratch memory and points *ret at it. If the layer
- * has neither activation nor dropout, this gradient is io->dy, and *ret points there. */
+/* Computes the gradient of z, which is the input of the activation, and sets *ret to its address. The
+ * gradient is in scratch memory. If the layer has neither activation nor dropout, the gradient is io->dy
+ * itself. */
 static int bwd_to_z(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
                     const float **ret)
 {

@@ -79,8 +79,8 @@ struct layer_params {
     uint32_t n;
     uint64_t offset; /* total size so far, in bytes */
 };
-/* Adds a parameter of shape [a][b], or of shape [a] if `b` is 0. Its initial values follow from `class`,
- * `std` and `fan_in`, as the comment of enum param_init says. */
+/* Adds a parameter of shape [a][b], or of shape [a] if `b` is 0. `class`, `std` and `fan_in` determine the
+ * initial values. The comment of enum param_init describes how. */
 void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
                      float std, uint32_t fan_in);
 

@@ -12,12 +12,12 @@
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP 128u
-/* The number of logits (4 million) that a chunk of tokens may always have. With this limit, a small model
- * computes a few large chunks and not many tiny chunks. */
+/* A chunk of tokens may always have this number of logits, which is 4 million. Without this rule, a small
+ * model would compute many tiny chunks. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
-/* Returns the number of tokens in a chunk. A chunk may have CHUNK_SMALL logits, or a sixth as many logits as
- * W has elements, whichever is more. */
+/* Returns the number of tokens in a chunk. The logits of a chunk are limited to CHUNK_SMALL or to a sixth of
+ * the number of elements of W. The larger limit applies. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->lm_head.vocab,
@@ -68,15 +68,15 @@ static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* A chunk of `n` tokens of a micro-batch. The first token of the chunk has number `first`, and `x` points at
- * its input. */
+/* Some tokens of a micro-batch that are processed together. `first` is the number of the first token, `n` is
+ * the number of tokens, and `x` is the input of the first token. */
 struct token_chunk {
     uint32_t first, n;
     const float *x;
 };
 
-/* Launches the ops that compute the logits of a chunk and their loss. If `dx` is not NULL, the gradient of
- * the logits is also computed and written to `dx`. */
+/* Launches the ops that compute the logits of a chunk and the loss of these logits. If `dx` is not NULL, the
+ * ops also write the gradient of the logits to `dx`. */
 static int logits_of(const struct layer *l, const struct layer_io *io, const struct token_chunk *c, float *dx,
                      const struct op_sink *sink)
 {
@@ -122,8 +122,8 @@ static int for_chunks(const struct layer *l, const struct layer_io *io, bool bac
     return r;
 }
 
-/* In training, io->result is NULL and this function does nothing, because the backward pass computes the
- * loss. In an evaluation, this function computes the loss. */
+/* Computes the loss in an evaluation. In training, io->result is NULL and this function does nothing, because
+ * the backward pass computes the loss. */
 static int lm_head_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return io->result ? for_chunks(l, io, false, sink) : 0;

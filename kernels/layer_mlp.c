@@ -175,8 +175,8 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
         .out = s.fc,
     };
     const struct layer_linear proj = {
-        /* The field dx stays NULL, because the function mlp_bwd_inside computes the gradient of proj's
-         * input. */
+        /* The function mlp_bwd_inside computes the gradient of proj's input. Therefore layer_linear_bwd must
+         * not compute it, and the field dx stays NULL. */
         .dy = dy,
         .x = hidden,
         .dw = layer_at(io->dw, w.proj),

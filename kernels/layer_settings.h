@@ -28,7 +28,7 @@ struct attention_settings {
      * `kv_heads`, and the width of a token must be a multiple of `heads`. */
     uint32_t heads, kv_heads;
     bool bias;
-    /* The base of rotary positions. 0 if positions are not rotary. */
+    /* The base of the rotary positions. If the layer has no rotary positions, the base is 0. */
     float rope_theta;
     float score_dropout; /* probability that a score is dropped */
     float dropout;
@@ -73,7 +73,7 @@ struct norm_settings {
 };
 
 struct positions_settings {
-    /* The number of learned positions. It is at least the number of tokens of a row. */
+    /* The number of learned positions. A row must not have more tokens than that. */
     uint32_t count;
     float dropout;
     float init_std;

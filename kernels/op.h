@@ -149,8 +149,8 @@ struct op_rownorm_bwd {
     /* The gradient of w: the sum of each column of dy * xhat. If `accumulate` is true, the op adds the sums
      * to the old dw. */
     float *dw;
-    /* The gradient of b: the sum of each column of dy. If `accumulate` is true, the op adds the sums to the
-     * old db. NULL if there is no bias. */
+    /* The gradient of b, which is the sum of each column of dy. If `accumulate` is true, the op adds the sums
+     * to the old db. This pointer is NULL if there is no bias. */
     float *db;
     uint32_t rows, n;
     bool rms, accumulate;
@@ -222,16 +222,16 @@ struct op_zero {
 struct op_softmax_xent {
     const float *x;        /* logits [rows][n] */
     const int32_t *target; /* [rows], < n; negative targets are ignored */
-    /* The op writes the loss and the number of correct answers here. Both are sums over the rows that count,
-     * in the order of the rows. If `accumulate` is true, the op adds the sums to the old values. May be
-     * NULL. */
+    /* The op writes the loss and the number of correct answers to *result. Both are sums over the rows that
+     * count, in the order of the rows. If `accumulate` is true, the op adds the sums to the old values. This
+     * pointer may be NULL. */
     struct step_result *result;
     /* The op writes the gradient of x, multiplied by step->grad_scale, to this array. Rows that do not count
      * get 0. `dx` may be equal to `x`, and it may be NULL. */
     float *dx;
     uint32_t rows, n;
-    /* `seq` is the number of targets in a sample, at least 1. `first_row` is the position of row 0 in the
-     * global batch. It counts targets, not samples. */
+    /* `seq` is the number of targets in a sample, at least 1. `first_row` is the number of targets in the
+     * global batch before row 0. */
     uint32_t first_row, seq;
     float smoothing;
     bool accumulate;
@@ -256,7 +256,8 @@ struct op_mse_bwd {
  * and in the order of the array: ((dw[0] + dw[1]) + dw[2]) + .... If `mean` is true, they multiply the sum by
  * the float 1/n. */
 struct op_gradients {
-    /* Only the first n pointers are used. The op that uses this struct says which type the elements have. */
+    /* The gradients dw[0] to dw[n - 1]. The struct of the op that contains this struct gives the type of
+     * their elements. */
     const void *dw[OP_USES];
     uint32_t n; /* at least 1 */
     bool mean;
@@ -267,8 +268,8 @@ struct op_sgd {
     void *w;
     struct op_gradients g;
     void *v;
-    /* The group state that this step's decision wrote. If this pointer is NULL, the op always applies the
-     * update, with scale 1. */
+    /* The group state after the decision of this step. If this pointer is NULL, the op always applies the
+     * update, and the scale is 1. */
     const struct group_state *group;
     uint64_t n;
     float momentum, weight_decay;
@@ -295,17 +296,17 @@ struct op_add {
     enum dtype dtype; /* of x and y */
 };
 /* Computes the squared norm of a gradient in double precision: *sum is the sum of the squares of the combined
- * gradients. The op adds in blocks of a fixed size, so the order of the additions and the bits of the result
- * are always the same. */
+ * gradients. The op adds in blocks of a fixed size. The order of the additions is therefore fixed, and the
+ * bits of the result are always the same. */
 struct op_sumsq {
     struct op_gradients g;
     double *sum;
     uint64_t n;
     enum dtype dtype; /* of the gradients */
 };
-/* Adds one layer's sum of squares, *sum, to the total decision->sumsq. If `first` is true, the op first sets
- * the total to 0 and decision->bad_layer to STEP_NO_LAYER. If *sum is infinite or NaN, the op sets
- * decision->bad_layer to `layer`. */
+/* Adds *sum, the sum of squares of one layer, to the total decision->sumsq. If *sum is infinite or NaN, sets
+ * decision->bad_layer to `layer`. If `first` is true, the op starts anew: it first sets the total to 0 and
+ * decision->bad_layer to STEP_NO_LAYER. */
 struct op_norm_add {
     const double *sum;
     struct step_decision *decision;
@@ -317,8 +318,8 @@ struct op_norm_add {
  * += 1; scale = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1; bias_correct1 = 1 / (1 - beta1^t);
  * bias_correct2 = 1 / (1 - beta2^t). */
 struct op_decide {
-    /* The op reads the field `sumsq` of the decision and writes the field `apply`. If this pointer is NULL,
-     * every step is applied with scale 1. */
+    /* The decision of the step. The op reads its field `sumsq` and writes its field `apply`. If this pointer
+     * is NULL, the update of every step is applied, and the scale is 1. */
     struct step_decision *decision;
     struct group_state *group;
     double clip; /* 0 means no clipping */
@@ -341,7 +342,7 @@ struct op_call {
  * arguments, or DTYPE_F32 if the op has no such field. */
 enum dtype op_dtype(const struct op_call *call);
 
-/* One of the arrays that an op_call reads or writes. */
+/* One array that an op_call reads or writes. */
 struct op_range {
     const void *at;
     uint64_t bytes;
@@ -354,8 +355,8 @@ struct op_range {
  * the values in *step. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
 
-/* The place to which a layer sends the ops that it launches: a stream of a device, or a test that runs each
- * op at once. */
+/* The receiver of the ops that a layer launches. It is a stream of a device, or a test that runs each op at
+ * once. */
 struct op_sink {
     int (*launch)(void *ctx, const struct op_call *call); /* 0 or negative errno */
     void *ctx;

@@ -3,7 +3,7 @@
  * no state, so any thread may call them. */
 #include "kernels/op.h"
 
-/* The list of arrays that op_ranges has found so far for one call. */
+/* The arrays of one call that op_ranges has listed so far. */
 struct range_list {
     struct op_range *at;
     uint32_t n;
@@ -35,8 +35,8 @@ static uint64_t floats(uint64_t a, uint64_t b)
     return elements(DTYPE_F32, a * b);
 }
 
-/* Adds the input and the output of an elementwise op. If the op works in place, both are the same array,
- * which is added only once, as an output. */
+/* Adds the arrays of an elementwise op to the list. If the op works in place, its input and its output are
+ * one array, which is listed once, as an output. */
 static void add_mapped(struct range_list *l, const float *from, float *to, uint64_t bytes)
 {
     if (from != to)

@@ -13,7 +13,7 @@ const char *const optimizer_names[OPTIMIZER_COUNT] = {
     [OPTIMIZER_SGD] = "sgd",
 };
 
-/* All parts of the group state. Only AdamW uses the first GROUP_PARTS_ADAMW rows of this table. */
+/* All parts of the group state. The first GROUP_PARTS_ADAMW rows are parts that only AdamW has. */
 static const struct group_part group_parts[] = {
     {"t", DTYPE_U64, offsetof(struct group_state, t), true},
     {"bias_correct1", DTYPE_F32, offsetof(struct group_state, bias_correct1), false},
@@ -44,7 +44,7 @@ static bool has_momentum(const struct optimizer *o)
     return o->momentum != 0.0f;
 }
 
-/* One row of a table of parts. Each part has the same number of elements as W. */
+/* The name and the type of one part of the optimizer state. The part has as many elements as W. */
 struct part_kind {
     const char *name; /* as in PyTorch's optimizers */
     enum dtype dtype;
@@ -106,8 +106,7 @@ static bool has_no_decay(const struct optimizer *o, const struct layer_param *p)
     return (o->no_decay & 1u << p->class) != 0;
 }
 
-/* This code relies on the fact that the parameters of a layer fill W without gaps, in the order in which
- * `params` lists them. */
+/* This function needs parameters that fill W without gaps, in the order in which `params` lists them. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret)
 {

@@ -13,7 +13,8 @@
 #include <stdint.h>
 
 #define SHAPE_MAX_RANK 4
-/* Enough space for the longest text: four numbers of ten digits, three "x" between them, and a zero byte. */
+/* The size of a buffer for the longest text: four numbers of ten digits, three "x" between the numbers, and a
+ * NUL. */
 #define SHAPE_TEXT_MAX 44
 
 /* The dimensions of one row. The builder of a model makes the shapes of each layer, and the shapes do not

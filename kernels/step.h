@@ -12,14 +12,14 @@
 struct step_args {
     uint64_t step; /* number of the step, starting at 0 */
     uint64_t seed; /* seed of dropout */
-    /* The learning rate that the schedule gives for this step. The schedule counts every step, even a step
-     * whose update is skipped. */
+    /* The learning rate of this step, from the job's schedule. A step whose update is skipped counts as a
+     * step of the schedule too. */
     float lr;
-    /* The factor by which each row's loss gradient is multiplied: 1 / (number of valid targets in the global
-     * batch). */
+    /* The gradient of each row's loss is multiplied by this factor, which is 1 / (number of valid targets in
+     * the global batch). */
     float grad_scale;
-    /* The number of rows of the global batch that are real samples. In an evaluation, the rows after them
-     * may be padding. */
+    /* The number of real samples in the global batch. In an evaluation, the rows after the real samples may
+     * be padding. */
     uint32_t valid_rows;
     uint32_t training; /* 0 turns dropout off */
 };
@@ -40,8 +40,8 @@ struct step_decision {
     /* The squared norm of the whole gradient. The squared norms of the layers are added in ascending order
      * of layer ids, so the bits are always the same. */
     double sumsq;
-    /* If `apply` is 0, this is the id of the last layer whose gradient is not finite. If every layer's
-     * gradient is finite and only their sum overflows, it is STEP_NO_LAYER. */
+    /* The reason why the step is skipped, if `apply` is 0. This is the id of the last layer whose gradient is
+     * not finite. If all gradients are finite and only their sum overflows, the field is STEP_NO_LAYER. */
     uint32_t bad_layer;
     uint32_t apply; /* 0 if the step is skipped */
 };
@@ -65,8 +65,8 @@ struct group_state {
     /* The factor by which this step's gradients are multiplied before the update. The factor is 1 if the
      * gradients are not clipped. */
     float scale;
-    /* 0 if this step is skipped. The updates of a skipped step leave weights and optimizer state
-     * unchanged. */
+    /* This flag is 0 if this step is skipped, and 1 otherwise. If it is 0, the updates leave weights and
+     * optimizer state unchanged. */
     uint32_t apply;
 };
 

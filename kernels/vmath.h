@@ -30,8 +30,9 @@ VMATH_INLINE float vmath_clamp(float x, float most)
     return x < -most ? -most : x;
 }
 
-/* To compute e^x, write x = n ln 2 + r with an integer n. Then e^x = 2^n e^r. Adding this magic number to x /
- * ln 2 rounds the quotient to n, and n is then in the low bits of the sum. */
+/* To compute e^x, write x = n ln 2 + r with an integer n. Then e^x = 2^n e^r. To find n, add this magic
+ * number to x / ln 2. The addition rounds x / ln 2 to an integer, so that the low bits of the sum contain
+ * n. */
 #define VMATH_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
 
 VMATH_INLINE float vmath_exp_steps(float x)
@@ -39,8 +40,8 @@ VMATH_INLINE float vmath_exp_steps(float x)
     return x * 1.44269504f + VMATH_ROUND_MAGIC;
 }
 
-/* Returns the rest r = x - n ln 2. `t` is the result of vmath_exp_steps, which contains n. The constant ln 2
- * is split into two parts, so that n times the first part has no rounding error. */
+/* Returns the rest r = x - n ln 2, where n is the integer in `t`, the result of vmath_exp_steps. The constant
+ * ln 2 is split into two parts. n times the first part has no rounding error. */
 VMATH_INLINE float vmath_exp_rest(float x, float t)
 {
     float n = t - VMATH_ROUND_MAGIC;
@@ -48,8 +49,8 @@ VMATH_INLINE float vmath_exp_rest(float x, float t)
     return r - n * -2.12194440e-4f;
 }
 
-/* Returns 2^n e^r. `t` is the result of vmath_exp_steps, which contains n. The polynomial for e^r is precise
- * even if |r| is slightly more than ln 2 / 2. */
+/* Returns 2^n e^r, where n is the integer in `t`, the result of vmath_exp_steps. The polynomial for e^r is
+ * precise even if |r| is slightly more than ln 2 / 2. */
 VMATH_INLINE float vmath_exp_finish(float r, float t)
 {
     float p = 1.9875691500e-4f;
@@ -60,8 +61,8 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     p = p * r + 5.0000001201e-1f;
     p = ((p * r) * r + r) + 1.0f;
 
-    /* Multiplying by 2^n keeps a NaN in p. Adding n to the exponent bits of p instead could turn a NaN into a
-     * number. */
+    /* p is multiplied by 2^n, so a NaN in p stays a NaN. Adding n to the exponent bits of p would be another
+     * way, but it could turn a NaN into a number. */
     uint32_t bits;
     memcpy(&bits, &t, sizeof bits);
     bits = (bits << 23) + 0x3f800000u;
@@ -96,9 +97,9 @@ VMATH_INLINE float vmath_tanh(float x)
     return a < 0.625f ? near : __builtin_copysignf(far, x);
 }
 
-/* The tanh form of gelu equals x * s(v), where s is the logistic function and v = 2 sqrt(2/pi) (x + 0.044715
- * x^3). The formula with s is precise even at negative x. The code clamps x to +-12, so that x^3 stays
- * small. */
+/* The tanh form of gelu is x * s(v), where s is the logistic function and v = 2 sqrt(2/pi) (x + 0.044715
+ * x^3). This formula is used because it is precise even at negative x. The code clamps x to the range from
+ * -12 to 12, so that x^3 stays small. */
 #define VMATH_GELU_SCALE 1.59576912f
 #define VMATH_GELU_CUBE  0.044715f
 
@@ -127,7 +128,7 @@ VMATH_INLINE float vmath_gelu(float x)
     return x * vmath_gelu_parts(x).s;
 }
 
-/* Returns the derivative of gelu, which is s + x s'. The derivative of s is s' = s (1 - s) v'. The code
+/* The function is gelu(x) = x s(v), and this is its derivative: s + x s'. Here s' = s (1 - s) v'. The code
  * computes s (1 - s) as e s^2, where e = exp(-v). */
 VMATH_INLINE float vmath_gelu_slope(float x)
 {
@@ -186,8 +187,8 @@ VMATH_INLINE struct vmath_normal vmath_normal(float x)
     p = p * t + -1.912824187e-01f;
     p = p * t + 5.317257640e-01f;
     float e = vmath_exp_half_square(a), tail = e * ((far * u) * p);
-    /* If `a` is VMATH_NORMAL_MAX, a - a sets the tail to 0. If `a` is NaN, the comparison is false, and a - a
-     * is NaN too. */
+    /* If `a` is VMATH_NORMAL_MAX, the tail becomes a - a, which is 0. If `a` is NaN, the comparison is false,
+     * and the tail becomes a - a, which is NaN too. */
     tail = a < VMATH_NORMAL_MAX ? tail : a - a;
     g.below = x < 0.0f ? tail : 1.0f - tail;
     g.density = e * 0.398942280f;
@@ -205,7 +206,7 @@ VMATH_INLINE float vmath_gelu_erf_slope(float x)
     return g.below + g.x * g.density;
 }
 
-/* The parts of silu(x) = x * s(x), where s is the logistic function. For x < -80, s is set to 0. */
+/* Intermediate values of silu(x) = x * s(x), where s is the logistic function. For x < -80, s is set to 0. */
 struct vmath_silu {
     float x; /* x, clamped to +-80 */
     float e; /* exp(-x) */

@@ -47,8 +47,8 @@ struct exec {
     enum exec_state state;
     int failed;    /* first device error; 0: none */
     uint64_t runs; /* cycle runs enqueued since the last entry */
-    /* The number of runs since the last entry that are known to be complete. Runs complete in order, so the
-     * complete runs have the numbers 0 to done - 1. */
+    /* The number of runs that are known to be complete, counted from the last entry. Runs complete in order,
+     * so these are the runs 0 to done - 1. */
     uint64_t done;
     uint64_t first_step; /* first step of run 0, if any */
     struct window window;
@@ -57,7 +57,7 @@ struct exec {
 
 /* ---- work of one instruction ---- */
 
-/* The context that launch_on_stream gets. It says on which stream to launch the ops. */
+/* The context of launch_on_stream: the stream to which the ops are launched. */
 struct stream_ref {
     struct devset *devices;
     uint32_t stream;
@@ -70,12 +70,12 @@ static int launch_on_stream(void *ctx, const struct op_call *call)
     return devset_launch(on->devices, on->stream, call);
 }
 
-/* Values that are the same for all instructions of one run of a program. Each run gets its own struct, which
- * lives until the run is enqueued. */
+/* The values that all instructions of one run of a program have in common. The struct exists only until the
+ * run is enqueued. */
 struct run_ref {
-    /* The number of runs of the program since the last entry, not counting this run. */
+    /* The number of runs of the program between the last entry and this run. */
     uint64_t number;
-    /* The number that selects the host slots of ring tensors (see exec_slot). */
+    /* The number of the host slots that this run uses for ring tensors (see exec_slot). */
     uint64_t slot;
     const struct step_args *args;
 };
@@ -89,10 +89,10 @@ static void *address(const struct exec *e, const struct bound_operand *o, uint64
 
 /* The addresses of a task's operands in one run. gather_addresses fills in the struct for one instruction. */
 struct task_addresses {
-    /* For each role, the address of the first operand with that role, or NULL. */
+    /* The address of the first operand with each role, or NULL if there is none. */
     void *at[ROLE_COUNT];
-    /* The addresses of all operands with the roles DW and K, in the order of the operands. An UPD may have
-     * several operands with each of these roles. */
+    /* The addresses of all operands with the roles DW and K, in the order of the operands. The task UPD may
+     * have several operands of each role. */
     void *dw[OPTIMIZER_USES], *k[OPTIMIZER_PARTS];
     uint32_t n_dw;
 };
@@ -150,8 +150,8 @@ static int launch_red(const struct bound_instr *in, const struct step_args *step
     return sink->launch(sink->ctx, &call);
 }
 
-/* Returns the gradients that a NORM or UPD combines. There is one gradient from each layer that uses the
- * weights. */
+/* Returns the gradients that the task NORM or UPD combines. Each layer that uses the weights has one
+ * gradient. */
 static struct op_gradients gradients(const struct bound_instr *in, const struct task_addresses *a)
 {
     struct op_gradients g = {.n = a->n_dw, .mean = in->layer->mean_uses};
@@ -175,8 +175,8 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
-/* Enqueues the decision whether the update of the training step is applied. The decision depends on the sum
- * of the gradients' squared norms. Without norms, the update is always applied. */
+/* Enqueues the op that decides whether the update of a training step is applied. The op uses the sum of the
+ * gradients' squared norms. If there are no norms, it always applies the update. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                          const struct run_ref *run, const struct task_addresses *a,
                          const struct op_sink *sink)
@@ -315,8 +315,8 @@ static struct event *event_of(const struct exec *e, enum program_kind k, const s
     return e->events[k][in->event + run % in->n_events];
 }
 
-/* Enqueues one instruction: first its waits, then its work, then its event. The start time and the end time
- * of the work are stored in *span. `span` is NULL if the run is not measured. */
+/* Enqueues one instruction: first its waits, then its work, then its event. If the run is measured, the start
+ * and end of the work are written to *span when they happen. If not, `span` is NULL. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, const struct run_ref *run,
                  struct plan_span *span)
 {
@@ -394,8 +394,8 @@ static int drain(struct exec *e)
     return r;
 }
 
-/* If `r` is an error and no error is stored yet, stores `r`, because all later calls must return the first
- * error. Returns `r`. */
+/* Returns `r`. If `r` is the first error of the executor, also stores `r`, because all later calls must
+ * return the first error. */
 static int remember_failure(struct exec *e, int r)
 {
     if (r < 0 && e->failed == 0)
@@ -503,7 +503,7 @@ int exec_wait(struct exec *e, uint64_t step)
     if (e->failed < 0)
         return e->failed;
     if (e->runs == 0 || step < e->first_step)
-        /* The step was enqueued before the last entry. The step is complete, because entry waited for all
+        /* The step ran before the last entry program. It is complete, because the entry program waits for all
          * streams. */
         return 0;
     const uint64_t run = (step - e->first_step) / e->config.plan->steps;

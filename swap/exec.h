@@ -52,21 +52,22 @@ int exec_create(const struct exec_config *config, struct exec **ret, struct err 
 /* Waits until all streams are empty and frees the executor. `e` may be NULL. */
 void exec_destroy(struct exec *e);
 
-/* Runs one program other than the cycle, and waits until the program is complete. Only eval needs `args`,
- * with `training` = 0 and with `valid_rows` set. Eval uses the tensors of training step 0, in the host slot
- * that the number exec_slot(plan, args->step) selects. The executor copies `args`. */
+/* Runs one program other than the cycle, and waits until it is complete. Only the program eval needs `args`,
+ * with `training` = 0 and with `valid_rows` set. The executor copies `args`. Eval uses the tensors of
+ * training step 0 in the cycle. exec_slot(plan, args->step) is the number of the host slots of these
+ * tensors. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Returns the number that selects the host slots of a run of the cycle; pass it to store_ptr. `first_step` is
- * the first training step of the run. Consecutive runs get consecutive numbers, whatever the first step of
- * the first run is. */
+/* Returns the number of the host slots that a run of the cycle uses. Pass this number to store_ptr.
+ * `first_step` is the first training step of the run. Consecutive runs have consecutive numbers, even if the
+ * first of them does not begin at step 0. */
 static inline uint64_t exec_slot(const struct plan *p, uint64_t first_step)
 {
     return first_step / p->steps;
 }
 
-/* Enqueues one run of the cycle. `args` has one entry for each training step of the run and each decision
- * group: args[step * plan->n_groups + group]. The groups of a step may have different learning rates. The
+/* Enqueues one run of the cycle. For each training step of the run and each decision group, `args` has the
+ * element args[step * plan->n_groups + group]. The groups of a step may have different learning rates. The
  * executor copies `args`. The first step of this run must follow the last step of the previous run. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 

@@ -22,8 +22,8 @@
 
 #include "base/checked.h"
 
-/* Names for messages. plan.h declares the same names, but they are defined in scheduler/, and swap/ is not
- * linked with scheduler/. */
+/* The names of programs and instructions for messages. They are repeated here, because the names that plan.h
+ * declares are defined in scheduler/, and swap/ is not linked with scheduler/. */
 static const char *const program_names[PROGRAM_COUNT] = {
     [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
@@ -73,7 +73,7 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 #define T(name) (1u << INSTR_##name)
 
-/* For each role, a bit mask of the kinds of tasks that can have an operand with this role. */
+/* The element for a role is a bit mask: the kinds of tasks that can have an operand with this role. */
 static const uint32_t role_tasks[ROLE_COUNT] = {
     [ROLE_W] = T(FWD) | T(REC) | T(BWD) | T(UPD),
     [ROLE_DW] = T(BWD) | T(RED) | T(NORM) | T(UPD),
@@ -100,8 +100,9 @@ static const struct optimizer *optimizer_of(const struct binder *b, uint32_t gro
     return &b->config->optimizer[group];
 }
 
-/* Returns how many operands with one role a task may have. A DECIDE may read any number of squared norms, and
- * an UPD may read any number of statistics. `parts` is the number of parts of the optimizer state. */
+/* Returns the largest number of operands with one role that a task may have. DECIDE may read any number of
+ * squared norms, and UPD may read any number of statistics. `parts` is the number of parts of the optimizer
+ * state. */
 static uint32_t most_of_role(enum instr_kind kind, enum role role, uint32_t parts)
 {
     if ((role == ROLE_SUMSQ && kind == INSTR_DECIDE) || (role == ROLE_STAT && kind == INSTR_UPD))
@@ -111,8 +112,8 @@ static uint32_t most_of_role(enum instr_kind kind, enum role role, uint32_t part
     return role == ROLE_K ? parts : 1;
 }
 
-/* Sets ret[role] to the number of bytes that the tensor with this role must have, for every role. The number
- * is 0 if the layer has no such tensor. `size` contains the sizes of the task's layer. */
+/* Computes a size in bytes for every role: ret[role] is the size that the tensor with this role must have.
+ * The size is 0 if the layer has no such tensor. `size` contains the sizes of the task's layer. */
 static void role_bytes(const struct binder *b, const struct bound_instr *in, const struct layer_sizes *size,
                        uint64_t ret[ROLE_COUNT])
 {
@@ -150,7 +151,8 @@ static enum dtype role_dtype(enum role role, const struct layer_sizes *size)
         return size->target_dtype;
     case ROLE_SUMSQ:
         return DTYPE_F64;
-    default: /* structs, and blocks that a layer or the optimizer divides into arrays */
+    /* All other tensors are structs, or blocks that a layer or the optimizer divides into arrays. */
+    default:
         return DTYPE_U8;
     }
 }
@@ -257,17 +259,17 @@ static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 struct task_binding {
     const struct plan_instr *in;
     struct bound_instr *to;
-    /* The sizes of the task's layer. All are 0 for DECIDE. */
+    /* The sizes of the task's layer. The task DECIDE has no layer, so all its sizes are 0. */
     struct layer_sizes size;
-    /* The size in bytes that the tensor with each role must have. */
+    /* For each role, the size in bytes that the tensor with this role must have. */
     uint64_t want[ROLE_COUNT];
     /* The parts of the layer's optimizer state. */
     struct state_part parts[OPTIMIZER_PARTS];
     uint32_t n_parts;
-    /* The byte range of W and dW that the task works on. RED and UPD may work on one share. All other tasks
-     * work on all bytes. */
+    /* The byte range of W and dW that the task works on. The tasks RED and UPD may work on a share of the
+     * bytes. All other tasks work on all bytes. */
     uint64_t begin, end;
-    /* For each role, the number of operands seen so far. */
+    /* For each role, the number of operands with this role that have been bound so far. */
     uint32_t n[ROLE_COUNT];
 };
 
@@ -364,9 +366,9 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
-/* Checks that the operands with one role are in ascending order of their layers and micro-batches. DECIDE
- * adds squared norms, NORM and UPD add gradients, and UPD folds statistics into buffers, always in the order
- * of the operands. Another order could change the bits of a sum. */
+/* Checks that the operands with one role are in ascending order of their layers and micro-batches. Tasks add
+ * in the order of their operands: DECIDE the squared norms, NORM and UPD the gradients, UPD also the
+ * statistics. Another order could change the bits of a sum. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in, enum role role)
 {
     const struct plan_tensor *last = NULL;
@@ -564,8 +566,9 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns true if a wait need not be enqueued. There are two such cases. Both instructions may be on the same
- * stream, which runs them in order. Or the other run is so old that exec_cycle has already waited for it. */
+/* Returns true if a wait need not be enqueued, because it is always fulfilled. This is the case if both
+ * instructions are on the same stream, which runs them in order. It is also the case if the other run is so
+ * old that exec_cycle has already waited for it. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {
@@ -648,8 +651,8 @@ static int bind_instr(const struct binder *b)
     to->kind = in->kind;
     to->stream = in->stream;
     to->group = in->group;
-    /* The cycle has arguments for each training step and each group. All other programs have the arguments of
-     * one step, at index 0. */
+    /* In the cycle, each training step and each decision group has its own arguments. A run of any other
+     * program has only one struct of arguments, at index 0. */
     to->args = b->kind == PROGRAM_CYCLE ? in->step * b->plan->n_groups + in->group : 0;
     to->operand = b->to->n_operands;
     to->n_operands = in->n_operands;
@@ -659,8 +662,8 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Allocates the arrays of a bound program. In a plan, several instructions could share operands or waits. In
- * a bound program, each instruction has its own. */
+/* Allocates the arrays of a bound program. Every instruction gets its own operands and waits, although
+ * instructions of a plan may share them. So the sizes are added up over the instructions. */
 static void allocate(const struct plan_program *from, struct arena *arena, struct bound_program *ret)
 {
     uint64_t n_operands = 0, n_waits = 0;

@@ -30,7 +30,7 @@ struct bound_operand {
     char *at;       /* address; NULL for a ring */
 };
 
-/* A wait that must be enqueued. Waits that are fulfilled in any case are left out (see wait_is_implied in
+/* A wait that must be enqueued. bind_waits leaves out waits that are always fulfilled (see wait_is_implied in
  * exec_bind.c). */
 struct bound_wait {
     /* The index of the instruction to wait for, in the same program. */
@@ -52,19 +52,20 @@ struct bound_instr {
     bool accumulate; /* BWD: add to dW, do not overwrite */
     /* Used in UPD. True if every part of K is an operand of its own. */
     bool split;
-    /* Only for UPD: the byte ranges to update. Within a range, weight decay applies to all bytes or to none.
-     * Offsets count from the first byte of the share. */
+    /* Used in UPD. The byte ranges to update. Weight decay applies to all bytes of a range or to none.
+     * Offsets in a range count from the first byte of the share that the UPD updates. */
     struct optimizer_range *ranges;
     uint32_t n_ranges;
-    /* The number of bytes that a move transfers or a DROP drops. For RED, NORM and UPD, the number of bytes
-     * of dW, or of the share of dW. */
+    /* For a move, the number of bytes that the move transfers. For DROP, the number of bytes that are
+     * dropped. For RED, NORM and UPD, the number of bytes of dW, or of the share of dW. */
     uint64_t bytes;
-    /* Only for RED, NORM and UPD: the element type of W and dW. */
+    /* Used in RED, NORM and UPD. The element type of W and dW. */
     enum dtype dtype;
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
-    /* The events that this instruction records, in rotation: run r records event number event + r % n_events.
-     * If no other stream waits for the instruction, n_events is 0. */
+    /* The events that this instruction records: the first event and the number of events. Consecutive runs
+     * use these events in turn, so run r records event number event + r % n_events. n_events is 0 if no other
+     * stream waits for the instruction. */
     uint32_t event, n_events;
 };
 

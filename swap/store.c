@@ -186,8 +186,8 @@ void *store_ptr(const struct store *s, tensor_id tensor, uint64_t run)
 tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t of, uint32_t micro, uint32_t step)
 {
     const struct tensor_key want = {kind, of, micro, step};
-    /* This is a binary search for the first tensor whose key is not less than `want`. The index of that
-     * tensor is always in the range from lo to hi. */
+    /* Search for the first tensor whose key is not less than `want`. The index of this tensor is always in
+     * the range from lo to hi. */
     uint32_t lo = 0, hi = s->n_tensors;
 
     while (lo < hi) {

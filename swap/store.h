@@ -37,9 +37,10 @@ void store_move(const struct store *from, const struct store *to);
  * If the tensor has one slot, `run` is ignored. */
 void *store_ptr(const struct store *s, tensor_id tensor, uint64_t run);
 
-/* Returns the tensor with this kind and these numbers, or PLAN_NONE if there is none. `of` is a layer, or a
- * decision group for GROUP and DECISION. `micro` is PLAN_NONE for a kind without micro-batches. `step` is the
- * training step within the cycle, or 0 for tensors that keep their value from step to step. */
+/* Returns the tensor with this kind and these numbers, or PLAN_NONE if there is no such tensor. `of` is a
+ * layer. For the kinds GROUP and DECISION, `of` is a decision group. `micro` is PLAN_NONE for a kind without
+ * micro-batches. `step` is the training step within the cycle, or 0 for a tensor that keeps its value from
+ * step to step. */
 tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t of, uint32_t micro,
                      uint32_t step);
 

@@ -79,7 +79,7 @@ void cpu_copy(void *dst, const void *src, uint64_t bytes)
         memcpy(dst, src, bytes);
 }
 
-/* A large copy, cut into pieces that the threads of the pool share. */
+/* A large copy. The threads of the pool share its `n` pieces. */
 struct pieces {
     uint8_t *dst;
     const uint8_t *src;
@@ -106,8 +106,9 @@ void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *po
 
 #else
 
-/* In builds with sanitizers, the calling thread makes the whole copy. If several threads shared the copy, the
- * lock of the pool would order their accesses, and the thread sanitizer could not see a missing wait. */
+/* In builds with sanitizers, the calling thread makes the whole copy. A shared copy would use the pool's
+ * lock, which orders memory accesses. The thread sanitizer would then not notice a missing wait between
+ * streams. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
 {
     (void)pool;

@@ -1,5 +1,5 @@
-/* Functions that copy tensors. A copy is between the host's memory and a virtual device, or between two
- * virtual devices. */
+/* Functions that copy tensors between the host's memory and a virtual device, or between two virtual
+ * devices. */
 #ifndef KERNELS_CPU_COPY_H
 #define KERNELS_CPU_COPY_H
 

@@ -1,6 +1,6 @@
 /* The internal header of the cpu backend: the table of ops, and the pool of threads that share the work of
- * one op. A pool never changes the order of a sum. The shape alone decides how work is cut into pieces, and
- * each piece writes its own part of the output. */
+ * one op. The number of threads never changes the order of a sum: only the shape of an op decides how its
+ * work is cut into pieces, and each piece writes its own part of the output. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -20,9 +20,9 @@ void pool_destroy(struct pool *p);
  * all calls are done. Several threads may call pool_run at the same time. The function allocates no
  * memory. */
 void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t n);
-/* Returns a second handle of the pool, for work that must not slow down ops, such as copies. The handle uses
- * the same threads as `p` and is freed with `p`. If all cores are busy, a caller of pool_run with this handle
- * sleeps, and other threads run its pieces. Pieces must be short and must not call pool_run. */
+/* Returns a second handle of the pool `p`, for work that must not slow down ops, such as copies. The handle
+ * uses the threads of `p` and is freed with `p`. If all cores are busy, a caller of pool_run with this handle
+ * sleeps, and the pool's threads run the pieces later. Pieces must be short and must not call pool_run. */
 struct pool *pool_background(struct pool *p);
 
 /* Turns off oneDNN's own threads for the calling thread, because Tutti's pool shares the work instead. Every
@@ -39,7 +39,7 @@ void *cpu_thread_memory(size_t bytes);
 typedef void cpu_op_fn(const struct op_call *call, struct pool *pool);
 extern cpu_op_fn *const cpu_ops[OP_COUNT];
 
-/* Returns a string that names everything in this backend that affects the bits of results, such as "avx512
+/* Returns a string that names the parts of this backend on which the bits of results depend, such as "avx512
  * oneDNN 2.6.3". */
 const char *cpu_numerics(void);
 

@@ -45,9 +45,9 @@
  * struct as `ctx`. */
 struct cpu_stream {
     struct stream *stream;
-    /* The pool whose threads share the work of this stream's commands. Compute streams of devices use the
-     * pool of the devset. All other streams use the handle from pool_background, so that they do not slow
-     * down ops. */
+    /* The threads of this pool share the work of the stream's commands. Compute streams of devices use the
+     * pool of the devset. All other streams use the background handle of this pool (pool_background), so that
+     * they do not slow down ops. */
     struct pool *pool;
     uint64_t bytes_per_s; /* speed limit of copies, or 0 */
     bool delayed;         /* delay_seed was given */
@@ -64,16 +64,16 @@ struct cpu_devset {
     struct devset base; /* must be first */
     struct pool *pool;
     struct guarded arenas[DEVICE_MAX];
-    /* True if the config has a delay_seed. New arenas and discarded memory are then filled with NaN, so that
-     * a read of unwritten memory shows in the results. */
+    /* True if the config has a delay_seed. New arenas and discarded memory are then filled with NaN. If a
+     * task reads memory that was never written, its results become NaN. */
     bool fill;
     char numerics[128];
     uint32_t n_streams;
     struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* numbered as in plans */
 };
 
-/* An event of the cpu backend is a position in a stream. Both fields are zero until the first record. Only
- * the thread that enqueues commands uses this struct. */
+/* An event of the cpu backend, which is a position in a stream. Both fields are zero until the event is
+ * recorded for the first time. Only the thread that enqueues commands uses this struct. */
 struct cpu_event {
     struct stream *on;
     uint64_t position;
@@ -284,8 +284,8 @@ static void cpu_close(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
 
-    /* Streams may wait for each other. A stream would hang if the stream that it waits for were already
-     * stopped. So wait until all streams are empty before any stream is stopped. */
+    /* A stream may wait for another stream. If the other stream were stopped first, the wait would never end.
+     * Therefore wait until all streams are empty before stopping any stream. */
     wait_all(ds);
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (!guarded_intact(&ds->arenas[d]))
@@ -357,8 +357,8 @@ static int record(struct devset *base, uint32_t stream, struct event *event)
     return 0;
 }
 
-/* Enqueues the wait even if the event has already happened. Otherwise, timing would decide which waits are
- * enqueued, and the thread sanitizer could miss an error: a wait that is missing elsewhere. */
+/* Enqueues the wait even if the event has already happened. If such a wait were left out, timing would decide
+ * which waits are enqueued. The thread sanitizer could then fail to notice that another wait is missing. */
 static int wait(struct devset *base, uint32_t stream, struct event *event)
 {
     const struct cpu_event *e = cpu_event(event);

@@ -28,36 +28,37 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
 
-/* A tile of the result has at most TILE_M x TILE_N elements. Tiles are halved until there are enough of
- * them, but never below the _LEAST limits, because the overhead of a tiny tile would exceed its arithmetic.
- * The benchmark tools/bench.d/gemm.c measures these limits. */
+/* A tile of the result has at most TILE_M x TILE_N elements. Tiles are halved until there are enough tiles. A
+ * tile never becomes smaller than TILE_M_LEAST or TILE_N_LEAST, because the overhead of a tiny tile would
+ * exceed its arithmetic. The benchmark tools/bench.d/gemm.c measures these limits. */
 #define TILE_M       512
 #define TILE_N       512
 #define TILE_M_LEAST 64
 #define TILE_N_LEAST 96
-/* The smallest width of a tile if k is at least DEEP. Each tile copies its rows of operand `a`, so fewer
- * and wider tiles make fewer copies. */
+/* The smallest width of a tile if k is at least DEEP. Tiles that are side by side all copy the same rows of
+ * operand `a`. A few wide tiles therefore make fewer copies than many narrow tiles. */
 #define TILE_N_DEEP     192
 #define DEEP            8192u
 #define TILE_STEP       16
 #define TILE_LEAST_FMAS (UINT64_C(1) << 21)
-/* The number of tiles to aim for, if the product is large enough. With many tiles, no thread waits long for
- * the thread that runs the last tile. */
+/* The number of tiles that a large product should have. Many small tiles finish at about the same time on all
+ * threads, so no thread waits long for the last tile. */
 #define TILES_WANTED 8
-/* The number of tiles to aim for if each tile must transpose an operand or if k is large. Every tile repeats
- * some of this work, so fewer tiles are better. */
+/* This number replaces TILES_WANTED if a product transposes an operand or if k is large. Each tile then
+ * transposes or copies its own parts of the operands. More tiles would repeat more of this work. */
 #define TILES_TURNED 4
 
-/* If the rows of an operand are a multiple of FAR_APART floats apart, they compete for the same cache lines.
- * Then the operand is copied first, provided that each row is read at least READS_ENOUGH times. */
+/* If the distance between the rows of an operand is a multiple of FAR_APART floats, the rows compete for the
+ * same few cache lines. The operand is then copied before it is used. The copy is made only if each row is
+ * read at least READS_ENOUGH times. */
 #define FAR_APART    1024
 #define READS_ENOUGH 128
 
-/* Describes how one matrix product is cut into tiles. The struct lives on the stack of gemm_run_variant. */
+/* The division of one matrix product into tiles. The struct lives on the stack of gemm_run_variant. */
 struct tiling {
     const struct gemm *g;
-    /* Says which operands are transposed (turn_a, turn_b) or copied (copy_b) before oneDNN reads them. With
-     * AVX512, this choice does not change the bits of the result. */
+    /* turn_a and turn_b are true if oneDNN reads a transposed copy of `a` or `b`. copy_b is true if oneDNN
+     * reads a plain copy of `b`. With AVX512, this choice does not change the bits of the result. */
     bool turn_a, turn_b, copy_b;
     uint32_t rows, cols; /* number of rows and columns of tiles */
 };
@@ -89,8 +90,9 @@ static void choose_tiles(struct tiling *t)
     }
 }
 
-/* Returns the first row of tile number `i`, when `size` rows are divided evenly among the tiles. Columns
- * work in the same way. Tiles start at multiples of TILE_STEP and are never narrower than GEMM_SMALL. */
+/* Returns the first row of tile number `i`, where `size` rows are divided evenly among `tiles` tiles. If `i`
+ * is `tiles`, returns `size`. The function also serves for columns. Tiles start at multiples of TILE_STEP and
+ * are never narrower than GEMM_SMALL. */
 static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 {
     if (i == tiles)
@@ -105,15 +107,16 @@ struct operand {
     bool trans;
 };
 
-/* Each thread has these two buffers for copied operands. A tile starts at a multiple of TILE_STEP, so it can
- * be a little larger than TILE_M x TILE_N, and the buffers have space for that. */
+/* Each thread has two buffers for copied operands. A tile starts at a multiple of TILE_STEP, so it can be a
+ * little larger than TILE_M x TILE_N. The buffers have space for such a tile. */
 #define COPIED_A_LD (GEMM_K_BLOCK + TILE_STEP)
 #define COPIED_B_LD (TILE_N + TILE_STEP)
 static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
 static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
 
-/* operand_a and operand_b return the part of an operand that one call into oneDNN needs. If choose_copies
- * has decided so, they first copy or transpose that part into the thread's buffer. */
+/* operand_a and operand_b return the part of an operand that one call into oneDNN reads. If choose_copies has
+ * chosen a copy of the operand, the function first copies or transposes this part into the thread's
+ * buffer. */
 static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;
@@ -157,7 +160,7 @@ static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_
 
     dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0,
                                       1.0f, a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, c, g->n);
-    /* oneDNN could not allocate its memory. An op has no way to report an error, so the process must end
+    /* oneDNN fails only if it cannot allocate memory. An op cannot return an error, so the process must end
      * here. */
     if (status != dnnl_success) {
         log_error("dnnl_sgemm failed with status %d", (int)status);
@@ -191,8 +194,8 @@ static bool has_avx512(void)
     return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
-/* Decides which operands are copied or transposed before oneDNN reads them. Variant 1 makes the opposite
- * choice for one of the operands, so that the benchmark and the tests can compare both choices. */
+/* Decides which operands are copied or transposed before oneDNN reads them. Variant 0 is the default. Variant
+ * 1 differs from it in one operand, which is copied or transposed in only one of the two variants. */
 static void choose_copies(struct tiling *t, uint32_t variant)
 {
     const struct gemm *g = t->g;

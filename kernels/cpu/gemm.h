@@ -30,9 +30,9 @@ struct gemm {
     float *c;
     uint32_t m, n, k;
     bool a_trans, b_trans, accumulate;
-    /* If not NULL, gemm_run calls this function for each part of c that is complete, while the part is still
-     * in a cache. The part has the rows m0..m1-1 and the columns n0..n1-1. The final c must not depend on
-     * how c is cut into parts. */
+    /* gemm_run calls this function for each complete part of c, while the part is still in a cache. The part
+     * consists of the rows m0 to m1 - 1 and the columns n0 to n1 - 1. The result must not depend on the size
+     * of the parts. This pointer may be NULL. */
     void (*done)(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1);
     const void *ctx; /* argument for `done` */
 };
@@ -61,8 +61,8 @@ struct gemm_rows {
     uint32_t n, k;
     bool accumulate;
 };
-/* Computes the GEMM_ROWS rows of the product *g in the calling thread. All instruction sets give the same
- * bits. */
+/* Computes the product *g in the calling thread. The product has GEMM_ROWS rows. All instruction sets give
+ * the same bits. */
 void gemm_rows_run(const struct gemm_rows *g, enum gemm_isa isa);
 
 #endif

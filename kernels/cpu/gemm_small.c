@@ -23,12 +23,12 @@
 #include "kernels/cpu/gemm.h"
 
 #define LANES 16
-/* The number of rows or columns of the wide operand in one piece of work. Each piece copies the whole narrow
- * operand. A smaller piece would spend most of its time on this copy. */
+/* The size of one piece of work, in rows or columns of the wide operand. Each piece copies the whole narrow
+ * operand. If a piece were smaller, this copy would take most of its time. */
 #define WIDE_PIECE 128
 
-/* A copy of the narrow operand for one block of k. Zeros fill each row up to LANES columns, so that a row
- * fills a vector. */
+/* A copy of the narrow operand for one block of k. The panel has LANES columns, so that a row fills a vector.
+ * The columns without data are zero. */
 typedef float panel[GEMM_K_BLOCK][LANES];
 
 /* The kernels of one instruction set. */
@@ -45,14 +45,14 @@ struct kernels {
     void (*some_rows)(const struct gemm_rows *g);
 };
 
-/* A matrix product, described as a product of a wide and a narrow operand: c(j, i) = the sum over k of
- * wide(j, k) * narrow(i, k). The narrow operand has fewer than 16 rows. */
+/* A matrix product of a wide and a narrow operand: c(j, i) is the sum over k of wide(j, k) * narrow(i, k).
+ * The narrow operand has fewer than 16 rows. */
 struct small {
     const struct gemm *g;
     const float *wide, *narrow;
     float *c;
-    /* The distances in floats between neighbouring elements. For example, wide(j, k) is wide[j * wide_j + k *
-     * wide_k]. In each pair of distances, one distance is 1. */
+    /* The distance in floats between neighbouring elements. For example, wide(j, k) is wide[j * wide_j + k *
+     * wide_k]. Either wide_j or wide_k is 1. The same holds for narrow and c. */
     size_t wide_j, wide_k;
     size_t narrow_i, narrow_k;
     size_t c_j, c_i;
@@ -216,8 +216,8 @@ static const struct kernels *kernels_of(enum gemm_isa isa)
     return &kernels_plain;
 }
 
-/* Copies the elements of the narrow operand with k0 <= k < k0 + n into the panel `p`. The two layouts of the
- * operand have different loops, so that the inner loop always reads contiguous memory. */
+/* Copies a part of the narrow operand into the panel `p`: its elements with k0 <= k < k0 + n. The operand can
+ * have two layouts. Each layout has its own loops, so that the inner loop always reads contiguous memory. */
 static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
 {
     const float *from = s->narrow + k0 * s->narrow_k;
@@ -243,8 +243,8 @@ static void put_line(float *restrict c, const float *restrict out, size_t out_st
             c[l] = out[l * out_stride];
 }
 
-/* Stores `count` rows of results in c: c(j0 + j, i) = out[j * out_j + i * out_i]. If `add` is true, the
- * results are added to the old values of c. */
+/* Copies `count` rows of results to the matrix c. Element (j0 + j, i) of c comes from out[j * out_j + i *
+ * out_i]. If `add` is true, the results are added to the old elements of c. */
 static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j,
                 size_t out_i, bool add)
 {
@@ -275,8 +275,7 @@ static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint
     const float *wide = s->wide + k0 * s->wide_k + j0;
 
     s->kernels->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
-    /* The last columns do not fill a vector. They are first copied into a buffer, where zeros fill the rest
-     * of the vector. */
+    /* The last columns do not fill a vector. Copy them to a buffer whose other columns are zero. */
     if (rest > 0) {
         panel tail;
         memset(tail, 0, n * sizeof tail[0]);

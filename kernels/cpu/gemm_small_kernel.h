@@ -36,8 +36,8 @@ TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p,
         NAME(vec_store)(out[j], acc[j]);
 }
 
-/* Multiplies `count` rows of the wide operand by the panel, which contains the narrow operand. The loop takes
- * ROWS_AT_ONCE rows at a time, and single rows at the end. */
+/* Multiplies `count` rows of the wide operand by the panel, which contains the narrow operand. The loop
+ * handles ROWS_AT_ONCE rows at a time. The rows that remain at the end are handled one by one. */
 TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                                    float (*out)[LANES])
 {
@@ -73,7 +73,8 @@ TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p
 }
 
 /* Multiplies `rows` rows of the narrow operand, starting at row `i`, by all columns of the wide operand. The
- * loop takes `vecs` vectors of columns at a time, and single vectors at the end. */
+ * loop handles `vecs` vectors of columns at a time. The vectors that remain at the end are handled one by
+ * one. */
 TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t i,
                                      uint32_t n, uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
 {
@@ -86,8 +87,8 @@ TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lane
 }
 
 /* Multiplies the narrow operand by `lanes` columns of the wide operand. `lanes` must be a multiple of LANES.
- * The number of narrow rows is rounded up to a multiple of 4. The extra rows do no harm, because the panel
- * has zeros there. */
+ * The rows of the narrow operand are rounded up to a multiple of 4. The panel contains zeros in the added
+ * rows, so the results of other rows do not change. */
 TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p,
                                     uint32_t narrow, uint32_t n, float (*out)[WIDE_PIECE])
 {
@@ -133,8 +134,8 @@ TARGET INLINE void NAME(tile)(const struct gemm_rows *g, uint32_t i, uint32_t j,
 /* Implements gemm_rows_run for this instruction set. */
 TARGET static void NAME(some_rows)(const struct gemm_rows *g)
 {
-    /* Without this local copy, the compiler would have to assume that each store to c may change *g, and
-     * would load the fields of *g again each time. */
+    /* Copy *g to a local variable. Otherwise the compiler would load the fields of *g again after each store
+     * to c, because a store to c could change *g. */
     const struct gemm_rows here = *g;
 
     for (uint32_t i = 0; i < GEMM_ROWS; i += TILE_ROWS) {

@@ -47,8 +47,8 @@ int guarded_init(struct guarded *g, uint64_t bytes)
         munmap(map, total);
         return -ENOMEM;
     }
-    /* Huge pages make the first touch of the memory faster. An error is ignored, because the block works
-     * without them. */
+    /* Ask for huge pages, because with them the first access to the memory is faster. Ignore an error,
+     * because the block works without huge pages. */
     madvise(map + page, body, MADV_HUGEPAGE);
 
     *g = (struct guarded){

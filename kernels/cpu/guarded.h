@@ -11,8 +11,8 @@
 /* A block of memory between two guard pages. An access to a guard page crashes the program. guarded.c has a
  * picture of the layout. */
 struct guarded {
-    /* The start of the block. The address has the same alignment as `bytes`, up to the size of a page. For
-     * example, if `bytes` is a multiple of 256, the address is a multiple of 256 too. */
+    /* The start of the block. If `bytes` is a multiple of a power of two, such as 256, the address is a
+     * multiple of this number too. This holds up to the size of a page. */
     uint8_t *base;
     uint64_t bytes;
     /* The start of the whole mapping. The mapping begins with the front guard page. Then comes the slack,

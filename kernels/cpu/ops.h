@@ -1,7 +1,6 @@
-/* The op functions of the cpu backend, and helpers that they share. Loops are compiled for several
- * instruction sets (CPU_CLONES) and must give the same bits on each of them. Therefore the compiler may
- * neither fuse nor reorder operations. Every sum uses LANES partial sums, which are added up in one fixed
- * order. */
+/* The op functions of the cpu backend, and helpers that they share. CPU_CLONES compiles loops for several
+ * instruction sets, and all of them must give the same bits. Therefore the compiler must not fuse operations
+ * or change their order. Every sum uses LANES partial sums, which are added up in one fixed order. */
 #ifndef KERNELS_CPU_OPS_H
 #define KERNELS_CPU_OPS_H
 
@@ -24,8 +23,8 @@
 #endif
 
 /* CPU_CLONES compiles a function for several instruction sets, and the loader selects one of them at program
- * start. The macro is empty under the sanitizers, which are not initialized yet when the loader selects. It
- * is also empty with clang, which does not support this attribute here. */
+ * start. The macro is empty under the sanitizers, because the sanitizers are not initialized yet when the
+ * loader selects. The macro is also empty with clang, which does not support the attribute here. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(CPU_SANITIZED)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -49,8 +48,9 @@
 void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
 void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
 
-/* The settings of the dropout of attention scores. `q` is the row's position in the global batch.
- * cpu_dropout_keep sets keep[i] to 1 if score number first + i is kept, and to 0 if it is dropped. */
+/* The settings of the dropout of attention scores. `q` is the row's position in the global batch. The
+ * function cpu_dropout_keep, below, sets keep[i] to 1 if dropout keeps score number first + i. Otherwise it
+ * sets keep[i] to 0. */
 struct cpu_dropout {
     const struct step_args *step;
     uint32_t layer, q;
@@ -58,18 +58,18 @@ struct cpu_dropout {
 };
 void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n);
 
-/* The number of elements in one piece of work. Such a piece takes several times as long as waking up a
- * thread, so it pays to share the work. */
+/* The number of elements in one piece of work. A piece takes several times as long as waking up a thread.
+ * Sharing the pieces among threads is therefore worthwhile. */
 #define PIECE 32768u
 
-/* Returns into how many pieces of work `n` elements are cut. */
+/* Returns the number of pieces of work into which `n` elements are cut. */
 CPU_INLINE uint32_t piece_count(uint64_t n)
 {
     return (uint32_t)((n + PIECE - 1) / PIECE);
 }
 
-/* piece_begin returns the index of the first element of piece `i`. piece_size returns the number of elements
- * in piece `i` if there are `n` elements in all pieces. */
+/* `n` elements are cut into pieces. piece_begin returns the index of the first element of piece `i`.
+ * piece_size returns the number of elements of piece `i`. */
 CPU_INLINE uint64_t piece_begin(uint32_t i)
 {
     return (uint64_t)i * PIECE;
@@ -81,7 +81,8 @@ CPU_INLINE size_t piece_size(uint32_t i, uint64_t n)
     return left < PIECE ? (size_t)left : PIECE;
 }
 
-/* Returns how many rows of a matrix with `n` columns form one piece of work. A piece has at least one row. */
+/* Returns the number of rows in one piece of work, for a matrix with `n` columns. A piece has at least one
+ * row. */
 CPU_INLINE uint32_t piece_rows(uint32_t n)
 {
     return n < PIECE ? PIECE / n : 1;

@@ -37,18 +37,18 @@
 /* The largest number of queries whose scores are in memory at the same time, in a task of the forward
  * pass. */
 #define STRIP 128
-/* The backward pass works on strips of QUERIES queries and blocks of KEYS keys. Both numbers decide the order
- * of additions, so a change of either number changes the bits of the result. */
+/* The backward pass works on strips of QUERIES queries and blocks of KEYS keys. Changing one of these numbers
+ * changes the order of additions, and with it the bits of the result. */
 #define QUERIES 64
 #define KEYS    128
 
-/* A block of keys always begins where a strip of queries begins. Under the causal mask, therefore, the first
- * key of a block is visible to all queries of a strip or to none. */
+/* Every block of keys begins at the first token of a strip of queries. Under the causal mask, the first key
+ * of a block is therefore visible to all queries of a strip or to none of them. */
 _Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0, "a block begins where a strip begins");
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
-/* The arguments that the forward and the backward pass have in common, and values that are computed from
- * these arguments. */
+/* The arguments of an attention op, and values that are computed from them. Forward and backward pass use the
+ * same struct. */
 struct cpu_attention {
     const struct step_args *step;
     const float *qkv;
@@ -63,22 +63,24 @@ struct cpu_attention {
     enum gemm_isa isa;
 };
 
-/* One call of an attention op, forward or backward. All tasks of the call share this struct. */
+/* The arguments of one call of an attention op, forward or backward. All tasks of the call share this
+ * struct. */
 struct attention_run {
     struct cpu_attention a;
     const struct op_attention_fwd *fwd; /* one of fwd and bwd is NULL */
     const struct op_attention_bwd *bwd;
 };
 
-/* One task: one key head of one sample, and the memory that the task uses. */
+/* The work on one key head of one sample, and the memory that this work uses. Such a task also covers the
+ * query heads that use the key head. */
 struct attention_task {
     const struct attention_run *run;
     uint32_t r, kv; /* number of the sample and key head */
     /* The keys and the values of the task, [keys][width] each. Only the backward pass uses `k`, and only the
      * forward pass uses `v`. */
     float *k, *v;
-    /* The transposed keys and the transposed values, in blocks of KEYS keys. Each block is [head][keys of the
-     * block]. Only the backward pass uses `vt`. */
+    /* The transposed keys and the transposed values. Each block of KEYS keys is stored as a matrix with one
+     * row for each element of the head and one column for each key. Only the backward pass uses `vt`. */
     float *kt, *vt;
     float *dk, *dv; /* backward only */
     /* The queries of a strip, their dy and their results, [queries][width] each. Only the backward pass uses
@@ -88,12 +90,12 @@ struct attention_task {
     size_t ld;
 };
 
-/* Consecutive queries of one head. The scores of these queries are computed together. */
+/* A strip of queries: consecutive queries of one head. The scores of the strip are computed together. */
 struct query_strip {
     uint32_t h, q0, rows; /* head, first query, number of queries */
     const float *lse;     /* backward only: lse of these queries */
-    /* One number for each query. In the forward pass, the number is the factor for the query's output. In the
-     * backward pass, it is D, which the comment at the top of this file defines. */
+    /* The forward pass stores for each query the factor by which the query's output is multiplied. The
+     * backward pass stores the number D of each query, which the comment at the top of this file defines. */
     float factor[STRIP];
 };
 
@@ -170,8 +172,8 @@ static void copy_out_head(const struct attention_task *t, const float *from, uin
         memcpy(t->run->bwd->dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
 }
 
-/* Returns the number of keys in the block that starts at key `first`. Padding after the last key is counted
- * too. */
+/* Returns the number of keys in the block that starts at key `first`. The padding after the last key of the
+ * sequence counts as keys. */
 static uint32_t block_keys(const struct cpu_attention *a, uint32_t first)
 {
     return least(a->keys - first, KEYS);
@@ -187,16 +189,16 @@ static void transpose(const struct cpu_attention *a, float *to, const float *fro
 
 /* ---- products of queries and keys ---- */
 
-/* Returns how many keys of a block are visible to at least one of GEMM_ROWS queries. The first query is query
- * `i` of the strip, and the first key of the block is key `first`. */
+/* Returns how many keys of a block are visible to a group of GEMM_ROWS queries. A key counts if at least one
+ * query of the group sees it. The first query is query `i` of the strip, and the first key is key `first`. */
 static uint32_t seen_keys(const struct cpu_attention *a, const struct query_strip *s, uint32_t i,
                           uint32_t first)
 {
     return least(least(a->seq, s->q0 + i + GEMM_ROWS) - first, KEYS);
 }
 
-/* Multiplies queries by transposed keys, or dy by transposed values. The product is computed for the block of
- * keys that starts at key `first`: to[queries][ld] = x[queries][width] * transposed. */
+/* Computes to[queries][ld] = x[queries][width] * transposed, for the block of keys that starts at key
+ * `first`. `x` is the queries if `transposed` is the keys, and dy if `transposed` is the values. */
 static void multiply_transposed(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                                 const float *x, const float *transposed, float *to)
 {
@@ -215,9 +217,9 @@ static void multiply_transposed(const struct attention_task *t, const struct que
                       a->isa);
 }
 
-/* Multiplies scores by keys or values. The product is computed for the block of keys that starts at key
- * `first`: out[queries][width] = score[queries][ld] * x. All blocks after the first block add their products
- * to `out`. */
+/* Computes out[queries][width] = score[queries][ld] * x, for the block of keys that starts at key `first`.
+ * `x` is the keys or the values of this block. If `first` is 0, the function overwrites `out`. Otherwise it
+ * adds to `out`. */
 static void add_seen(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                      const float *score, const float *x)
 {
@@ -310,8 +312,8 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
         x[i] = x[i] * y[i];
 }
 
-/* Used without dropout. Turns `score` into the softmax weights P, and `dscore` into the gradients dS of the
- * scores. The comment at the top of this file defines P and dS. */
+/* Turns `score` into the softmax weights P, and `dscore` into the gradients dS of the scores. The comment at
+ * the top of this file defines P and dS. This function is for attention without dropout. */
 CPU_CLONES static void score_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
                                       float d)
 {
@@ -322,8 +324,9 @@ CPU_CLONES static void score_gradient(float *restrict score, float *restrict dsc
     }
 }
 
-/* Used with dropout. Turns `score` into keep * P, and `dscore` into the gradients dS of the scores. keep[i]
- * is 1 for a score that is kept and 0 for a score that is dropped. */
+/* Turns `score` into keep * P, and `dscore` into the gradients dS of the scores. keep[i] is 1 if score i is
+ * kept and 0 if it is dropped. The comment at the top of this file defines P and dS. This function is for
+ * attention with dropout. */
 CPU_CLONES static void score_gradient_kept(float *restrict score, float *restrict dscore,
                                            const float *restrict keep, size_t n, float lse, float d)
 {
@@ -349,7 +352,8 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold_scores(lane);
 }
 
-/* Writes the dropout mask of query `i` of a strip to `keep`, for the `n` keys that start at key `first`. */
+/* For every k < n, sets keep[k] to 1 if dropout keeps the score of query `i` of the strip and key first + k,
+ * and to 0 otherwise. */
 static void keep_keys(const struct attention_task *t, const struct query_strip *s, uint32_t i, uint32_t first,
                       float *keep, uint32_t n)
 {
@@ -373,8 +377,8 @@ static void drop_row(const struct attention_task *t, const struct query_strip *s
 
 /* ---- forward ---- */
 
-/* Turns the scores of query `i` into keep * exp(score - max). These are the softmax weights before they are
- * divided by their sum. Keys that the query does not see get 0. */
+/* Turns the scores of query `i` into keep * exp(score - max), which is 0 for keys that the query does not
+ * see. Later, these values are divided by the sum of the exponentials and so become the softmax weights. */
 static void soften_row(const struct attention_task *t, struct query_strip *s, uint32_t i)
 {
     const struct cpu_attention *a = &t->run->a;
@@ -382,8 +386,8 @@ static void soften_row(const struct attention_task *t, struct query_strip *s, ui
     uint32_t n = s->q0 + i + 1, whole = round_up(n, LANES);
 
     for (uint32_t k = n; k < whole; k++)
-        /* vmath_exp clamps -infinity to -80 and returns e^-80. This value is too small to change a sum that
-         * is at least 1. */
+        /* vmath_exp clamps -infinity to -80 and returns e^-80. The sum is at least 1, so adding e^-80 does
+         * not change the sum. */
         row[k] = -INFINITY;
     float max = score_max(row, whole), sum = row_exp(row, whole, max);
     memset(row + n, 0, (whole - n) * sizeof *row);
@@ -409,8 +413,8 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
         copy_scaled(t->run->fwd->y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
 }
 
-/* Returns the next `n` floats of the thread's memory and advances *at past them. `n` must fill whole cache
- * lines, so that every array is aligned. */
+/* Returns the address *at, and moves *at forward by `n` floats. `n` must fill whole cache lines, so that
+ * every array is aligned. */
 static float *take(float **at, size_t n)
 {
     float *piece = *at;
@@ -418,8 +422,8 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-/* Returns the number of queries in a strip of the forward pass. This number is at most STRIP, and small
- * enough that all scores of the strip fit into a cache. */
+/* Returns the number of queries in a strip of the forward pass, at most STRIP. The strip is so small that all
+ * its scores fit into a cache. */
 static uint32_t fwd_strip_rows(uint32_t seq)
 {
     uint32_t strip = STRIP;
@@ -432,8 +436,8 @@ static uint32_t fwd_strip_rows(uint32_t seq)
 static void take_fwd(struct attention_task *t, uint32_t strip)
 {
     const struct cpu_attention *a = &t->run->a;
-    /* Without the extra cache line, the distance between rows could be a power of two. All rows would then
-     * compete for the same few cache lines. */
+    /* Add a cache line to each row. Without it, the distance between rows could be a power of two, and all
+     * rows would compete for the same few cache lines. */
     size_t ld = a->keys + LINE;
     float *at =
         cpu_thread_memory(sizeof *at * ((size_t)2 * a->keys * a->width + strip * (2 * a->width + ld)));
@@ -452,8 +456,7 @@ static void fwd_task(struct attention_task *t)
     uint32_t strip = fwd_strip_rows(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_fwd(t, strip);
-    /* t->v is first used as a buffer for the keys, until they are transposed. Then the values are copied into
-     * t->v. */
+    /* Copy the keys to t->v and transpose them from there to t->kt. Then t->v gets the values. */
     copy_in_head(t, t->v, k);
     transpose(a, t->kt, t->v);
     copy_in_head(t, t->v, v);
@@ -464,8 +467,9 @@ static void fwd_task(struct attention_task *t)
 
 /* ---- backward ---- */
 
-/* Turns the scores of a strip with a block of keys into keep * P, and the gradients of these scores into dS.
- * Both are 0 for keys that a query does not see. */
+/* Turns a strip's scores for a block of keys into keep * P, and the gradients of these scores into dS. The
+ * comment at the top of this file defines keep, P and dS. Both results are 0 for keys that a query does not
+ * see. */
 static void block_gradient(const struct attention_task *t, const struct query_strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};
@@ -532,8 +536,7 @@ static void bwd_task(struct attention_task *t)
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_bwd(t, strip);
-    /* t->k is first used as a buffer for the values, until they are transposed. Then the keys are copied into
-     * t->k. */
+    /* Copy the values to t->k and transpose them from there to t->vt. Then t->k gets the keys. */
     copy_in_head(t, t->k, v);
     transpose(a, t->vt, t->k);
     copy_in_head(t, t->k, k);

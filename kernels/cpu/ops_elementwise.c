@@ -119,13 +119,14 @@ void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, act_bwd_piece, &o, piece_count(o.n));
 }
 
-/* BLOCKS is the number of Philox blocks that are computed side by side. Each block gives 4 random numbers, so
- * BLOCKS blocks give the random numbers for SPAN elements. */
+/* BLOCKS is the number of Philox blocks that are computed together, in vector code. Each block gives 4 random
+ * numbers, so BLOCKS blocks give the numbers for SPAN elements. */
 #define BLOCKS 32
 #define SPAN   ((size_t)4 * BLOCKS)
 
-/* Sets bits[4 * b + w] to word `w` of rng_philox(seed, block + b, q, c2, c3) for every b < BLOCKS. The
- * innermost loop is over the blocks, so that the compiler can turn it into vector code. */
+/* Computes BLOCKS Philox blocks. Block number `b` is rng_philox(seed, block + b, q, c2, c3), and its word `w`
+ * is stored in bits[4 * b + w]. The innermost loop is over the blocks, so that the compiler can turn it into
+ * vector code. */
 CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t c2, uint32_t c3,
                             uint32_t bits[SPAN])
 {
@@ -175,9 +176,9 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
     }
 }
 
-/* Sets keep[i] to 1 if dropout keeps element i, and to 0 if it drops element i, for `n` elements. The random
- * numbers come in quads (groups of four). The first quad has number `quad`, and the first `skip` random
- * numbers are not used. */
+/* Sets keep[i] for `n` elements: to 1 if dropout keeps element i, and to 0 if dropout drops it. The random
+ * numbers come in quads (groups of four), the first of which has number `quad`. The first `skip` numbers of
+ * this quad are not used. */
 CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint64_t quad,
                                  size_t skip, uint32_t q, uint32_t c2, uint32_t c3)
 {
@@ -194,8 +195,8 @@ void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, 
 {
     for (size_t done = 0; done < n;) {
         uint64_t quad = (first + done) / 4;
-        /* The number of quads from quad number `quad` on that use the same key of the random generator. The
-         * key changes every 2^32 quads. */
+        /* The number of quads that use the same key of the random generator, counted from quad number `quad`.
+         * The key changes after every 2^32 quads. */
         uint64_t same_key = (UINT64_C(1) << 32) - (uint32_t)quad;
         size_t skip = (first + done) % 4, span = same_key < BLOCKS ? 4 * (size_t)same_key : SPAN;
         size_t count = n - done < span - skip ? n - done : span - skip;

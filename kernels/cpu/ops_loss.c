@@ -17,8 +17,8 @@
 #include "kernels/vmath.h"
 
 #define LANES 16
-/* The number of rows whose losses are computed before they are added up. An array on the stack contains these
- * losses. */
+/* The number of rows in one batch. The losses of a batch are first stored in an array on the stack, and then
+ * added up. */
 #define BATCH_ROWS 512
 #define LEAST_WORK 4096u
 
@@ -37,7 +37,8 @@ static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uin
     return left < rows ? left : rows;
 }
 
-/* A function that pool threads call for each row, and the arrays that receive the loss of each row. */
+/* The context of the rows that one pool_run computes. The pool's threads call `row` for each row. The arrays
+ * `loss` and `correct` receive the results of the rows. */
 struct rows_ctx {
     const struct op_call *call;
     uint32_t begin, end; /* rows of this pool_run */
@@ -86,8 +87,9 @@ static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, 
     }
 }
 
-/* Copies the last `n` elements of a row, which do not fill LANES lanes, and sets the other lanes to
- * -infinity. In a sum of exponentials, each -infinity adds only e^-80, and the sum is at least 1. */
+/* Copies the last `n` elements of a row to `group`. These elements do not fill LANES lanes, so the other
+ * lanes become -infinity. In a sum of exponentials, each -infinity adds only e^-80. The sum is at least 1, so
+ * it does not change. */
 CPU_INLINE void pad_group(const float *x, size_t n, float group[LANES])
 {
     for (int l = 0; l < LANES; l++)
@@ -173,8 +175,9 @@ CPU_CLONES static float logits_sum(const float *x, size_t n)
     return lane[0];
 }
 
-/* Computes dx = (softmax(x) - uniform) * scale. This is the gradient for every class except the target. The
- * caller overwrites the element of the target. `dx` may be equal to `x`. */
+/* Computes dx = (softmax(x) - uniform) * scale, where `uniform` is the probability that label smoothing gives
+ * to each class. This is the gradient of the loss, except in the element of the target, which the caller
+ * overwrites. `dx` may be equal to `x`. */
 CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, float max, float inverse,
                                           float uniform, float scale)
 {
@@ -183,7 +186,8 @@ CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, f
         dx[i] = (vmath_exp(x[i] - max) * inverse - uniform) * scale;
 }
 
-/* Returns true if row `r` counts, which means that it is not padding and its target is not negative. */
+/* Returns true if row `r` counts in the loss. A padding row does not count, nor does a row whose target is
+ * negative. */
 static bool xent_counts(const struct op_call *call, uint32_t r)
 {
     const struct op_softmax_xent *o = &call->softmax_xent;

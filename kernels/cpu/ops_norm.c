@@ -144,8 +144,8 @@ static void norm_bwd_columns(void *ctx, uint32_t i)
     store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
 }
 
-/* Two sums over one row, or two means over one row: of g, and of g * xhat. Here g is dy * w, and xhat is the
- * normalized input. */
+/* Two results for one row: `g` is the sum or the mean of g = dy * w, and `g_hat` is the sum or the mean of g
+ * * xhat. xhat is the normalized input. */
 struct row_sums {
     float g, g_hat;
 };

@@ -72,7 +72,7 @@ void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
  * stack. */
 #define PAIRS 64
 
-/* The rotation of up to PAIRS pairs of elements at one position in the sequence. */
+/* The angles by which up to PAIRS pairs of elements are rotated at one position in the sequence. */
 struct rotation {
     double speed[PAIRS]; /* angle between neighbouring positions */
     float cos[PAIRS], sin[PAIRS];
@@ -108,8 +108,8 @@ CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct
     }
 }
 
-/* Rotates `pairs` pairs of each head, starting with pair number `first`, for all tokens at position `t` of
- * their sequence. */
+/* Rotates pairs of elements for all tokens at position `t` of their sequence. In each head, these are `pairs`
+ * pairs, starting with pair number `first`. */
 static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first,
                             uint32_t pairs)
 {

@@ -33,8 +33,8 @@
 
 #define LANES 16
 #define BLOCK 4096u
-/* The number of blocks whose sums are on the stack at the same time. The sums take 16 KiB, for 8 Mi
- * elements. */
+/* The number of blocks whose sums are on the stack at the same time. These blocks have 8 Mi elements, and
+ * their sums take 16 KiB. */
 #define BLOCKS_AT_ONCE 2048u
 #define BLOCKS_A_PIECE 16u
 
@@ -77,7 +77,8 @@ struct sgd_scalars {
     float scale, momentum, weight_decay, lr;
 };
 
-/* One gradient, or two gradients that an update adds while it reads them. */
+/* The gradients that an update reads: one gradient, or two gradients whose sum is used. The update adds the
+ * two gradients while it reads them. */
 struct gradient_pair {
     /* `dw2` is NULL if there is only one gradient. */
     const float *dw, *dw2;
@@ -99,15 +100,16 @@ CPU_CLONES static void combine_gradients(const struct op_gradients *g, uint64_t 
         ret[i] = ret[i] * part;
 }
 
-/* Returns true if an update can read the gradients directly, because there is only one gradient, or because
- * the sum of two gradients is wanted. */
+/* Returns true if an update can read the gradients directly. This is the case for one gradient, and for two
+ * gradients that are added and not averaged. */
 static bool is_pair(const struct op_gradients *g)
 {
     return g->n == 1 || (g->n == 2 && !g->mean);
 }
 
-/* Returns the gradients from element `at` on. If an update cannot read the gradients directly, the function
- * first combines `n` elements (at most COMBINED) in `buffer` and returns `buffer`. */
+/* Returns `n` elements of the gradients, starting at element `at`. If the update can read the gradients
+ * directly, the function returns their addresses. Otherwise it combines the elements in `buffer` and returns
+ * `buffer`. In this case, `n` is at most COMBINED. */
 static struct gradient_pair gradients_at(const struct op_gradients *g, uint64_t at, size_t n, float *buffer)
 {
     if (is_pair(g))

@@ -43,8 +43,8 @@ struct pool_run_state {
     struct pool_run_state *next_run; /* guarded by crew.mutex */
 };
 
-/* One of the two handles of a pool. Runs that are started through the handle `background` use only cores that
- * ops do not need. */
+/* A handle of a pool. Each pool has two handles. If `background` is true, the runs that are started through
+ * this handle use only cores that ops do not need. */
 struct pool {
     struct crew *crew;
     bool background;
@@ -58,15 +58,16 @@ struct crew {
     /* Signalled when a run is added to the list or `stop` is set. Idle workers wait for this condition
      * variable. */
     pthread_cond_t work;
-    /* Signalled when the last helper leaves a run, and when a worker thread has started. */
+    /* This condition variable is signalled when the last helper leaves a run, and when a worker thread has
+     * started. */
     pthread_cond_t done;
     /* The list of runs that workers can help with. The oldest run is first. Guarded by mutex. */
     struct pool_run_state *runs;
     /* The number of background runs in the list. This number changes only under the mutex. Any thread may
      * read it. */
     _Atomic uint32_t n_background;
-    /* The number of runs that have been added so far. Threads that do not hold the mutex watch this number
-     * to notice a new run. */
+    /* The number of runs that have been added so far. A thread that spins without the mutex notices a new run
+     * when this number changes. */
     _Atomic uint32_t posted;
     uint32_t working; /* threads inside a run; guarded by mutex */
     /* The number of cores that this process may use, but at least the number of threads. This number never
@@ -119,9 +120,9 @@ static void leave(struct crew *c, struct pool_run_state *r)
         pthread_cond_broadcast(&c->done);
 }
 
-/* How long an idle thread spins before it sleeps: about 0.1 ms, counted in cycles of the processor's time
- * stamp counter. In a training step, the next op usually arrives before a thread could fall asleep and wake
- * up again. */
+/* The time that an idle thread spins before it sleeps, in cycles of the processor's time stamp counter. The
+ * time is about 0.1 ms. In a training step, the next op usually arrives before a thread could fall asleep and
+ * wake up again. */
 #define LOOK_CYCLES 250000u
 
 #if defined(__x86_64__)
@@ -275,8 +276,8 @@ static void run_op(struct crew *c, struct pool_run_state *r)
     while (take_piece(r))
         ;
 
-    /* All pieces of `r` are taken at this point. When the helpers have left, all pieces are also done, and no
-     * other thread uses `r` any more. */
+    /* Every piece of `r` has been taken, but helpers may still work on their last pieces. When the helpers
+     * have left, all pieces are done, and no other thread uses `r`. */
     pthread_mutex_lock(&c->mutex);
     remove_run(c, r);
     pthread_mutex_unlock(&c->mutex);

@@ -48,7 +48,7 @@ struct stream {
      * condition variable. */
     pthread_cond_t work;
     /* The number of commands that have been enqueued so far. Only the enqueueing thread changes this number,
-     * while it holds the lock. */
+     * and it holds the lock when it does. */
     uint64_t pushed;
     uint64_t done; /* position reached; guarded by lock */
     /* A list of the waiters whose position has not been reached yet, in no particular order. Guarded by
@@ -67,8 +67,8 @@ struct stream {
 };
 
 /* Wakes the waiters whose position has been reached, and removes them from the list. The caller must hold the
- * lock. Without the lock, a waiter could return too early, and its struct, which is on its stack, would be
- * gone. */
+ * lock. A waiter's struct is on the stack of the waiting thread. Without the lock, the thread could return
+ * before this function is done with the struct. */
 static void wake_waiters(struct stream *s)
 {
     struct stream_waiter **at = &s->waiters;
@@ -195,8 +195,8 @@ void stream_push(struct stream *s, const struct stream_command *c)
     bool was_empty;
 
     pthread_mutex_lock(&s->lock);
-    /* If the queue is full, sleep until half of the queue is free. Waking up after every single command would
-     * cost more time than the commands take. */
+    /* If the queue is full, sleep until half of it is free. Waking up for each command would take longer than
+     * the commands. */
     if (s->pushed - s->done == STREAM_QUEUE)
         await_locked(s, s->pushed - STREAM_QUEUE / 2);
     was_empty = s->done == s->pushed;

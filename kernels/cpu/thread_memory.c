@@ -20,8 +20,8 @@
 static _Thread_local void *buffer;
 static _Thread_local size_t buffer_bytes;
 
-/* A thread-specific key. Its destructor frees the thread's buffer when the thread ends. at_exit_once makes
- * sure that the key is created only once. */
+/* The destructor of this key frees the thread's buffer when the thread ends. at_exit_once makes sure that the
+ * key is created only once. */
 static pthread_key_t at_exit;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 

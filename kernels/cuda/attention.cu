@@ -41,14 +41,15 @@
 /* The two factors of a product are loaded into shared memory in slices of DEPTH elements. */
 #define DEPTH 16u
 
-/* The distances between two rows in shared memory, in floats. The 4 extra floats keep each row aligned to 16
- * bytes, and neighbouring rows start in different memory banks. */
+/* The distance between two rows in shared memory, in floats. The distance has 4 extra floats, so that rows
+ * stay aligned to 16 bytes and neighbouring rows start in different memory banks. */
 #define PITCH      (TILE + 4u)
 #define WIDE_PITCH (WIDE * TILE + 4u)
 
 static_assert(TILE / PART == LANES && LANES * LANES == THREADS, "the threads of a row are half a warp");
 
-/* The arguments that all attention kernels of one call have in common. */
+/* The kernel arguments of one call of an attention op. All attention kernels of the call get the same
+ * struct. */
 struct cuda_attention {
     const float *qkv;
     const float *y, *dy; /* backward only */
@@ -62,29 +63,31 @@ struct cuda_attention {
     struct dropout dropout;
 };
 
-/* The tokens of one head in one of the arrays qkv, y or dy. Element `c` of token `t` is at[t * pitch + c]. */
+/* The tokens of one head, in the array qkv, y or dy. Element number `c` of token number `t` is at[t * pitch +
+ * c]. */
 struct head_tokens {
     const float *at;
     uint64_t pitch;
 };
 
-/* The work of one thread block: a tile of tokens of one head of one row, and some columns of the result. */
+/* The work of one thread block: the tokens of one tile, in one head of one row, and some columns of the
+ * result. */
 struct tile_block {
     uint32_t row, head, own; /* own: first token of the block's tile */
     uint32_t column;         /* first column of the block's result */
 };
 
-/* The shared memory of a thread block. It contains slices of both factors of a matrix product, and a tile of
- * weights or gradients. */
+/* The shared memory of a thread block. `a` and `b` contain slices of the two factors of a matrix product.
+ * `tile` contains a tile of softmax weights or of gradients of scores. */
 struct shared_tiles {
     float a[DEPTH][PITCH];
     float b[DEPTH][WIDE_PITCH];
     float tile[TILE][PITCH]; /* [other][own] */
 };
 
-/* my_own returns the first row of this thread's part of a tile, and my_other returns the first column. The
- * rows are the tokens that the thread block owns. The columns are the tokens that they are multiplied
- * with. */
+/* Each thread computes a PART x PART square of a tile. my_own returns the first row of this square, and
+ * my_other returns its first column. The rows of a tile are tokens that the thread block owns. The columns
+ * are the tokens by which these tokens are multiplied. */
 static __device__ __forceinline__ uint32_t my_own(void)
 {
     return threadIdx.x / LANES * PART;
@@ -119,8 +122,8 @@ static __device__ __forceinline__ struct head_tokens qkv_of(const struct cuda_at
     return t;
 }
 
-/* The functions y_pitch, y_at and dy_of correspond to qkv_pitch, qkv_at and qkv_of. They describe the arrays
- * y and dy instead of qkv. */
+/* The functions for the arrays y and dy. y_pitch and y_at do the same for y as qkv_pitch and qkv_at do for
+ * qkv. dy_of does the same for dy as qkv_of does for qkv. */
 static __device__ __forceinline__ uint64_t y_pitch(const struct cuda_attention *a)
 {
     return (uint64_t)a->heads * a->head;
@@ -139,7 +142,7 @@ static __device__ __forceinline__ struct head_tokens dy_of(const struct cuda_att
     return t;
 }
 
-/* Returns the index of the first query of head `h` of a row, in the arrays lse and delta. */
+/* Returns the index in lse and delta of the first query of head `h` of a row. */
 static __device__ __forceinline__ uint64_t query_at(const struct cuda_attention *a, uint32_t row, uint32_t h)
 {
     return ((uint64_t)row * a->heads + h) * a->seq;
@@ -151,8 +154,9 @@ static __device__ __forceinline__ uint32_t key_head(const struct cuda_attention 
     return h / (a->heads / a->kv_heads);
 }
 
-/* Returns the tile that this thread block works on. Blocks of the same head read the same data, so they have
- * neighbouring numbers. If `last` is true, blocks with low numbers get the last tiles, which take longest. */
+/* Returns the tile that this thread block works on. Thread blocks of one head have neighbouring numbers,
+ * because they read the same data. If `last` is true, the tiles are handed out in descending order, so that
+ * the tiles that take longest start first. */
 static __device__ __forceinline__ struct tile_block my_block(const struct cuda_attention *a, uint32_t heads,
                                                              uint32_t columns, bool last)
 {
@@ -229,9 +233,9 @@ static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, st
     }
 }
 
-/* Multiplies a tile of weights or gradients by the TILE tokens of `y` that start at token `other`. The
- * product is added to `sum`. `c` is this thread's part of the tile. All threads of the block must call this
- * function together, because they share the memory *s. */
+/* Multiplies a tile of weights or gradients by tokens of `y`, and adds the product to `sum`. `c` is this
+ * thread's part of the tile. The tokens are the TILE tokens that start at token `other`. All threads of the
+ * block must call this function together, because they share the memory *s. */
 static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
                                                      struct head_tokens y, uint32_t other, uint32_t column,
                                                      uint32_t wide, const struct cuda_attention *a,
@@ -254,8 +258,8 @@ static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, flo
     }
 }
 
-/* Writes this thread's part of the block's result to memory. `to` points at the head's elements in token
- * 0. */
+/* Writes this thread's part of the block's result to memory. `to` is the address of the first element of the
+ * head in token 0. */
 static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct tile_block *b,
                                                   uint32_t wide, const struct cuda_attention *a,
                                                   float (*sum)[PART][PART])
@@ -288,8 +292,9 @@ static __device__ __forceinline__ bool sees(const struct cuda_attention *a, uint
     return k <= q && q < a->seq;
 }
 
-/* Returns 16 bits. Bit 4 n + m is set if dropout keeps the weight of query q + n and key k + m. The loop is
- * not unrolled, because the unrolled loop would need more registers. */
+/* Returns a mask of 16 bits, one for each of PART queries and PART keys. Bit 4 * n + m, for n and m from 0 to
+ * 3, is set if dropout keeps the weight of query q + n and key k + m. The loop is not unrolled, because the
+ * unrolled loop would need more registers. */
 static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention *a, uint32_t row, uint32_t h,
                                                      uint32_t q, uint32_t k)
 {
@@ -308,7 +313,7 @@ static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention
     return all;
 }
 
-/* Applies dropout to one softmax weight, or to the gradient of a weight. */
+/* Applies dropout to `x`, which is one softmax weight or the gradient of one softmax weight. */
 static __device__ __forceinline__ float drop(const struct cuda_attention *a, bool kept, float x)
 {
     return a->keep == 0.0f ? x : kept ? x * a->keep : 0.0f;
@@ -316,15 +321,15 @@ static __device__ __forceinline__ float drop(const struct cuda_attention *a, boo
 
 /* ---- forward ---- */
 
-/* The state of the softmax of one query, for the keys that have been processed so far. */
+/* The state of the softmax of one query. The state covers the keys that have been processed so far. */
 struct running {
     float max;
     float sum; /* sum over the keys of this lane */
 };
 
-/* Turns this thread's scores of one query into softmax weights, relative to the largest score so far. The
- * largest score may have grown. The caller must therefore multiply all earlier sums by the factor that this
- * function returns. */
+/* Turns this thread's scores of one query into exp(score - max), where `max` is the largest score so far.
+ * `max` may have grown in this call. The caller must therefore multiply all earlier sums by the factor that
+ * this function returns. */
 static __device__ __forceinline__ float weigh(const struct cuda_attention *a, uint32_t q, uint32_t k,
                                               float *c, struct running *r)
 {
@@ -346,8 +351,8 @@ static __device__ __forceinline__ float weigh(const struct cuda_attention *a, ui
     return shrink;
 }
 
-/* Turns this thread's part of a tile of scores into softmax weights. Multiplies the sums of earlier tiles by
- * the factors that weigh() returns. */
+/* Turns this thread's scores in one tile into softmax weights. `sum` contains the results of earlier tiles.
+ * weigh() returns a factor for each query, and the function multiplies the query's results by this factor. */
 static __device__ __forceinline__ void weigh_tile(const struct cuda_attention *a, const struct tile_block *b,
                                                   uint32_t other, uint32_t wide, float (*c)[PART],
                                                   struct running *running, float (*sum)[PART][PART])
@@ -407,8 +412,8 @@ static __device__ __forceinline__ void attend(const struct cuda_attention *a, ui
 
 static __global__ void attend_deltas(const struct cuda_attention a)
 {
-    /* `n` is the number of a head among the heads of all tokens in y: head h of token t has number t * heads
-     * + h. Half a warp computes the delta of one head. */
+    /* The heads of all tokens of y are numbered: head h of token t has number n = t * heads + h. Half a warp
+     * computes the delta of head number n. */
     const uint32_t n = my_row(), lane = threadIdx.x % LANES;
     const uint64_t at = (uint64_t)n * a.head;
     float sum = 0;
@@ -423,9 +428,8 @@ static __global__ void attend_deltas(const struct cuda_attention a)
         a.delta[query_at(&a, token / a.seq, h) + token % a.seq] = sum;
 }
 
-/* Processes one query and one key. On entry, *c is the dot product of query and key, and *g is the dot
- * product of dy and the value. On return, *c is the weight after dropout, and *g is the gradient of the
- * score. */
+/* Computes the weight and the score gradient of one query and one key. At the call, *c is q . k and *g is dy
+ * . v (dot products). After the call, *c is the weight after dropout, and *g is the gradient of the score. */
 static __device__ __forceinline__ void weigh_back(const struct cuda_attention *a, bool seen, bool kept,
                                                   float lse, float delta, float *c, float *g)
 {

@@ -20,8 +20,9 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_ops.h"
 
-/* The memory that a device needs in addition to its arena. cuda_open allocates the workspace and the partial
- * sums. The spare bytes stay free for cuBLAS, which loads more kernels when it is given a new shape. */
+/* The memory that a device needs beside its arena. cuda_open allocates the workspace and the partial sums.
+ * The spare bytes are not allocated. They are left to cuBLAS, which may load more kernels at the first use of
+ * a shape. */
 #define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* as cuBLAS itself uses on large devices */
 #define CUDA_PARTIALS_BYTES  (CUDA_PARTIALS * sizeof(double))
 #define CUDA_SPARE_BYTES     (UINT64_C(128) << 20)
@@ -37,12 +38,12 @@ struct cuda_stream {
 
 /* ---- host_queue.c: the host's compute stream ---- */
 
-/* The largest number of unfinished calls in the host's queue. The queue is a ring of two halves, so this
- * number must be even. */
+/* The number of calls that the host's queue can hold. The queue is a ring of two halves, so this number must
+ * be even. */
 #define HOST_QUEUE 256
 
-/* A slot for one op that is enqueued for the host. Until the launch, the slot belongs to the enqueueing
- * thread. Then it belongs to the CUDA driver until the op has run. */
+/* A slot for one op that is enqueued for the host. The enqueueing thread owns the slot until it launches the
+ * op. After the launch, the CUDA driver owns the slot until the op has run. */
 struct host_slot {
     struct op_call call;
     struct step_args step;
@@ -74,9 +75,9 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
 
 #define RELAY_BYTES (UINT64_C(4) << 20) /* size of one buffer */
 
-/* What a device needs for copies between devices that cannot access each other. The sender's peer stream
- * copies the data to pinned buffers of the host. The receiver's stream `in` copies the data from these
- * buffers. */
+/* The stream, the buffers and the events that a device needs for copies to and from devices that it cannot
+ * access. The sender's peer stream copies the data to pinned buffers of the host. The receiver's stream `in`
+ * copies the data from these buffers. */
 struct relay {
     /* The stream on which this device receives data from other devices' buffers. NULL if all devices can
      * access each other directly. */
@@ -84,7 +85,8 @@ struct relay {
     uint8_t *buffers[2]; /* pinned buffers for sending */
     /* The sender records filled[b] when it has copied a piece into its buffer b. */
     cudaEvent_t filled[2];
-    /* The receiver records emptied[b] when it has copied a piece out of the sender's buffer b. */
+    /* The device uses these events when it sends. The receiver records emptied[b] when it has copied a piece
+     * out of this device's buffer b. */
     cudaEvent_t emptied[2];
 };
 
@@ -92,15 +94,15 @@ struct relay {
 struct cuda_device {
     struct cuda_compute compute;
     void *workspace;
-    /* Bit p is set if this device can directly access the memory of device p of the devset. */
+    /* Bit p is set if this device can access the memory of device number p of the devset directly. */
     uint64_t direct;
     struct relay relay;
 };
 
 /* ---- host_memory.c: pinned memory ---- */
 
-/* The number of bytes of host memory that one call registers with CUDA (pins), unless the config gives
- * another number. */
+/* Host memory is pinned by registering it with CUDA, one chunk after another. This is the size of a chunk in
+ * bytes if the config does not give another size. */
 #define HOST_CHUNK_BYTES (UINT64_C(256) << 20)
 
 /* The memory that one call of devset_host_alloc has returned. The blocks of a devset form a linked list. */

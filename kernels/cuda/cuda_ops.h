@@ -20,11 +20,12 @@
 extern "C" {
 #endif
 
-/* The number of partial sums, of type double, that fit into the buffer of each device. One thread adds up the
+/* The number of partial sums in the buffer of each device. A partial sum is a double. One thread adds up the
  * partial sums in order. An op with more partial sums fills the buffer several times. */
 #define CUDA_PARTIALS 65536u
 
-/* What an op needs to run on one device. The fields do not change while the devset is open. */
+/* Everything that an op needs in order to run on one device. The fields do not change while the devset is
+ * open. */
 struct cuda_compute {
     struct cuda_fault *fault;
     /* The device's compute stream. The stream runs one op after another, so all ops can use the same buffer

@@ -52,8 +52,8 @@ static int check_device_count(uint32_t wanted, struct err *err)
 
 /* ---- arenas ---- */
 
-/* Allocates an arena of `bytes` bytes on device `d`. At least `beside_bytes` bytes of the device's memory
- * must stay free for other uses; otherwise the function fails. */
+/* Allocates an arena of `bytes` bytes on device `d`. Returns an error if the device would then have less than
+ * `beside_bytes` free bytes for other uses. */
 static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64_t beside_bytes,
                       struct err *err)
 {

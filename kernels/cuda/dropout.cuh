@@ -1,4 +1,5 @@
-/* Decides which elements dropout keeps. The comment of op_dropout in kernels/op.h describes the rule. */
+/* Functions that decide which elements dropout keeps. The comment of op_dropout in kernels/op.h describes the
+ * rule. */
 #ifndef KERNELS_CUDA_DROPOUT_CUH
 #define KERNELS_CUDA_DROPOUT_CUH
 
@@ -7,7 +8,7 @@
 #define RNG_INLINE static inline __host__ __device__
 #include "base/rng.h"
 
-/* The arguments of dropout, in the form in which they are passed to a kernel. */
+/* The arguments of dropout. A kernel gets this struct by value. */
 struct dropout {
     uint64_t seed;
     uint32_t first_row, word2, step;

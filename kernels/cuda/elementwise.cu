@@ -218,14 +218,15 @@ int cuda_op_bias_fwd(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* The division of work in bias_bwd. A thread block owns COLUMNS columns and has CHUNKS rows of threads. Each
- * row of threads sums CHUNK_ROWS matrix rows at a time. The first row of threads then adds up these sums in
- * ascending order. */
+/* bias_bwd divides its work as follows. A thread block owns COLUMNS columns of the matrix. The threads of the
+ * block form CHUNKS rows of COLUMNS threads. A row of threads adds up CHUNK_ROWS matrix rows at a time. The
+ * first row of threads then adds these sums in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
 
-/* Returns the sum of one column over a chunk of CHUNK_ROWS rows that starts at row `first`. */
+/* Returns the sum of one column over the rows `first` to first + CHUNK_ROWS - 1. The last chunk of the matrix
+ * may have fewer rows. */
 static __device__ __forceinline__ float sum_bias_chunk(const float *dy, uint64_t first, uint32_t rows,
                                                        uint32_t n, uint32_t column)
 {

@@ -86,8 +86,8 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
     return r;
 }
 
-/* Does nothing on a real device. In tests with the simulator (tests/cudasim), fills the memory with NaN, so
- * that the race detector sees a write. */
+/* On a real device, this function does nothing. In tests with the simulator (tests/cudasim), it fills the
+ * memory with NaN. The race detector sees this as a write. */
 int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
 {
     struct cuda_devset *ds = cuda(base);
@@ -106,8 +106,9 @@ static void mark_now(void *at)
     *(uint64_t *)at = cuda_host->now_ns();
 }
 
-/* The time is taken in a host function and not by a CUDA timing event, so that all devices and the host share
- * one clock. The stream stops during the host function. Therefore only a few training steps are traced. */
+/* A host function in the stream reads the clock. CUDA's timing events are not used, because all devices and
+ * the host must use one clock. The stream stands still during the host function, so only a few training steps
+ * are traced. */
 int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at)
 {
     struct cuda_devset *ds = cuda(base);

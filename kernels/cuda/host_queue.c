@@ -58,8 +58,9 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
     const uint64_t at = q->pushed % HOST_QUEUE;
     struct host_slot *s = &q->slots[at];
 
-    /* At the start of a half of the ring, wait until the last call that used this half is done. In the first
-     * round, the event was never recorded, and the wait returns at once. */
+    /* Before the first slot of a half of the ring is used again, wait until the last call of this half is
+     * done. In the first round through the ring, the event was never recorded, so the wait returns at
+     * once. */
     if (at % HALF == 0)
         CUDA_TRY(f, cudaEventSynchronize(q->half_done[at / HALF]));
     s->call = *call;

@@ -22,7 +22,7 @@ static inline unsigned grid_for(uint64_t n, uint64_t per)
     return (unsigned)(blocks < most ? blocks : most);
 }
 
-/* Loops over all i < n. The threads of the whole grid share the iterations. */
+/* Loops over i = 0 to n - 1. All threads of the grid share the iterations. */
 #define FOR_EACH(i, n)                                                                                       \
     for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                                 \
          i += (uint64_t)gridDim.x * THREADS)
@@ -56,7 +56,7 @@ static __device__ __forceinline__ double fold_lanes(double v)
     return __shfl_sync(lanes_mask(), v, 0, LANES);
 }
 
-/* Returns the largest value of the 16 lanes to all 16 threads. NaN values are ignored. */
+/* Finds the largest value of the 16 lanes. NaN values are ignored. All 16 threads get the result. */
 static __device__ __forceinline__ float max_lanes(float v)
 {
     for (unsigned w = LANES / 2; w > 0; w /= 2) {
@@ -78,8 +78,8 @@ static inline unsigned row_grid(uint32_t rows)
     return rows / SUMS + (rows % SUMS != 0);
 }
 
-/* Returns ((start + x[0]) + x[1]) + ... to thread 0. All threads of the block help to load the numbers. The
- * grid must have only one block. */
+/* Adds the `n` numbers at `x` to `start`, in ascending order. Thread 0 gets the result. All threads of the
+ * block help to load the numbers. The grid must have only one block. */
 static __device__ double add_in_order(double start, const double *x, uint32_t n)
 {
     __shared__ double tile[THREADS];

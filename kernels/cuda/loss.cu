@@ -118,8 +118,8 @@ static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t 
     }
 }
 
-/* Sets the loss and the gradient of a row to 0. Called for a row that does not count, because it is padding
- * or its target is negative. */
+/* Sets the loss and the gradient of row `r` to 0. Used for a padding row and for a row whose target is
+ * negative, because these rows do not count. */
 static __device__ void xent_nothing(const struct xent *o, uint32_t r)
 {
     if (o->loss && threadIdx.x % LANES == 0) {
@@ -206,8 +206,8 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
     }
 }
 
-/* Returns the number of rows in the batch that starts at row `begin`. This number is at most ROWS_AT_ONCE. If
- * `rows` is 0, the callers still run one empty batch, so that the result becomes 0. */
+/* Returns the number of rows in the batch that starts at row `begin`, which is at most ROWS_AT_ONCE. The
+ * result is 0 if `rows` is 0. The callers then still run one empty batch, which sets the sums to 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
     const uint64_t left = rows > begin ? rows - begin : 0;

@@ -16,8 +16,8 @@ struct nvml *nvml_open(void);
 void nvml_close(struct nvml *n);
 
 /* Fills in the PCIe link and the NUMA node of the device whose bus id is in `d`. If NVML does not know a
- * field, the field stays unchanged. `n` may be NULL. Free memory is not filled in, because the CUDA runtime
- * knows better how much of it this process can use. */
+ * value, the field stays unchanged. The free memory is not filled in, because the CUDA runtime gives a better
+ * value for this process. `n` may be NULL. */
 void nvml_describe(const struct nvml *n, struct device_info *d);
 
 #endif

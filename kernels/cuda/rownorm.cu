@@ -81,9 +81,9 @@ struct norm_bwd {
     bool rms, accumulate;
 };
 
-/* Computes dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd, where g = dy * w and xhat is the normalized x.
- * For RMS norm, mean(g) is left out. `dx` may be equal to `dy`, because each thread reads and writes only
- * its own elements. */
+/* Computes dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd. Here g is dy * w, and xhat is the normalized x.
+ * RMS norm omits mean(g). Each thread reads and writes only its own elements, so `dx` may be equal to
+ * `dy`. */
 static __global__ void norm_bwd_rows(const struct norm_bwd o)
 {
     const uint32_t r = my_row(), lane = threadIdx.x % LANES;
@@ -107,14 +107,15 @@ static __global__ void norm_bwd_rows(const struct norm_bwd o)
         dx[i] = ((dy[i] * o.w[i] - g_mean) - (x[i] - mean) * rstd * hat_mean) * rstd;
 }
 
-/* The division of work in norm_bwd_columns. A thread block owns COLUMNS columns and has CHUNKS rows of
- * threads. Each row of threads sums CHUNK_ROWS matrix rows at a time. The first row of threads then adds up
- * these sums in ascending order. */
+/* norm_bwd_columns divides its work as follows. A thread block owns COLUMNS columns of the matrix. The
+ * threads of the block form CHUNKS rows of COLUMNS threads. A row of threads adds up CHUNK_ROWS matrix rows
+ * at a time. The first row of threads then adds these sums in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
 
-/* Two sums over one column: `w` is the sum of dy * xhat, for dw, and `b` is the sum of dy, for db. */
+/* Two sums over one column. `w` is the sum of dy * xhat and goes to dw. `b` is the sum of dy and goes to
+ * db. */
 struct column_sums {
     float w, b;
 };
@@ -160,8 +161,7 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
         o.db[column] = o.accumulate ? o.db[column] + total.b : total.b;
 }
 
-/* The kernel for columns comes first, because it reads dy. The kernel for rows comes second, because it may
- * overwrite dy. */
+/* Launches the kernel for columns first, because it reads dy. The kernel for rows may overwrite dy. */
 int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;

@@ -40,8 +40,8 @@ static __device__ __forceinline__ float group_scale(const struct group_state *g)
     return g ? g->scale : 1.0f;
 }
 
-/* Returns element i of the combined gradients. The loop is unrolled, so that the compiler can keep the
- * pointers in the kernel's parameters. */
+/* Returns element i of the combined gradients. The loop is unrolled. The compiler then reads the pointers
+ * directly from the arguments of the kernel. */
 static __device__ __forceinline__ float gradient(const struct op_gradients &g, uint64_t i)
 {
     float sum = ((const float *)g.dw[0])[i];
@@ -55,8 +55,8 @@ static __device__ __forceinline__ float gradient(const struct op_gradients &g, u
 
 /* ---- sgd ---- */
 
-/* The constant factors of one sgd update. The scale is not here, because the kernel reads the scale from the
- * group state. */
+/* The constant factors of one sgd update. The scale of the gradients is not in this struct, because the
+ * kernel reads it from the group state. */
 struct cuda_sgd_scalars {
     float momentum, weight_decay, lr;
 };
@@ -92,8 +92,8 @@ int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- adamw ---- */
 
-/* The constant factors of one adamw update. The scale and the bias corrections are not here, because the
- * kernel reads them from the group state. */
+/* The constant factors of one adamw update. The scale of the gradients and the bias corrections are not in
+ * this struct, because the kernel reads them from the group state. */
 struct cuda_adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };

@@ -25,8 +25,8 @@
 
 _Static_assert(FLT_EVAL_METHOD == 0, "floats are computed as floats");
 
-/* A digit is bent by a lattice with LATTICE random offsets along each side. Each span of a curve is drawn as
- * PIECES straight lines. */
+/* To bend a digit, a lattice of LATTICE x LATTICE random offsets is laid over it. A curve is drawn as
+ * straight lines: PIECES lines between two neighbouring points. */
 enum { LATTICE = 5, PIECES = 4 };
 
 /* Numbers of two independent sequences of random numbers. The shape of an image is drawn from one sequence,
@@ -50,7 +50,8 @@ struct warp {
     struct point centre;
 };
 
-/* The ink on the page, from 0 to 1 for each pixel, and the pen that draws. */
+/* The page and the pen. `ink` has a number from 0 to 1 for each pixel, and the other fields describe the
+ * pen. */
 struct page {
     float ink[DIGIT_PIXELS];
     float radius;   /* pixels */
@@ -73,7 +74,7 @@ static float between(struct dice *d, float lo, float hi)
     return lo + (hi - lo) * rng_unit(d->block.v[d->at++ % 4]);
 }
 
-/* Returns a random number around 0, at most `most` away. Numbers near 0 are more frequent. */
+/* Returns a random number from -most to most. Numbers near 0 are more frequent. */
 static float about(struct dice *d, float most)
 {
     float a = between(d, -0.5f, 0.5f);
@@ -97,8 +98,7 @@ static struct point near(struct dice *d, struct point p, float most_x, float mos
 
 static void warp_draw(struct warp *w, struct dice *d)
 {
-    /* `half` is the tangent of half the rotation angle. The angle is at most about 20 degrees in either
-     * direction. */
+    /* `half` is the tangent of half the rotation angle. The angle is between about -20 and 20 degrees. */
     float half = about(d, 0.18f);
     float cosine = (1 - half * half) / (1 + half * half), sine = 2 * half / (1 + half * half);
     float size = between(d, 0.85f, 1.05f), shear = about(d, 0.30f);
@@ -107,7 +107,8 @@ static void warp_draw(struct warp *w, struct dice *d)
     for (int r = 0; r < LATTICE; r++)
         for (int c = 0; c < LATTICE; c++)
             w->offset[r][c] = near(d, (struct point){0, 0}, 0.28f, 0.22f);
-    /* The matrix first scales, then shears x by y, and then rotates. */
+    /* The matrix applies three changes in this order: it scales both axes, adds a multiple of y to x (a
+     * shear), and rotates. */
     w->xx = cosine * wide;
     w->xy = cosine * shear * high - sine * high;
     w->yx = sine * wide;
@@ -126,8 +127,8 @@ static void spline_weights(float t, float w[4])
     w[3] = t * t * t / 6;
 }
 
-/* Returns the number of the lattice span that contains the coordinate `p`, which goes from -0.5 to 0.5. Also
- * computes the spline weights at `p`. A coordinate outside this range counts as the nearest edge. */
+/* Returns the number of the lattice span that contains the coordinate `p`, and writes the spline weights at
+ * `p` to `w`. Coordinates go from -0.5 to 0.5. A coordinate outside this range counts as the nearest edge. */
 static int spline_span(float p, float w[4])
 {
     enum { SPANS = LATTICE - 3 };
@@ -308,7 +309,7 @@ static uint8_t to_byte(float v)
 }
 
 /* Returns a random number around 0 that is nearly normally distributed. The number is the sum of the four
- * bytes of `bits`, minus the mean of such sums, 510. */
+ * bytes of `bits`, minus 510, which is the mean of such a sum. */
 static float grain_of(uint32_t bits)
 {
     int sum = (int)((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24));

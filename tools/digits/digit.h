@@ -1,5 +1,5 @@
-/* Makes one image of a digit that looks handwritten. The image depends only on seed, split and index, and is
- * the same on every machine. Any thread may call these functions. */
+/* Functions that make images of digits that look handwritten. An image depends only on `seed`, `split` and
+ * `index`, and is the same on every machine. Any thread may call these functions. */
 #ifndef DIGITS_DIGIT_H
 #define DIGITS_DIGIT_H
 

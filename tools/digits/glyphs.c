@@ -1,6 +1,6 @@
-/* The strokes of the digits, made by hand. Each digit has several styles for the habits of different people:
- * a one with or without a foot, an open or a closed four, a seven with or without a bar. Variations in the
- * writing of one person come from digit.c, which distorts the strokes. */
+/* The strokes of the digits, made by hand. Each digit has several styles, because people write it in
+ * different ways: a one with or without a foot, an open or a closed four, a seven with or without a bar.
+ * digit.c distorts the strokes, so that two digits of one style differ too. */
 #include "tools/digits/glyphs.h"
 
 /* clang-format off */
@@ -124,7 +124,7 @@ const struct glyph glyphs[GLYPH_CLASSES][GLYPH_STYLES] = {
         /* a curved tail */
         {{CURVE({88,28}, {74,5}, {44,0}, {16,12}, {10,32}, {26,50}, {54,52}, {80,42}, {88,28}),
           CURVE({88,28}, {88,58}, {72,90}, {40,100}, {16,92})}},
-        /* drawn in one go, like a six upside down */
+        /* This nine is drawn in one stroke, like a six upside down. */
         {{CURVE({88,26}, {78,46}, {52,52}, {24,47}, {10,28}, {20,8}, {50,0}, {76,5}, {90,28}, {80,58},
                 {54,86}, {22,98})}},
         /* not quite closed, a stem that leans */

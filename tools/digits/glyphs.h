@@ -1,4 +1,4 @@
-/* How the ten digits are written: each digit has several styles, and a style consists of strokes of a pen. */
+/* The shapes of the ten digits. Each digit has several styles, and a style consists of strokes of a pen. */
 #ifndef DIGITS_GLYPHS_H
 #define DIGITS_GLYPHS_H
 

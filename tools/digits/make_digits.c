@@ -35,7 +35,7 @@ struct options {
     uint64_t images[DIGIT_SPLIT_COUNT], seed;
 };
 
-/* A function that writes all elements of a file, after the header was written. */
+/* A function that writes all elements of a file. The caller has already written the header. */
 typedef void write_fn(FILE *f, uint64_t seed, enum digit_split split, uint32_t images);
 
 struct idx_file {
