@@ -17,8 +17,8 @@
 
 /* The ids of all tensors of one kind for one layer (or decision group) and one training step. */
 struct tensor_entry {
-    /* The first id and the number of ids, which are consecutive. `first` is PLAN_NONE if there are no
-     * tensors. */
+    /* The ids of the tensors are consecutive. `first` is the first id, or PLAN_NONE if there are no tensors.
+     * `n` is the number of ids. */
     uint32_t first, n;
 };
 
@@ -27,8 +27,8 @@ struct task_entry {
     uint32_t first, n; /* first element and count, in graph_index.tasks */
 };
 
-/* Finds a tensor or a task in constant time. Both tables of entries are indexed by [step][kind][of]. `of` is
- * a layer, or a decision group for the kinds that belong to one. There are at most as many groups as
+/* Finds a tensor or a task in constant time. `tensors` and `task_entries` are indexed by [step][kind][of].
+ * `of` is a layer, or a decision group if the kind belongs to groups. There are at most as many groups as
  * layers. */
 struct graph_index {
     struct tensor_entry *tensors;
@@ -107,15 +107,15 @@ struct tensor_set {
     enum tensor_kind kind;
     uint32_t of;    /* the layer, or the decision group */
     uint32_t count; /* one per replica, one per micro-batch, or just one, depending on the kind */
-    /* Size of each tensor in bytes. If it is 0, there are no such tensors. */
+    /* Size of each tensor in bytes. If the size is 0, the tensors do not exist. */
     uint64_t bytes;
     uint32_t writes; /* per training step */
     uint32_t pieces; /* 0 means 1 */
     bool external;
 };
 
-/* Returns the type of a tensor's elements. This is DTYPE_U8 if the tensor is a C struct, or if it is a block
- * that a layer or a list of parts divides into several arrays. */
+/* Returns the type of a tensor's elements. Returns DTYPE_U8 for a C struct. Also returns DTYPE_U8 for a block
+ * of several arrays, which a layer or a list of parts divides. */
 static enum dtype tensor_dtype(const struct graph *g, enum tensor_kind kind, uint32_t of)
 {
     const struct layer_sizes *s = &g->layers[of].size;
@@ -167,9 +167,9 @@ static void add_tensor(struct builder *b, const struct tensor_set *t)
     }
 }
 
-/* Returns whether `layer` is the first of all layers that read the same input, which is the output of another
- * layer or the loader's X. The tensors of an input are added only once, together with those of its first
- * reader. */
+/* Returns whether `layer` is the first layer that reads its input. The input is the output of another layer
+ * or the loader's X. Several layers may read the same input. Its tensors are added only once, together with
+ * those of the first reader. */
 static bool is_first_reader(const struct graph *g, uint32_t layer)
 {
     uint32_t input = g->layers[layer].input,
@@ -249,8 +249,8 @@ static void add_end_tensors(struct builder *b)
                        &(struct tensor_set){TENSOR_DECISION, i, 1, sizeof(struct step_decision), 1, 1, true});
 }
 
-/* Adds all tensors. W, K and B come first. Their offsets in host memory are then the same in every plan of
- * the model. Training and evaluation graphs have the same tensors with the same ids. */
+/* Adds all tensors. W, K and B come first, so their offsets in host memory are the same in every plan of the
+ * model. Training and evaluation graphs have the same tensors with the same ids. */
 static void add_tensors(struct builder *b)
 {
     struct graph *g = b->g;
@@ -277,7 +277,7 @@ static void add_tensors(struct builder *b)
 
 /* ---- operands ---- */
 
-/* Describes an operand that add_operand is to add. It exists only during this call. */
+/* The description of an operand, as an argument of add_operand. A struct use exists only during this call. */
 struct use {
     enum role role;
     enum tensor_kind kind;
@@ -287,9 +287,9 @@ struct use {
     bool optional;
 };
 
-/* Adds an operand to the last task. Does nothing if the graph has no such tensor. `u` counts the writes of
- * the training step. For a persistent tensor, the operand must count all writes of the cycle, so the writes
- * of earlier steps are added. */
+/* Adds an operand to the last task. Does nothing if the graph has no such tensor. The versions in `u` count
+ * only the writes of the current training step. The operand of a persistent tensor must count all writes of
+ * the cycle, so the function adds the writes of the earlier steps. */
 static void add_operand(struct builder *b, const struct use *u)
 {
     tensor_id t = graph_tensor_find(b->g, u->kind, u->of, u->which, b->step);
@@ -315,8 +315,8 @@ static void add_read(struct builder *b, enum role role, enum tensor_kind kind, u
     add_operand(b, &(struct use){role, kind, of, which, ACCESS_READ, version, 0, false});
 }
 
-/* Adds an operand that the task writes. A FWD has two choices: it saves S and works in TENSOR_ROOM, or it
- * saves nothing and works in TENSOR_WORK. So these three operands are optional. */
+/* Adds an operand that the task writes. The operands S, TENSOR_ROOM and TENSOR_WORK of a FWD are optional. A
+ * FWD either saves S and works in TENSOR_ROOM, or saves nothing and works in TENSOR_WORK. */
 static void add_write(struct builder *b, enum role role, enum tensor_kind kind, uint32_t of, uint32_t which)
 {
     bool optional =
@@ -325,9 +325,8 @@ static void add_write(struct builder *b, enum role role, enum tensor_kind kind, 
     add_operand(b, &(struct use){role, kind, of, which, ACCESS_WRITE, 0, 1, optional});
 }
 
-/* Adds a Y, X or dX as an operand of a task of layer `user`. u->of is the layer to which the tensor belongs,
- * and `rows` is the number of rows in the tensor. If a micro-batch of `user` has fewer rows, the task uses
- * one piece of the tensor. */
+/* Adds a Y, X or dX as an operand of a task of layer `user`. The tensor belongs to layer u->of and has `rows`
+ * rows. If a micro-batch of `user` has fewer rows than the tensor, the task uses one piece of the tensor. */
 static void add_activation(struct builder *b, const struct use *u, uint32_t rows, uint32_t user,
                            uint32_t micro)
 {
@@ -441,8 +440,8 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_write(b, ROLE_SCRATCH, TENSOR_SCRATCH, l, j);
 }
 
-/* Lets the current task read the gradients dW of all layers that use the weights of `layer`, in ascending
- * order of layers. */
+/* Adds operands with which the current task reads the gradients dW of all layers that use the weights of
+ * `layer`. The layers come in ascending order. */
 static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
@@ -450,7 +449,7 @@ static void read_gradients(struct builder *b, uint32_t layer)
         add_read(b, ROLE_DW, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
 }
 
-/* Adds the RED tasks. Each adds the gradient dW of another replica to the dW of replica 0. */
+/* Adds the RED tasks. Each RED adds the gradient dW of another replica to the dW of replica 0. */
 static void add_reductions(struct builder *b)
 {
     struct graph *g = b->g;
@@ -588,12 +587,12 @@ static void new_index(struct graph *g)
     memset(index->tasks, 0xff, n * sizeof *index->tasks);
 }
 
-/* Fills b->next_use. It links each layer that owns weights with the tied layers that use these weights and
- * have a backward pass, in ascending order. */
+/* Fills b->next_use, which links layers into lists. A list begins with a layer that owns weights. The tied
+ * layers that use these weights and have a backward pass follow in ascending order. */
 static void link_uses(struct builder *b)
 {
     const struct graph *g = b->g;
-    /* For each layer that owns weights: the last layer in its list so far. */
+    /* For each layer that owns weights: the last layer that was added to its list. */
     uint32_t *last = xmalloc(g->n_layers * sizeof *last);
     b->next_use = xmalloc(g->n_layers * sizeof *b->next_use);
     for (uint32_t l = 0; l < g->n_layers; l++) {
@@ -672,7 +671,8 @@ void graph_destroy(struct graph *g)
 
 /* ---- finding ---- */
 
-/* Returns the layer after which the loader's X is named. This is the first layer that reads X. */
+/* Returns the number of the first layer that reads the loader's X. The tensor X carries the number of this
+ * layer. */
 static uint32_t first_loaded(const struct graph *g)
 {
     uint32_t l = 0;

@@ -108,15 +108,15 @@ struct graph_operand {
     enum access access; /* READ, WRITE or RW */
     enum role role;
     /* Whether an instruction may leave out this write. For example, a FWD that saves S writes TENSOR_S and
-     * TENSOR_ROOM, and one that does not writes only TENSOR_WORK. A REC may leave out any write. */
+     * TENSOR_ROOM. A FWD that does not save S writes only TENSOR_WORK. A REC may leave out any write. */
     bool optional;
-    /* READ and RW only: the version that the task must find. The version of a tensor is the number of writes
-     * to it in this cycle. */
+    /* READ and RW only: the version that the tensor must have when the task reads it. This version is the
+     * number of earlier writes to the tensor in this cycle. */
     uint32_t read_version;
-    /* WRITE and RW only: the version that the task makes. This is the number of writes to the tensor in this
-     * cycle, including this write. */
+    /* WRITE and RW only: the version that the tensor has after the task. This version is the number of writes
+     * to the tensor in this cycle, including the write of this task. */
     uint32_t write_version;
-    /* The bytes of the tensor that the task uses: all of them, or those of one piece. */
+    /* The byte range that the task uses. It is the whole tensor, or one piece of the tensor. */
     uint64_t begin, end;
 };
 
@@ -157,38 +157,39 @@ struct graph_layer {
     /* The layer whose FWD tasks compute the output and the saved values S. This is the layer itself or, for a
      * twin, its original. */
     uint32_t original;
-    /* The layer that returns the gradient of this layer's output: this gradient is the dX of `reader`.
-     * PLAN_NONE if no layer returns one. */
+    /* The layer that returns the gradient of this layer's output. This gradient is the dX of `reader`.
+     * PLAN_NONE if no layer returns a gradient. */
     uint32_t reader;
-    /* Whether the layer has a backward pass. It has one if a gradient comes back to it, and if this gradient
-     * is needed for its weights or for earlier layers. An evaluation graph has the same value, although it
-     * has no BWD tasks. */
+    /* Whether the layer has a backward pass. For this, a gradient must come back to the layer, and the
+     * layer's weights or earlier layers must need the gradient. An evaluation graph has the same value,
+     * although it has no BWD tasks. */
     bool backward;
     /* Whether BWD computes dX, the gradient that is returned to `input`. */
     bool returns;
     bool is_loss;
-    /* Whether this is a loss that computes its result in the backward task. In training, the forward task of
-     * such a loss does nothing but read X. */
+    /* Whether this is a loss whose backward task computes the result. In training, the forward task of such a
+     * loss only reads X. */
     bool loss_in_bwd;
     /* Whether UPD updates the buffers B with the statistics of the forward passes (STAT). */
     bool folds;
 
-    /* Whether the layer uses the weights W of the earlier layer `owner`. Such a tied layer has its own
-     * gradient dW, but no W, no K and no update. The owner's NORM and UPD combine the gradients of all layers
-     * that use W. */
+    /* Whether the layer is tied: it uses the weights W of the earlier layer `owner`. A tied layer has its own
+     * gradient dW, but no W, no optimizer state K and no update. The owner's NORM and UPD combine the
+     * gradients of all layers that use W. */
     bool tied;
     /* The layer that owns the weights W. This is the layer itself, unless it is tied. */
     uint32_t owner;
-    /* Only for the owner of weights: the number of layers that use W and have BWD tasks. Its UPD reads one
-     * gradient of each. */
+    /* Only for the owner of weights W: the number of layers that use W and have BWD tasks. The owner's UPD
+     * reads one gradient dW of each of these layers. */
     uint32_t n_uses;
     uint32_t group; /* decision group */
 };
 
 /* A decision group: layers whose updates depend on the same DECIDE task. */
 struct graph_group {
-    /* Whether the update depends on the values of the gradients: they may be clipped, or a step with infinite
-     * or NaN gradients may be skipped. Every UPD of the group then waits for all gradients of the group. */
+    /* Whether the update depends on the values of the gradients. The gradients may be clipped, or a step with
+     * infinite or NaN gradients may be skipped. In both cases, every UPD of the group waits for all gradients
+     * of the group. */
     bool decision;
     /* Whether the group has a GROUP tensor. If so, a training graph also has a DECIDE task, which writes the
      * tensor. */
@@ -199,7 +200,8 @@ struct graph_group {
  * The builder and the verifier of plans read it. The caller frees it with graph_destroy. */
 struct graph {
     uint32_t n_layers, n_replicas, n_groups;
-    /* Number of rows in a micro-batch. If the layers have different sizes, this is the smallest. */
+    /* Number of rows in a micro-batch. If the layers have micro-batches of different sizes, this is the
+     * number of rows in the smallest micro-batch. */
     uint32_t rows;
     /* Number of micro-batches of `rows` rows in a training step, for all replicas together. */
     uint32_t n_micro;
@@ -268,8 +270,8 @@ struct graph_sizes {
 };
 
 /* Builds the graph of a model of which only the profile table is known. The graph is good only for planning:
- * it has no decisions and no targets. Returns -EINVAL if a micro-batch size does not divide the batch, or if
- * two neighbouring layers have sizes of which neither divides the other. */
+ * it has no decisions and no targets. Returns -EINVAL if a micro-batch size does not divide the batch. Also
+ * returns -EINVAL if the sizes of two neighbouring layers do not fit: one of them must divide the other. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);
 
@@ -294,8 +296,8 @@ int graph_describe(const struct graph_config *config, struct graph **ret, struct
 /* Frees a graph and everything in it. Does nothing if `g` is NULL. */
 void graph_destroy(struct graph *g);
 
-/* Returns whether the layer owns weights W that training changes. Only such layers have K. If their group has
- * a decision, they also have a NORM task. */
+/* Returns whether the layer owns weights W that training changes. Only such layers have an optimizer state K.
+ * If the group of such a layer has a decision, the layer also has a NORM task. */
 static inline bool graph_trains(const struct graph *g, uint32_t layer)
 {
     const struct graph_layer *l = &g->layers[layer];
@@ -349,7 +351,7 @@ tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32
 
 /* Returns the index of a task in graph.tasks, or PLAN_NONE if there is no such task. `of` is the layer or,
  * for DECIDE, the decision group. `which` is the micro-batch for FWD and BWD, the replica for RED, and
- * PLAN_NONE for all others. REC gives the FWD that it repeats. */
+ * PLAN_NONE for all others. For REC, returns the FWD that the REC repeats. */
 uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t of, uint32_t which,
                          uint32_t step);
 

@@ -40,8 +40,9 @@ static int check_replicas(uint32_t n_micro, uint32_t n_replicas, struct err *err
     return 0;
 }
 
-/* Checks that a cycle does not have too many tasks. The error message names the number to change: the steps
- * in a cycle if one step alone has few enough tasks, and otherwise the number of micro-batches. */
+/* Checks that a cycle does not have too many tasks. The error message names the number to change. If a single
+ * step has few enough tasks, this is the number of steps in a cycle. Otherwise it is the number of
+ * micro-batches. */
 static int check_tasks(uint32_t n_layers, uint32_t n_micro, uint32_t steps, struct err *err)
 {
     uint64_t tasks = 2 * (uint64_t)n_layers * n_micro;
@@ -64,8 +65,8 @@ static int check_tasks(uint32_t n_layers, uint32_t n_micro, uint32_t steps, stru
         n_layers, n_micro, (unsigned long long)tasks, GRAPH_MAX_TASKS, most);
 }
 
-/* Checks that no size of a layer is above its limit. This check also finds overflows: a size that overflows
- * has been set to a value far above the limit. */
+/* Checks that no size of a layer is above its limit. The check also finds overflows, because a size that
+ * overflows was set to a value far above the limit. */
 static int check_layer_size(const struct layer *l, uint32_t rows, struct err *err)
 {
     struct layer_sizes s;
@@ -158,8 +159,8 @@ static int bad_link(struct err *err, uint32_t l, const char *what, uint32_t othe
     return err_set_at(err, -EINVAL, "model", "layer %u: %s (layer %u)", l, what, other);
 }
 
-/* Returns whether layers `a` and `b` have the same output: they are the same layer, or twins. PLAN_NONE
- * stands for the loader. */
+/* Returns whether layers `a` and `b` have the same output. They have it if they are the same layer, or if
+ * they are twins. PLAN_NONE stands for the loader. */
 static bool same_input(const struct graph_link *links, uint32_t a, uint32_t b)
 {
     if (a == PLAN_NONE || b == PLAN_NONE)
@@ -169,8 +170,9 @@ static bool same_input(const struct graph_link *links, uint32_t a, uint32_t b)
     return a == b;
 }
 
-/* Checks how layer `l` is connected with earlier layers. returned[i] says whether a layer already returns a
- * gradient to layer i. Sets it to true if layer `l` does. */
+/* Checks how layer `l` is connected with earlier layers. returned[i] says whether some layer already returns
+ * a gradient to layer i. If layer `l` returns a gradient to an earlier layer, sets the element of that
+ * earlier layer to true. */
 static int check_link(const struct graph_config *c, uint32_t l, const struct graph_link *links,
                       bool *returned, struct err *err)
 {
@@ -313,8 +315,7 @@ static int describe_layers(struct graph *g, const struct graph_config *c, const 
     find_backward(g);
     find_groups(g, c);
     for (uint32_t l = 0; l < g->n_layers; l++) {
-        /* If no gradient reaches the weights of a layer, they are never updated. The layer then has no
-         * optimizer state. */
+        /* Weights that no gradient reaches are never updated. Their layer then has no optimizer state. */
         if (g->layers[l].n_uses == 0)
             g->layers[l].k_bytes = g->layers[l].n_parts = 0;
         if (g->layers[l].n_uses > OPTIMIZER_USES)
@@ -408,8 +409,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
                       &(struct graph_link){.input = l > 0 ? l - 1 : PLAN_NONE,
                                            .twin_of = PLAN_NONE,
                                            .owner = t->layers[l].tied ? t->layers[l].owner : PLAN_NONE});
-        /* The input is divided into pieces of equal size, so round its size up to a multiple of their
-         * number. */
+        /* The input is divided into pieces of equal size. So round the size of the input up to a multiple of
+         * the number of pieces. */
         most = graph_input_rows(g, l, &least);
         pieces = most / least;
         gl->size.x = most > gl->rows ? at.x * pieces : (at.x + pieces - 1) / pieces * pieces;
@@ -425,8 +426,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
     return 0;
 }
 
-/* Checks the micro-batch sizes. Each must divide the number of rows of a replica. Of the sizes of two
- * neighbouring layers, one must divide the other. */
+/* Checks the micro-batch sizes. Each size must divide the number of rows of a replica. For each two
+ * neighbouring layers, one of the two sizes must divide the other. */
 static int check_sizes(const struct table *t, const struct graph_sizes *s, struct err *err)
 {
     uint32_t replicas = s->replicas > 0 ? s->replicas : 1, most = 0;

@@ -25,27 +25,29 @@ struct machine {
     uint64_t all_links_bytes_per_s;
     /* Total rate from all devices to the host. 0 means the same as `all_links_bytes_per_s`. */
     uint64_t all_links_out_bytes_per_s;
-    /* Rate of a transfer from one device to another. It also limits what a device sends in total, and what it
-     * receives in total. */
+    /* Rate of a transfer from one device to another. A device sends at most at this rate in total, and
+     * receives at most at this rate in total. */
     uint64_t peer_bytes_per_s;
-    /* Whether transfers between devices pass over their links to the host. They then share these links with
-     * transfers to and from the host. */
+    /* Whether transfers between devices use the links of these devices to the host. Such transfers then share
+     * the links with transfers to and from the host. */
     bool peers_by_link;
     uint64_t device_flops_per_s;
     uint64_t device_bytes_per_s; /* memory bandwidth of a device */
     /* Rate at which tasks on the host read and write host memory. */
     uint64_t host_bytes_per_s;
-    /* Bandwidth of host memory that updates on the host share with transfers. 0 means that they do not slow
-     * each other down. */
+    /* Bandwidth of host memory that updates on the host share with transfers. 0 means that updates and
+     * transfers do not slow each other down. */
     uint64_t host_shared_bytes_per_s;
     uint64_t launch_ns; /* fixed cost of one instruction */
 
     /* Cores, for virtual devices only: */
     /* Number of cores that tasks and transfers have to share. 0 means that cores limit nothing. */
     uint32_t cores;
-    /* Number of cores that one task on a device uses when nothing else runs. 0 if it uses none. */
+    /* Number of cores that one task on a device uses when nothing else runs. 0 if tasks on a device use no
+     * cores. */
     uint32_t device_cores;
-    /* Number of cores that one task on the host uses when nothing else runs. 0 if it uses none. */
+    /* Number of cores that one task on the host uses when nothing else runs. 0 if tasks on the host use no
+     * cores. */
     uint32_t host_cores;
     /* Rate at which one core copies bytes. 0 means that transfers use no core. */
     uint64_t core_copy_bytes_per_s;

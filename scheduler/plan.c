@@ -46,7 +46,8 @@ void plan_destroy(struct plan *p)
 enum byte_class tensor_byte_class(const struct plan_tensor *t)
 {
     switch (t->kind) {
-    /* The loader fills X in every step, so X is data. The outputs Y are computed in the step itself. */
+    /* X is data, because the loader fills it in every step. An output Y is not data, because the step itself
+     * computes it. */
     case TENSOR_X:
     case TENSOR_TARGET:
     case TENSOR_RESULT:
@@ -219,8 +220,8 @@ bool plan_equal(const struct plan *a, const struct plan *b)
 struct live_copy {
     uint32_t device;
     tensor_id tensor;
-    /* The address of byte 0 of the tensor. If the copy does not contain byte 0, the address that this byte
-     * would have, modulo 2^64. */
+    /* The address of byte 0 of the tensor. If the copy does not contain byte 0, this is the address that byte
+     * 0 would have, modulo 2^64. */
     uint64_t base;
     uint64_t bytes; /* size, rounded up to PLAN_ALIGN */
     /* Whether the copy exists on the device at the current instruction of the walk. */
@@ -239,8 +240,9 @@ static int compare_live(const void *pa, const void *pb)
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* Makes a sorted list of all copies that a program uses. The size of a copy is that of its largest operand.
- * If a tensor has a copy at the same address again later, the list has only one entry for both. */
+/* Makes a sorted list of all copies that a program uses. The size of a copy is the size of its largest
+ * operand. If several copies of a tensor have the same address, one after another, the list has only one
+ * entry for all of them. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
 {
     const struct plan_program *prog = &p->programs[k];
@@ -278,9 +280,9 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns an array with the size, in bytes, of the copy that each operand uses. Only the DROP at the end of a
- * copy tells its full size, so the operands are visited from last to first. At the end, `copies` has the size
- * of the first copy at each address. */
+/* Returns an array with one size in bytes for each operand: the size of the copy that the operand uses. Only
+ * the DROP at the end of a copy tells the full size of the copy, so the function visits the operands from
+ * last to first. When it returns, `copies` has the size of the first copy at each address. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);

@@ -54,8 +54,8 @@ static inline uint64_t plan_share_unit(enum dtype w_dtype)
 {
     return PLAN_ALIGN / dtype_size(w_dtype);
 }
-/* Maximum distance of a wait: how many runs of the program it reaches back. The executor never has more runs
- * than this in progress. */
+/* Maximum distance of a wait. The distance is the number of runs of the program that the wait reaches back.
+ * The executor never has more runs than this in progress. */
 #define PLAN_MAX_DISTANCE 16
 
 /* The kind of a tensor says what it is for. In reports, the kind is followed by numbers: "dW3" is the dW of
@@ -73,8 +73,8 @@ enum tensor_kind {
     TENSOR_X,
     /* Y, the output of a layer. There is one per layer and micro-batch. Any number of layers read it. */
     TENSOR_Y,
-    /* dX, the gradient of a layer's input, for each layer and micro-batch. It belongs to the layer that reads
-     * the input. If two layers read the same output, each may return a gradient of its own. */
+    /* dX, the gradient of a layer's input, for each layer and micro-batch. A dX belongs to the layer that
+     * reads the input. If several layers read the same output, each of them may return its own dX. */
     TENSOR_DX,
     /* S, the values that a forward task saves for its backward task. There is one S for each layer and
      * micro-batch. */
@@ -85,8 +85,8 @@ enum tensor_kind {
     TENSOR_ROOM,
     /* Working memory of a backward task, for each layer and micro-batch. */
     TENSOR_SCRATCH,
-    /* Statistics: what one micro-batch contributes to the buffers B. They have the size of B. A forward task
-     * writes them, and the layer's UPD updates B with them. */
+    /* Statistics: the contribution of one micro-batch to the buffers B. A STAT tensor has the same size as B.
+     * A forward task writes it, and the layer's UPD updates B with it. */
     TENSOR_STAT,
     /* Targets: the values with which a loss compares its input. The loader fills them. There is one tensor
      * for each loss and micro-batch. */
@@ -115,8 +115,8 @@ struct plan_tensor {
     uint32_t step;
     /* The decision group, if the kind is GROUP or DECISION. Otherwise PLAN_NONE. */
     uint32_t group;
-    /* The type of the elements. DTYPE_U8 if the tensor is a struct, or if a layer or a table of parts divides
-     * the tensor into arrays, as for S and K. */
+    /* The type of the elements. DTYPE_U8 if the tensor is a C struct. Also DTYPE_U8 if the tensor is a block
+     * of several arrays, such as S or K, which a layer or a table of parts divides. */
     enum dtype dtype;
     uint64_t bytes;
     /* Offset of slot 0 in the host pool, the host memory of the plan. PLAN_NO_HOST if the tensor is never on
@@ -134,7 +134,8 @@ enum instr_kind {
     INSTR_FWD,
     /* Runs one micro-batch backward through one layer, and adds the weight gradient to dW. */
     INSTR_BWD,
-    /* Recomputation: runs a FWD again, because the values that it saved, or its output, were not kept. */
+    /* Recomputation: runs a FWD again. This is necessary if the saved values S or the output of the FWD were
+     * not kept. */
     INSTR_REC,
     /* Reduction: adds the gradient dW of one replica to the dW of replica 0. */
     INSTR_RED,
@@ -142,16 +143,16 @@ enum instr_kind {
     INSTR_NORM,
     /* Computes the new state (GROUP) of a decision group and, if the group has one, its DECISION. */
     INSTR_DECIDE,
-    /* Updates the weights W and the optimizer state K with the gradient dW. If there is a GROUP tensor,
-     * applies the scale and the bias corrections in it. If the layer has statistics (STAT), also updates the
-     * buffers B with those of all micro-batches. */
+    /* Updates the weights W and the optimizer state K with the gradient dW. If there is a GROUP tensor, the
+     * update applies the scale and the bias corrections of this tensor. If the layer has statistics (STAT),
+     * the update also changes the buffers B with the statistics of all micro-batches. */
     INSTR_UPD,
     INSTR_FETCH, /* copies from host to device */
     INSTR_SPILL, /* copies from device to host */
     INSTR_SEND,  /* copies from one device to another */
     /* Copies bytes within one device, from one copy of a tensor to another copy of the same tensor. */
     INSTR_COPY,
-    /* Ends a copy on a device, so that its memory can be used again. Moves no bytes. */
+    /* Ends a copy on a device, so that the memory of the copy can be used again. A drop moves no bytes. */
     INSTR_DROP,
     INSTR_KIND_COUNT
 };
@@ -202,8 +203,8 @@ struct plan_operand {
     /* The bytes of the tensor that the instruction uses. For the whole tensor, these are 0 and the tensor's
      * size. */
     uint64_t begin, end;
-    /* Address of byte `begin`. On a device, it is an offset in the device's arena. On the host, it is the
-     * address in slot 0: the executor adds the offset of the slot that the run of the cycle uses. */
+    /* Address of byte `begin`. On a device, the address is an offset in the device's arena. On the host, it
+     * is the address in slot 0. The executor adds the offset of the slot that the run of the cycle uses. */
     uint64_t addr;
     enum access access;
     /* ROLE_NONE in moves and drops. */
@@ -242,7 +243,8 @@ struct plan_instr {
     /* Number of the training step within a run of the cycle, from 0 to plan.steps - 1. Always 0 in moves and
      * drops. */
     uint32_t step;
-    /* Decision group of the task's layer or of the DECIDE. Always 0 in moves and drops. */
+    /* Decision group of the task's layer. For DECIDE, the group of the DECIDE itself. Always 0 in moves and
+     * drops. */
     uint32_t group;
     uint32_t operand, n_operands; /* first operand and count, in plan_program.operands */
     uint32_t wait, n_waits;       /* first wait and count, in plan_program.waits */
@@ -273,8 +275,8 @@ struct plan_span {
     uint64_t start_ns, end_ns;
 };
 
-/* A boundary copy: bytes of a tensor that stay on a device from one run of the cycle to the next. At that
- * time, they are the newest value of the tensor. */
+/* A boundary copy: bytes of a tensor that stay on a device from one run of the cycle to the next. Between the
+ * two runs, these bytes are the newest value of the tensor. */
 struct plan_copy {
     tensor_id tensor;
     uint32_t device;
@@ -354,8 +356,8 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
  * matter. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* The classes of tensors in reports about moved bytes. There is a different way to move fewer bytes for each
- * class. */
+/* The classes of tensors in reports about moved bytes. For each class, there is a different method to reduce
+ * the moved bytes. */
 enum byte_class {
     /* Weights, gradients and optimizer state. Pinning layers to a device reduces these bytes. */
     BYTES_STATE,
@@ -373,7 +375,8 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t);
 /* The bytes that one run of a program moves over links. `in` is the sum of `state_in`, `stash_in` and
  * `data_in`. `out` is the sum of `state_out`, `stash_out` and `data_out`. */
 struct plan_bytes {
-    /* Bytes moved from host to devices, from devices to host, and between devices. */
+    /* `in` is the number of bytes moved from host to devices, `out` from devices to host, and `peer` between
+     * devices. */
     uint64_t in, out, peer;
     uint64_t state_in, state_out; /* W, dW, K, B, SUMSQ */
     /* Bytes of activations: outputs of layers (Y), gradients of inputs (dX), and values saved for the

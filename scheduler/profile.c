@@ -43,7 +43,8 @@ static struct profile *new_profile(const struct graph *g, const struct machine *
     p->layers = arena_alloc_array(arena, g->n_layers, sizeof *p->layers);
     for (uint32_t l = 0; l < g->n_layers; l++)
         profile_state(&g->layers[l], m, &p->layers[l]);
-    /* DECIDE reads only one double for each layer. Nearly all of its time is the fixed cost of a launch. */
+    /* DECIDE reads only one double for each layer, so nearly all of its time is the fixed cost of a
+     * launch. */
     p->decide_ns = ns_add(rate_ns(g->n_layers * sizeof(double), m->host_bytes_per_s), m->launch_ns);
     return p;
 }
@@ -85,7 +86,7 @@ uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t
 {
     if (kind == INSTR_DECIDE)
         return p->decide_ns;
-    /* A plan that was not verified may contain any number here, also one that is too large. */
+    /* In a plan that was not verified, `layer` may be any number, even one that is too large. */
     if (layer >= p->n_layers)
         return 0;
 

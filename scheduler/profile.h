@@ -11,8 +11,8 @@
 #include "scheduler/machine.h"
 #include "scheduler/table.h"
 
-/* How long each task of a layer takes. RED, NORM and UPD are 0 if the layer has no weights, because it then
- * has no such tasks. */
+/* How long each task of a layer takes. A layer without weights has no RED, NORM and UPD tasks, so the times
+ * of these tasks are 0. */
 struct profile_layer {
     uint64_t fwd_ns, bwd_ns;               /* one micro-batch */
     uint64_t red_device_ns, red_host_ns;   /* RED of one replica */
@@ -31,9 +31,9 @@ struct profile {
  * is longer, plus the fixed cost of a launch. */
 struct profile *profile_analytic(const struct graph *g, const struct machine *m);
 
-/* Makes a profile from a table of measurements, which must have as many layers as the graph. Times for the
- * graph's micro-batch sizes are interpolated. The table has no times for RED and NORM, and may have none for
- * updates. These times are estimated from the memory traffic. */
+/* Makes a profile from a table of measurements, which must have as many layers as the graph. Interpolates the
+ * times for the graph's micro-batch sizes. The table has no times for RED and NORM, and it may have none for
+ * updates. The missing times are estimated from the memory traffic. */
 struct profile *profile_from_table(const struct table *t, const struct graph *g, const struct machine *m);
 
 /* Frees a profile and everything in it. Does nothing if `p` is NULL. */

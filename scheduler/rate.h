@@ -5,9 +5,9 @@
 
 #include <stdint.h>
 
-/* Returns how long `amount` units take at a rate of `per_s` units per second. The result is in nanoseconds,
- * rounded up. A rate of 0 means that there is no limit, so the result is 0. UINT64_MAX stands for all results
- * above 64 bits. */
+/* Returns the time that `amount` units take at a rate of `per_s` units per second. The time is in
+ * nanoseconds, rounded up. If `per_s` is 0, there is no limit, so the time is 0. Returns UINT64_MAX if the
+ * time does not fit into 64 bits. */
 static inline uint64_t rate_ns(uint64_t amount, uint64_t per_s)
 {
     if (per_s == 0)

@@ -30,7 +30,8 @@ struct table_axis {
 /* The measurements of one layer. Each array belongs to one axis (list of micro-batch sizes) of struct table,
  * and has one element for each size of this axis. */
 struct table_layer {
-    /* Whether the layer uses the weights of layer `owner`. Such a tied layer has no optimizer state. */
+    /* Whether the layer is tied: it uses the weights of layer `owner`. A tied layer has no optimizer
+     * state. */
     bool tied;
     /* Tied layers only: the earlier layer that owns the weights. */
     uint32_t owner;
@@ -80,8 +81,8 @@ void table_to_json(const struct table *t, struct strbuf *out);
 /* Frees a table and everything in it. Does nothing if `t` is NULL. */
 void table_destroy(struct table *t);
 
-/* The times and sizes of one layer at one micro-batch size. A table has peaks of memory. Here they are
- * divided into the sizes of single tensors. */
+/* The times and sizes of one layer at one micro-batch size. A profile table has only peaks of memory use. A
+ * table_point divides these peaks into the sizes of single tensors. */
 struct table_point {
     uint64_t fwd_ns; /* forward pass */
     /* Time of the backward pass alone. Unlike bwd_s in the table, it does not include a repeated forward

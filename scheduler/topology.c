@@ -92,8 +92,8 @@ static void set_if_known(uint64_t *to, uint64_t known)
         *to = known;
 }
 
-/* Sets how many cores tasks use. A virtual cpu device computes on the cores of the host, and a GPU uses none
- * of them. */
+/* Sets how many cores tasks use. A task on a virtual cpu device uses cores of the host. A task on a GPU uses
+ * none of them. */
 static void set_cores(const struct topology *t, struct machine *m)
 {
     bool host_is_device = t->backend == BACKEND_CPU;

@@ -27,8 +27,8 @@ struct topology {
     enum backend_id backend;
     /* Number of devices. 0 means that the devices are virtual: a job may then have as many as it wants. */
     uint32_t n_devices;
-    /* The devices. The field `peer` of each device is not used here: the connections between devices are in
-     * the array `peers` below. */
+    /* The devices. The field `peer` of each device is not used here, because the array `peers` below has the
+     * connections between devices. */
     struct device_info devices[DEVICE_MAX];
     /* Rate from the host to the device with the slowest link. 0 if the rate is not known. */
     uint64_t link_in_bytes_per_s;

@@ -160,13 +160,13 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 /* Maximum number of attempts to keep extra copies in free memory. An attempt fails if the draft does not fit
  * the device, because holes between segments waste memory. The next attempt then keeps fewer bytes. */
 #define RETAIN_TRIES 4
-/* Above this number of instructions, 1/64 of the memory is left unused, because that makes placement faster.
- * Above RETAIN_BELOW instructions, no extra copies are kept in free memory. */
+/* With more than LEAVE_WASTE_ABOVE instructions, 1/64 of the memory is left unused, because placement is then
+ * faster. With more than RETAIN_BELOW instructions, no extra copies are kept in free memory. */
 #define LEAVE_WASTE_ABOVE 20000
 #define RETAIN_BELOW      200000
 
 /* Lowers the budget of every device whose peak exceeds its capacity. The budget is the number of bytes that
- * extra copies may fill. Returns whether any peak was too high. */
+ * extra copies may fill. Returns whether the peak of any device exceeds its capacity. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
 {
     bool over = false;
@@ -234,8 +234,7 @@ static int draft_eval(const struct plan_request *r, const struct order *cycle, c
         *ret = (struct draft){.graph = r->train, .n_devices = r->machine->n_devices, .n_shares = 1};
         return 0;
     }
-    /* The eval program reads every weight only once, so keeping extra copies in free memory would save
-     * nothing. */
+    /* The eval program reads every weight only once. Extra copies in free memory would save nothing there. */
     struct knobs plain = *knobs;
     plain.retain = false;
     order_forward_only(cycle, r->eval, &eval);
@@ -294,8 +293,8 @@ static bool fits(const struct machine *m, const struct draft *cycle, const struc
     return ok && need->host_bytes + m->host_taken_bytes <= m->host_bytes;
 }
 
-/* The more streams a plan has, the longer draft_waits takes. With CLOCK_STREAMS streams, it takes as long as
- * all other stages of the build together. */
+/* The time that draft_waits takes grows with the number of streams of the plan. With CLOCK_STREAMS streams,
+ * draft_waits takes as long as all other stages of the build together. */
 #define CLOCK_STREAMS 64
 
 /* Estimates the time to build both drafts. The unit is the time that one instruction takes in a plan for a

@@ -27,9 +27,8 @@
 
 /* ---- the task order, decided by a policy ---- */
 
-/* Returns whether the weights of `layer` are updated on a device. With UPDATE_AUTO, this is so only if the
- * layer is pinned, because the state of pinned layers always stays on its device. `pinned` may be NULL if no
- * layer is pinned. */
+/* Returns whether the weights of `layer` are updated on a device. With UPDATE_AUTO, only pinned layers are
+ * updated on a device, because their state always stays there. `pinned` may be NULL if no layer is pinned. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
 /* Value of todo.share for a task that handles the whole layer and not just one share of it. */
@@ -50,12 +49,13 @@ struct todo {
     bool save;   /* FWD, REC: the task writes S */
     bool output; /* FWD, REC: the task writes its output */
     /* UPD only: whether the optimizer state K stays on the device until the span ends, as W does. If false, K
-     * is fetched for this update and dropped after it. All updates of a span have the same value. */
+     * is fetched for this update and dropped after this update. All updates of a span have the same value of
+     * keep_k. */
     bool keep_k;
     /* RED only: the replica whose gradient is added to the gradient of replica 0. */
     uint32_t replica;
-    /* RED and UPD only: which share of the layer's state the task handles. SHARE_ALL if it handles all of
-     * it. */
+    /* RED and UPD only: which share of the layer's state the task handles. SHARE_ALL if the task handles the
+     * whole state. */
     uint32_t share;
     uint32_t group; /* DECIDE only: the decision group */
     uint32_t step;  /* training step within the cycle */
@@ -84,8 +84,8 @@ struct order {
     bool alone;
     /* For each layer: whether its state never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;
-    /* All tasks of the order. Before order_merge, only the todos of the same location are in the right
-     * sequence. order_merge brings the todos of all locations into one sequence. */
+    /* All tasks of the order. Before order_merge, only todos of the same location are in the order in which
+     * they run. order_merge brings the todos of all locations into one sequence. */
     VEC(struct todo) todos;
 };
 
@@ -104,8 +104,8 @@ void order_add(struct order *o, struct todo t);
 /* Copies the tasks of step 0 for all further training steps of the cycle. Policies write the order of one
  * step only. Does nothing if the cycle has a single step. */
 void order_repeat(struct order *o);
-/* Sets *ret to the order of the eval program: the forward tasks of `o`. The tasks save nothing for a backward
- * pass, because there is none. */
+/* Sets *ret to the order of the eval program, which has only the forward tasks of `o`. These tasks save
+ * nothing for a backward pass, because the eval program has no backward pass. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
 /* Merges the todos of all locations into one issue order, using the task durations in `prof`. Returns -EINVAL
  * if there is no such order, because two locations would wait for each other forever. */
@@ -125,7 +125,7 @@ enum keep_rule {
 };
 
 /* Settings of a candidate that decide how long copies stay in memory. With a larger lead, more moves overlap
- * with compute, but copies stay longer and so need more memory. */
+ * with compute. But copies then stay longer, so they need more memory. */
 struct knobs {
     enum keep_rule keep;
     /* KEEP_UNIT only, for each layer: whether its W, K and B never leave their device. NULL if no layer is
@@ -139,11 +139,11 @@ struct knobs {
      * spans. */
     uint32_t lead_state;
     /* Activations and optimizer state are fetched this number of items before the item that uses them.
-     * Outputs are dropped this number of items later than possible. Their moves can then overlap with
+     * Outputs are dropped this number of items later than necessary. The moves can then overlap with
      * compute. */
     uint32_t lead_items;
-    /* KEEP_LRU only: whether the cache is as small as possible, just large enough for any one task. If false,
-     * the cache uses all memory of the device. */
+    /* KEEP_LRU only: whether the cache is as small as possible. It is then just large enough for any one
+     * task. If false, the cache uses all memory of the device. */
     bool least_cache;
 };
 
@@ -173,8 +173,8 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 /* Value of segment.start until an instruction that creates the segment has been added. */
 #define SEGMENT_UNBORN UINT32_MAX
 
-/* One copy of a tensor, or of one piece of a tensor, on one device. It exists from the instruction that
- * creates it to the drop. Placement sets the address. */
+/* One copy of a tensor, or of one piece of a tensor, on one device. The copy exists from the instruction that
+ * creates it to the instruction that drops it. Placement sets the address of the segment. */
 struct segment {
     tensor_id tensor;
     uint32_t device;
@@ -184,8 +184,8 @@ struct segment {
     uint32_t start, end;
     /* Whether the copy stays on the device from one cycle to the next. */
     bool boundary;
-    /* Only for copies that stay from one cycle to the next: whether the cycle changes the value. The value on
-     * the host is then old, so the flush program must spill the copy. */
+    /* Whether the cycle changes the value of the copy. Only used if `boundary` is true. If the cycle changes
+     * the value, the value in host memory is old, so the flush program must spill the copy. */
     bool dirty;
     uint64_t addr; /* offset in the device's memory */
 };
@@ -229,8 +229,8 @@ uint64_t segment_bytes(const struct segment *s); /* rounded up to PLAN_ALIGN */
  * {from 40, to 90, bytes 4 MB, gain 4 MB}. If the copy had also been spilled just for that fetch, the gain
  * would be 8 MB. */
 struct gap {
-    /* Identifies the gap: the number of the operand that needs the fetch at the end of the gap. Operands are
-     * numbered in issue order. */
+    /* Identifies the gap by the operand that needs the fetch at the end of the gap. This is the number of
+     * that operand, counted in issue order. */
     uint32_t use;
     uint32_t device;
     /* Positions of the drop and of the fetch that follows it. If from > to, the fetch is in the next
@@ -243,14 +243,14 @@ struct gap {
 };
 typedef VEC(struct gap) gap_list;
 
-/* Turns a merged order into a draft by adding moves and drops. A gap is the time between a drop and the fetch
- * of the same value. The copy stays across each gap in `retained` that has `retain` set. `retained` must be
- * sorted by `use`. Sets *ret_gaps to all gaps that are left. Both lists may be NULL. */
+/* Turns a merged order into a draft by adding moves and drops. A gap is the time from the drop of a value to
+ * the next fetch of this value. `retained` is a list of gaps, sorted by `use`. Where a gap has `retain` set,
+ * the copy stays on the device. Sets *ret_gaps to the remaining gaps. Both lists may be NULL. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *retained, gap_list *ret_gaps);
 /* Decides which copies stay on the device across their gaps, so that as few bytes as possible are moved. Sets
- * gap.retain of these gaps. At no position do they take more memory than the draft leaves free:
- * capacity[device] minus the bytes in use. */
+ * gap.retain of these gaps. At every position, the copies that stay fit into the memory that the draft leaves
+ * free, which is capacity[device] minus the bytes in use. */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
 /* Decides which copies of one device should stay there across their gaps. free_bytes[p] is the number of free
  * bytes at position p. A gap that contains no position needs no memory, so its copy always stays. */
@@ -258,37 +258,38 @@ void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, 
 /* Returns the largest number of bytes that are in use on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
 /* Gives every segment an address and sets d->peak. Never fails, so a peak may exceed the device's capacity.
- * `limits` has the capacities, or is NULL. With `limits`, a search that cannot succeed ends sooner. */
+ * `limits` has the capacities of the devices, or is NULL. If `limits` is not NULL, a search that cannot
+ * succeed ends sooner. */
 void draft_place(struct draft *d, const uint64_t *limits);
 /* Makes a draft with addresses by replaying the order with an LRU cache on each device. The order must be
  * merged and must not recompute anything (no REC tasks). Never fails: if a task needs more memory than the
  * device has, the peak exceeds the capacity. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
-/* Adds the waits to a draft whose segments have addresses. Leaves out every wait that other waits already
- * ensure. */
+/* Adds the waits to a draft whose segments have addresses. Leaves out every wait that follows from other
+ * waits. */
 void draft_waits(struct draft *d);
 
 /* The draft_put_* functions append instructions to a draft. After draft_put_task, the caller calls
  * draft_put_use once for each operand of the task. */
 void draft_put_task(struct draft *d, const struct todo *t);
 void draft_put_use(struct draft *d, const struct graph_operand *op, uint32_t segment, struct extent of);
-/* The next three functions append a move of the bytes `of`. Both segments must contain these bytes. If both
- * are on the same device, draft_put_send appends a COPY instead of a SEND. */
+/* The next three functions append a move of the bytes `of`. Each segment of the move must contain these
+ * bytes. If both segments are on the same device, draft_put_send appends a COPY instead of a SEND. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
 void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
 void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
-/* Returns whether a todo uses operand `op` of its task. The answer is false for an output or a workspace that
- * this FWD or REC does not write. All other operands are always used. */
+/* Returns whether a todo uses operand `op` of its task. Returns false if `op` is an output or a workspace
+ * that this FWD or REC does not write. Returns true for all other operands. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
-/* Returns the number of byte ranges that a todo uses of the tensor of `op`. The number is 1, with one
- * exception: a share of the optimizer state K has one range in each part of K. For example, the K of AdamW
- * has two parts, so the number is 2. */
+/* Returns how many byte ranges of the tensor of `op` a todo uses. The number is 1, except for a share of the
+ * optimizer state K, which has one range in each part of K. For example, the K of AdamW has two parts, so the
+ * number is 2. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
-/* Returns byte range number `i` of the tensor of `op` that the todo uses. `i` must be less than the number
- * that todo_extents returns. */
+/* A todo may use several byte ranges of the tensor of `op`. Returns byte range number `i`. `i` must be less
+ * than the number that todo_extents returns. */
 struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
                           uint32_t i);
 /* Returns whether the trainer reads the tensor after each training step. Such a tensor must be on the host
@@ -300,28 +301,29 @@ bool trainer_reads(const struct graph_tensor *t);
 /* The memory and planning work that a candidate needs. plan_build sets all fields even if the candidate does
  * not fit the machine. */
 struct plan_need {
-    /* Memory that the cycle and the eval program need on a device, in bytes. This is the maximum over all
-     * devices, and holes between copies count. */
+    /* Number of bytes of device memory that the cycle and the eval program need, including the holes between
+     * copies. This is the maximum over all devices. */
     uint64_t device_bytes;
     uint64_t peak[DEVICE_MAX]; /* highest address on each device */
     uint64_t host_bytes;
     /* Whether the memory of the devices is large enough. If this is true and there is still no plan, the host
      * memory is too small. */
     bool devices_fit;
-    /* Estimated time to build the candidate, as a number of instructions. With many devices, an instruction
-     * counts as more than one, because its waits take longer to compute. */
+    /* Estimated time to build the candidate. The unit is the time for one instruction in a plan for a single
+     * device. With many devices, an instruction counts as more than one unit, because its waits take longer
+     * to compute. */
     uint64_t work;
 };
-/* Merges `cycle` and makes a plan from it. If the plan fits the machine, sets *ret to the plan. If not, sets
- * *ret to NULL, and still returns 0. Sets *ret_need in both cases. `ret` may be NULL if the caller needs only
- * *ret_need. */
+/* Merges `cycle` and makes a plan from it. Sets *ret to the plan if the plan fits the machine, and to NULL
+ * otherwise. Returns 0 in both cases. Sets *ret_need in both cases. `ret` may be NULL if the caller needs
+ * only *ret_need. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
 
 struct outline;
-/* Builds the plan that outline `o` describes. The micro-batch sizes of r->train must be those of the outline.
- * Returns the same values as plan_build. */
+/* Builds the plan that outline `o` describes. The micro-batch sizes of r->train must be the same as those of
+ * the outline. Returns the same values as plan_build. */
 int plan_outline(const struct plan_request *r, const struct outline *o, const struct profile *prof,
                  struct plan **ret, struct plan_need *ret_need, struct err *err);
 
@@ -345,8 +347,8 @@ int plan_outline(const struct plan_request *r, const struct outline *o, const st
  * micro-batches goes through all of this before the second half starts. With teams = 2, each device runs all
  * layers for its half of the batch, and the two devices share the state of every layer. */
 struct candidate {
-    /* Numbers of packs in the forward and in the backward pass, if the candidate uses Harmony's packs.
-     * Otherwise both are 0. */
+    /* Number of packs in the forward pass, and in the backward pass. Both numbers are 0 if the candidate does
+     * not use Harmony's packs. */
     uint32_t packs_fwd, packs_bwd;
     uint32_t packs; /* number of packs before the fused segment */
     /* Pack k has the layers from starts[k] to starts[k + 1] - 1. If `starts` is NULL, pack k has only layer
@@ -356,11 +358,11 @@ struct candidate {
     /* Where backward packs run. If true, they continue in turn over the devices after the forward packs. If
      * false, each pack runs backward on the device that ran it forward. */
     bool onward;
-    /* Number of waves, the parts into which the batch is divided. A wave finishes its forward and backward
-     * passes before the next wave starts. */
+    /* Number of waves into which the batch is divided. A wave finishes its forward and backward passes before
+     * the next wave starts. */
     uint32_t waves;
-    /* Number of teams (groups of devices). Each team trains its own part of the batch, which is data
-     * parallelism. If 0 or 1, all devices form one pipeline. */
+    /* Number of teams. A team is a group of devices that trains its own part of the batch, which is data
+     * parallelism. If the number is 0 or 1, all devices form one pipeline. */
     uint32_t teams;
     /* Whether each team has only one device. All other devices of the machine are then idle. */
     bool single;
@@ -374,23 +376,24 @@ struct candidate {
     /* How often a forward pass saves the values that the backward pass needs (S). For example, with 4, every
      * fourth micro-batch saves S, and the others compute S again later. With 0, no micro-batch saves S. */
     uint32_t save_every;
-    /* Whether the last packs, just before the fused segment, follow save_every like the others. If false,
-     * they never save S, and recompute it. */
+    /* Whether the packs just before the fused segment follow save_every like the other packs. If false, these
+     * packs never save S, the values for the backward pass, and recompute S. */
     bool save_last_packs;
     struct knobs knobs;
 };
 
-/* Lets a search try candidates. The search calls `run` for each candidate, and then reads the fields from
- * `need` to `moves_data_only`, which describe that candidate. Tests replace `run` to see every candidate. */
+/* Lets a search try candidates. For each candidate, the search calls `run`, and then reads the fields from
+ * `need` to `moves_data_only`. These fields describe the candidate. Tests replace `run` to see every
+ * candidate. */
 struct trial {
-    /* Tries a candidate, and keeps its plan if this is the best so far. Returns 1 if the candidate fits the
-     * memory of the devices, even if the host memory is too small. Returns 0 if it does not fit, and a
-     * negative errno on failure. */
+    /* Tries a candidate. Keeps the candidate's plan if this plan is the best so far. Returns 1 if the
+     * candidate fits the memory of the devices, even if the host memory is too small. Returns 0 if the
+     * candidate does not fit the memory of the devices. Returns a negative errno on failure. */
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
     struct plan_need need;
-    /* Time or bytes of one training step, whichever the request wants to be small. UINT64_MAX if there is no
-     * plan for the candidate. */
+    /* What one training step costs: its time or its moved bytes. The objective of the request decides which
+     * of the two. UINT64_MAX if there is no plan for the candidate. */
     uint64_t cost;
     bool best;            /* it is the best candidate so far */
     bool moves_data_only; /* it moves neither state nor stash */
@@ -429,9 +432,9 @@ struct policy {
 uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_t first, uint32_t last,
                           uint32_t count, uint32_t *starts);
 
-/* The layers of one device whose gradients are complete, but not yet added up with those of the other
- * devices. A layer stays in this list until its gradient has had enough time to travel between the
- * devices. */
+/* The layers of one device whose gradients are complete on this device, but not yet added up with the
+ * gradients of the other devices. A layer stays in this list until its gradient has had enough time to travel
+ * between the devices. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
     /* Time that has passed, so far, for the first layer of the list to exchange its gradient with the other
@@ -450,12 +453,14 @@ struct passes {
     struct order *o;
     const struct plan_request *r;
     const struct profile *prof;
-    /* How often a forward pass saves the values that the backward pass needs (S). With 4, every fourth
-     * micro-batch saves S. With 0, none does. */
+    /* How often a forward pass saves S, the values that the backward pass needs. With 4, every fourth
+     * micro-batch saves S. With 0, no micro-batch saves S. */
     uint32_t save_every;
-    /* Packs whose first layer is save_end or later ignore save_every: they save nothing and recompute. */
+    /* Packs whose first layer is save_end or a later layer ignore save_every. These packs do not save S, and
+     * compute it again. */
     uint32_t save_end;
-    /* Whether a device takes the micro-batches in descending order in every second forward pass. */
+    /* Whether a device takes the micro-batches in descending order in every second one of its forward
+     * passes. */
     bool snake;
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];
@@ -482,12 +487,12 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device);
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
-/* Ends the list of passes: adds the tasks that add up gradients and update weights, as far as they are still
- * missing. Frees the memory that passes_begin allocated. */
+/* Ends the list of passes. Adds the tasks that are still missing: those that add up gradients, and those that
+ * update weights. Frees the memory that passes_begin allocated. */
 void passes_end(struct passes *p);
 
-/* Divides the model into Harmony's packs, and searches for the smallest number of packs that fits the
- * devices. Tries only candidates whose knobs.retain is `retain`. Returns 0, or the error that t->run
+/* Divides the model into Harmony's packs. Searches for the smallest number of packs with which the plan fits
+ * the devices. Tries only candidates whose knobs.retain is `retain`. Returns 0, or the error that t->run
  * returned. */
 int harmony_search(const struct plan_request *r, struct trial *t, bool retain);
 /* Adds Harmony's passes for rows [from, to) of the batch. The packs run in turn on `n` devices, starting with
@@ -505,11 +510,13 @@ void harmony_passes(struct passes *p, const struct candidate *c, uint32_t from, 
  * order_begin adds the DECIDE of each group in whose decision no gradient takes part. */
 void order_begin(struct order *o);
 /* Adds the tasks that become possible once layers [first, last) have run micro-batch `micro` backward. These
- * are RED (add up gradients), NORM and UPD. Increments *item for each update that runs on the device. */
+ * are RED (adds up gradients), NORM (computes the norm of a gradient) and UPD. Increments *item for each
+ * update that runs on the device. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
-/* For each group with a decision, adds the DECIDE task and then all updates of the group. Each update on a
- * device takes the next span and the next item of this device, and increments next_span and next_item. */
+/* For each group with a decision, adds the DECIDE task and then all updates of the group. An update on a
+ * device gets the next span and the next item of this device. The function then increments next_span and
+ * next_item of the device. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
 

@@ -70,8 +70,8 @@ void draft_put_task(struct draft *d, const struct todo *t)
     in->group = d->graph->tasks[t->task].group;
 }
 
-/* Notes that the newest instruction writes a segment. The first write is where the segment starts, unless the
- * segment was already on the device before the program began. */
+/* Must be called when the newest instruction writes a segment. The segment starts at its first write, unless
+ * it was already on the device before the program began. */
 static void created(struct draft *d, uint32_t segment)
 {
     struct segment *s = &d->segments.at[segment];

@@ -181,9 +181,9 @@ static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, 
     }
 }
 
-/* Adds the update of layer `l`. The DECIDE of its group must be in the order already. If updates run on
- * devices and the state is divided into shares, each owner updates its share. As an exception, a layer with
- * statistics is then updated as a whole, on the host. */
+/* Adds the update of layer `l`. The DECIDE of the layer's group must already be in the order. If updates run
+ * on devices and the state is divided into shares, each owner updates its own share. Layers with statistics
+ * are an exception: if the state is divided, such a layer is updated as a whole, on the host. */
 static void add_decided_update(struct order *o, const struct plan_request *r, uint32_t l, uint32_t device,
                                uint32_t *next_span, uint32_t *next_item)
 {
@@ -211,9 +211,9 @@ void order_updates(struct order *o, const struct plan_request *r, const uint32_t
 
 /* ---- shares ---- */
 
-/* Adds the tasks for a layer whose gradients have arrived on `device`. These are RED tasks for each share
- * that the device owns, and the update of the share if it runs on devices and need not wait for a decision. A
- * task for the host must be added only once, so only the owner of share 0 adds it. */
+/* Adds the tasks for a layer whose gradients have arrived on `device`. For each share that the device owns,
+ * adds the RED tasks. Also adds the update of the share if it runs on devices and need not wait for a
+ * decision. A task for the host must be added only once, so only the owner of share 0 adds it. */
 static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
@@ -251,9 +251,9 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Notes that pass_ns have passed for the layers whose gradients travel between devices. For each layer whose
- * gradients have now arrived, adds the tasks that use them. If `all` is true, does this for every waiting
- * layer. */
+/* Gradients travel between the devices while later passes run. Adds pass_ns to the time that the gradients of
+ * `device` have had so far. For each layer whose gradients have now arrived, adds the tasks that use them. If
+ * `all` is true, adds these tasks for every waiting layer. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -320,7 +320,7 @@ void passes_end(struct passes *p)
     xfree(p->bwd_device);
 }
 
-/* Returns whether micro-batch `micro` saves the values that its backward pass needs (S). `first` is the first
+/* Returns whether micro-batch `micro` saves S, the values that its backward pass needs. `first` is the first
  * layer of the pack. */
 static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
 {
@@ -379,8 +379,8 @@ static void recompute_originals(struct passes *p, uint32_t first, uint32_t last,
     }
 }
 
-/* Adds the REC tasks that a pack needs before its backward pass. They compute again what the forward pass did
- * not save: the inputs of the pack's layers, and S. */
+/* Adds the REC tasks that a pack needs before its backward pass. These tasks compute again what the forward
+ * pass did not save: S, and the inputs of the pack's layers. */
 static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -402,8 +402,9 @@ static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t m
                              &p->next_item[device]);
 }
 
-/* Returns whether any of the layers [first, last) has a backward pass or an update. A layer has only an
- * update if gradients reach its weights solely through other layers that share them. */
+/* Returns whether any of the layers [first, last) has a backward pass or an update. A layer can have an
+ * update without a backward pass. Gradients then reach its weights only through other layers that share the
+ * weights. */
 static bool runs_backward(const struct graph *g, uint32_t first, uint32_t last)
 {
     for (uint32_t l = first; g->training && l < last; l++)
@@ -429,9 +430,9 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     exchange(p, first, last, from, to, device, false);
 }
 
-/* Adds the tasks of one micro-batch through layers [first, last): forward through all of them and then
- * backward. If later layers have smaller micro-batches, divides the micro-batch there and does the same for
- * each part. */
+/* Adds the tasks that run one micro-batch forward and then backward through layers [first, last). If some
+ * later layer has smaller micro-batches, the micro-batch is divided there. Each part then runs forward and
+ * backward through the remaining layers before the next part starts. */
 static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -462,7 +463,8 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    /* Add 1, so that no layer takes 0 time. Otherwise a run of layers could stay empty. */
+    /* Add 1, so that the time of a layer is never 0. If layers took no time, a run of consecutive layers
+     * could stay empty. */
     return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1;
 }
 
@@ -514,8 +516,8 @@ struct merger {
     const struct graph *g;
     /* For each tensor: index of its first piece in the arrays `written` and `ready_ns`. */
     uint32_t *first;
-    /* For each piece: its version, which is the number of writes so far. NOTHING if the piece has no
-     * bytes. */
+    /* For each piece: its version, which is the number of writes to the piece so far. NOTHING if the piece
+     * has no bytes. */
     uint32_t *written;
     /* For each version of each piece of a persistent tensor: how many todos still have to read that version.
      * A task that writes the next version must wait until the count is 0. For example, the DECIDE of the
@@ -524,7 +526,8 @@ struct merger {
     uint32_t *readers, *first_reader;
     /* For each piece: the time in nanoseconds at which its newest value is complete. */
     uint64_t *ready_ns;
-    /* For each location: the time in nanoseconds at which its last task ends. The last entry is the host. */
+    /* For each location: the time in nanoseconds at which the last task there ends. The last element is for
+     * the host. */
     uint64_t *free_ns;
     uint32_t n_locations;
 };
@@ -545,8 +548,8 @@ static bool loader_writes(const struct graph_tensor *t)
     return t->external && (t->kind == TENSOR_X || t->kind == TENSOR_TARGET);
 }
 
-/* Returns a pointer to a count: how many todos still have to read version `version` of a piece. The piece is
- * number `k` of tensor `t`, which must be persistent. */
+/* Returns a pointer to the number of todos that still have to read version `version` of piece `k` of tensor
+ * `t`. The tensor must be persistent. */
 static uint32_t *readers_of(const struct merger *m, tensor_id t, uint32_t k, uint32_t version)
 {
     return &m->readers[m->first_reader[t] + k * (m->g->tensors[t].writes_per_cycle + 1) + version];
@@ -584,8 +587,8 @@ static uint32_t location_index(const struct order *o, uint32_t loc)
 }
 
 /* Sets *ret_ns to the earliest time at which task `t` can start at `location`. Returns false if the task
- * cannot be next: one of its inputs does not exist yet, or it would overwrite a value that another task still
- * has to read. */
+ * cannot be next. One of its inputs then does not exist yet, or the task would overwrite a value that another
+ * task still has to read. */
 static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -596,7 +599,8 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
             return false;
         if (!(op->access & ACCESS_READ))
             continue;
-        /* All parts of the optimizer state K are written together, so looking at the first part is enough. */
+        /* All parts of the optimizer state K are written together, so it is enough to look at the first
+         * part. */
         struct extent e = todo_extent(m->o, t, op, 0);
         for (uint32_t k = m->first[op->tensor] + e.piece; k < m->first[op->tensor] + e.piece + e.n_pieces;
              k++) {
@@ -612,8 +616,8 @@ static bool earliest_start(const struct merger *m, const struct todo *t, uint32_
     return true;
 }
 
-/* Returns the duration of a task. It comes from the profile. A task that handles one of n shares takes 1/n of
- * the time. */
+/* Returns the duration of a task, which comes from the profile. A task that handles one of n shares takes 1/n
+ * of the time of the whole task. */
 static uint64_t todo_ns(const struct merger *m, const struct todo *t, const struct profile *prof)
 {
     uint64_t ns = profile_task_ns(prof, t->kind, t->layer, t->loc == PLAN_HOST);
@@ -675,8 +679,8 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
             m.written[k] = is_empty_piece(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
 
-    /* The todos of each location form a linked list: next[i] is the index of the todo that follows todo i at
-     * the same location. */
+    /* Link the todos of each location into a list. head[k] is the index of the first todo of location k.
+     * next[i] is the index of the todo that follows todo i at the same location. */
     size_t n = o->todos.n;
     uint32_t *next = arena_alloc_array(a, n, sizeof *next);
     uint32_t *head = arena_alloc_array(a, n_locations, sizeof *head);

@@ -61,14 +61,14 @@ struct cache_use {
     const struct graph_operand *op;
     tensor_id tensor; /* op->tensor */
     enum access access;
-    /* The block with the operand. NONE if the operand is not on the device yet, or if the task runs on the
-     * host. */
+    /* The block that holds the operand. NONE if the operand is not on the device yet, or if the task runs on
+     * the host. */
     uint32_t segment;
-    /* Whether the block was reserved for this task and does not have its value yet. */
+    /* Whether the block is new. A new block was reserved for this task and does not have its value yet. */
     bool admitted;
 };
 
-/* The state while one program is replayed with an LRU cache on each device. */
+/* The state of a replay of one program with an LRU cache on each device. */
 struct paging {
     struct draft *d;
     const struct graph *g;
@@ -77,7 +77,7 @@ struct paging {
     /* Per tensor: number of times that the rest of the training step uses the tensor. */
     uint32_t *uses_left;
     /* For each tensor: its first block. A tensor has at most one block per device. The field `other` links
-     * them. */
+     * the blocks of a tensor. */
     uint32_t *copies;
     VEC(struct cache_block) blocks;
     VEC(struct cache_use) uses; /* operands of the current task */
@@ -233,7 +233,7 @@ static uint32_t next_above(struct paging *p, const struct cache *c, uint32_t bel
     return below == NONE ? c->lowest : block_at(p, below)->above;
 }
 
-/* Returns whether the hole just above block `below` has at least `bytes` bytes. If `below` is NONE, this is
+/* Returns whether the hole just above block `below` has at least `bytes` bytes. If `below` is NONE, checks
  * the hole at the low end of the memory. */
 static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, uint64_t bytes)
 {
@@ -242,9 +242,9 @@ static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, 
     return end - hole_start(p, below) >= bytes;
 }
 
-/* Finds the lowest hole of at least `bytes` bytes and sets *ret_below to the block under it. If there is
- * none, evicts blocks until there is one, the least recently used first. Operands of the current task cannot
- * be evicted. Returns false if they are in the way. */
+/* Finds the lowest hole of at least `bytes` bytes and sets *ret_below to the block under this hole. If no
+ * hole is large enough, evicts blocks until one is, beginning with the least recently used block. Operands of
+ * the current task cannot be evicted. Returns false if they leave no hole that is large enough. */
 static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
 {
     uint32_t below = NONE;
@@ -309,7 +309,8 @@ static void clear_way(struct paging *p)
     size_t n = p->blocks.n;
     for (size_t i = 0; i < p->uses.n; i++) {
         struct cache_use *u = &p->uses.at[i];
-        /* This block was only reserved for the task, so no instruction refers to it. It needs no drop. */
+        /* The block was only reserved for this task. No instruction refers to the block, so it needs no
+         * drop. */
         if (u->admitted) {
             forget_block(p, u->segment);
             n--;

@@ -13,8 +13,8 @@ static bool is_shared(enum tensor_kind k)
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Divides a tensor of `elements` elements into `n` shares, and returns the element at which share `i` begins.
- * It is a multiple of `unit`. For i = n, returns the end of the last share, which is `elements`. */
+/* Divides a tensor of `elements` elements into `n` shares. Returns the element at which share `i` begins,
+ * which is a multiple of `unit`. For i = n, returns `elements`, which is the end of the last share. */
 static uint64_t share_cut(uint64_t elements, uint64_t unit, uint32_t n, uint32_t i)
 {
     unsigned __int128 at = (unsigned __int128)elements * i / n;

@@ -63,7 +63,7 @@ struct placement_index {
     struct index_level levels[LEVELS];
 };
 
-/* What is left of one sorted list while several lists are merged. */
+/* The rest of one sorted list while several lists are merged. */
 struct merge_head {
     const struct placed *at, *end;
 };
@@ -72,7 +72,8 @@ struct merge_head {
 struct placer {
     struct draft *d;
     struct placement_index index;
-    /* Working memory for one segment: a heap of the lists of all blocks that the segment touches. */
+    /* Working memory while one segment gets its address. Each index block that the segment touches has a list
+     * of segments. `heads` is a heap of these lists. */
     VEC(struct merge_head) heads;
 };
 
@@ -82,7 +83,7 @@ static bool wraps(const struct segment *s)
 }
 
 /* Returns whether `p` and `s` are ever in memory at the same time. `s` may live across the end of the cycle.
- * `p` cannot, because such a segment is stored in two halves. */
+ * `p` cannot, because a segment that lives across the end is stored as two entries. */
 static bool alive(const struct placed *p, const struct segment *s)
 {
     return wraps(s) ? p->start <= s->end || s->start <= p->end : p->start <= s->end && s->start <= p->end;
@@ -161,7 +162,7 @@ static void touch_lists(struct placer *p, const struct segment *s)
 }
 
 /* Returns whether at least `bytes` bytes are free between address *at and segment `q`. If not, sets *at to
- * the end of `q`, where the search goes on. */
+ * the end of `q`, from where the search continues. */
 static bool gap_before(const struct placed *q, uint64_t bytes, uint64_t *at)
 {
     if (q->from >= *at && q->from - *at >= bytes)
@@ -284,7 +285,8 @@ struct sweep {
     /* Per position: the first segment that ends at this position, or SEGMENT_NONE. More segments with the
      * same end are linked by `next`. */
     uint32_t *ends_at;
-    /* For each segment: another segment that ends at the same position, or SEGMENT_NONE. */
+    /* For each segment: the next segment in the list of segments that end at the same position. SEGMENT_NONE
+     * at the end of the list. */
     uint32_t *next;
 };
 
@@ -397,8 +399,8 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     return true;
 }
 
-/* Returns how much memory the quick method may waste. The unit is half a percent of `live`, the bytes in
- * use. */
+/* Returns how much memory the quick method may waste, in units of half a percent of `live`. `live` is the
+ * number of bytes in use. */
 static uint32_t most_waste(uint32_t positions, uint64_t live, uint64_t limit)
 {
     if (positions <= LARGE)

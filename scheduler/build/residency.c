@@ -148,9 +148,9 @@ static void plan_across(struct residency *r, const struct tensor_uses *uses)
     end_segments(r, first, last);
 }
 
-/* A fetch of a value that the device had before is called a reload. The first fetch of the cycle may be a
- * reload of the value that the device had at the end of the previous cycle. If so, records this reload.
- * `first_segment` is the segment of the fetch, and *v is the last value of the cycle. */
+/* A reload is a fetch of a value that the device had before. The first fetch of the cycle may be a reload of
+ * the value that the device had at the end of the previous cycle. If so, records this reload. `first_segment`
+ * is the segment of the fetch, and *v is the last value of the cycle. */
 static void note_reload_across(struct residency *r, const struct value *v, const struct operand_use *first,
                                uint32_t first_segment)
 {
@@ -163,7 +163,7 @@ static void note_reload_across(struct residency *r, const struct value *v, const
              (struct reload){(uint32_t)(first - r->uses.at), last, first_segment, saves_spill ? 2 : 1});
 }
 
-/* Plans a tensor of which no copy stays on a device from one run of the program to the next. */
+/* Plans a tensor that has no copy on any device between two runs of the program. */
 static void plan_plain(struct residency *r, const struct tensor_uses *uses)
 {
     const struct graph_tensor *t = &r->g->tensors[uses->tensor];
@@ -188,8 +188,8 @@ static bool is_state(const struct graph_tensor *t)
     return t->kind == TENSOR_W || t->kind == TENSOR_DW || t->kind == TENSOR_K || t->kind == TENSOR_B;
 }
 
-/* Returns whether a persistent tensor should stay on its device all the time. This works only if no other
- * location uses the tensor. */
+/* Returns whether a persistent tensor should stay on its device all the time. A tensor can stay only if no
+ * other location uses it. */
 static bool never_leaves(const struct residency *r, const struct graph_tensor *t)
 {
     const bool *pinned = r->knobs->pinned;

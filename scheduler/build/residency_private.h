@@ -18,7 +18,8 @@
 /* Value of segment.end until an instruction that drops the segment has been added. */
 #define NO_END UINT32_MAX
 
-/* One use of an operand by a task. Residency decides which segment, that is which copy, the task uses. */
+/* One use of an operand by a task. Residency decides which segment the task uses. A segment is a copy in the
+ * draft. */
 struct operand_use {
     const struct graph_operand *op;
     tensor_id tensor; /* op->tensor */
@@ -43,15 +44,15 @@ struct life {
     /* Position of the last write that must be spilled or sent to another device. PLAN_NONE if there is no
      * such write. */
     uint32_t produced;
-    /* The segment must be dropped in this slot or earlier, because the device's next copy of the same tensor
-     * starts there. */
+    /* The last slot in which the segment may be dropped. The device's next copy of the same tensor starts in
+     * this slot. */
     uint32_t limit;
     bool spilled, sent;
 };
 
-/* The kinds of entries. Within a slot, entries run in this order, so that memory is freed before it is
- * needed. ENTRY_FREE drops a copy that no other entry of the slot uses. ENTRY_DROP drops a copy that is
- * spilled or sent earlier in the same slot. */
+/* The kinds of entries. The entries of a slot run in the order of this list, so that memory is freed before
+ * other entries need it. ENTRY_FREE drops a copy that no other entry of the slot uses. ENTRY_DROP drops a
+ * copy that is spilled or sent earlier in the same slot. */
 enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH, ENTRY_GATHER, ENTRY_TASK };
 
 /* An instruction that will be added to the draft. Entries are collected tensor by tensor and then sorted into
@@ -59,23 +60,25 @@ enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH,
 struct entry {
     uint32_t slot;
     enum entry_class cls;
-    /* Order of entries with the same class and slot: lower numbers come first. A fetch has the position of
-     * the task that first uses the copy, so urgent fetches come first. */
+    /* The order of entries with the same class and slot: lower numbers come first. For a fetch, `seq` is the
+     * position of the task that first uses the copy, so urgent fetches come first. */
     uint32_t seq;
-    /* A move goes from segment `from` to segment `to`. For ENTRY_TASK, `from` is the position of the task. */
+    /* A move goes from segment `from` to segment `to`. An ENTRY_TASK is no move: there, `from` is the
+     * position of the task. */
     uint32_t from, to;
     struct extent of; /* bytes that a move carries */
 };
 
-/* The spans or the items of one device, called units here. Unit i has the tasks from position first[i] to
- * position last[i]. */
+/* The units of one device. A unit is a span or an item. The first task of unit i is at position first[i], and
+ * its last task at position last[i]. */
 struct units {
     uint32_t *first, *last;
     uint32_t n;
 };
 
-/* A send of an activation straight to another device: the positions of the tasks that write and first read
- * it. can_send limits how many such activations wait at the receiver. */
+/* A send of an activation straight to another device. `produced` is the position of the task that writes the
+ * activation. `read` is the position of the first task that reads it on the other device. can_send limits how
+ * many such activations wait at the receiver. */
 struct direct_send {
     uint32_t produced, read;
 };
@@ -83,11 +86,13 @@ struct direct_send {
 /* A fetch of a value that the same device held earlier. residency_gaps makes a struct gap from each
  * reload. */
 struct reload {
-    /* The use that makes the fetch necessary, as an index in residency.uses. */
+    /* The use that needs the fetch, as an index in residency.uses. */
     uint32_t use;
-    /* The segment that was dropped, and the later segment into which the same value was fetched. */
+    /* `from` is the segment that was dropped. `to` is the later segment into which the same value was
+     * fetched. */
     uint32_t from, to;
-    /* Number of moves that are saved if the copy stays: 1 for the fetch, or 2 if a spill is also saved. */
+    /* Number of moves that are saved if the copy stays. 1 means that only the fetch is saved. 2 means that a
+     * spill is saved too. */
     uint32_t saves;
 };
 
@@ -112,8 +117,8 @@ struct residency {
     uint32_t *use_first;
     VEC(struct life) lives;
     VEC(struct entry) entries;
-    /* The direct sends planned so far, but only those of the layer and kind of tensor that is being
-     * planned. */
+    /* The direct sends that were planned so far for the current layer and kind of tensor. Direct sends of
+     * other tensors are not in the list. */
     VEC(struct direct_send) direct;
     tensor_id direct_base;    /* first tensor of that layer and kind */
     const gap_list *retained; /* gaps to close; may be NULL */
@@ -122,9 +127,9 @@ struct residency {
     struct arena *arena;
 };
 
-/* The newest value of a tensor, or of one piece of a tensor: which task wrote it, and which devices have it.
- * Every write starts a new value. Only a REC does not, because it computes an old value again. The function
- * that plans a tensor keeps a struct value on its stack and updates it at each use. */
+/* The newest value of a tensor, or of one piece of a tensor. Says which task wrote the value and which
+ * devices have it. Every write starts a new value, except a write by a REC, which computes an old value
+ * again. The function that plans a tensor keeps a struct value on its stack and updates it at each use. */
 struct value {
     tensor_id tensor;
     struct extent of; /* the whole tensor, or the piece */
@@ -144,8 +149,8 @@ struct value {
     uint32_t reloads;
     uint32_t reload;              /* index of the last reload, or PLAN_NONE */
     uint32_t current[DEVICE_MAX]; /* segment with the newest value, or SEGMENT_NONE */
-    /* For each device: the last segment that it had of this tensor, even if the segment's value is old.
-     * SEGMENT_NONE if there was none. */
+    /* For each device: the last segment of this tensor that the device had, even if the segment's value is
+     * old. SEGMENT_NONE if the device had no such segment. */
     uint32_t previous[DEVICE_MAX];
 };
 
@@ -160,11 +165,11 @@ static inline uint32_t slot_after(uint32_t pos)
 
 /* ---- residency_slots.c ---- */
 
-/* Lists the spans and the items of every device. Also numbers them anew in r->todos, so that the numbers have
- * no gaps. */
+/* Lists the spans and the items of every device. Gives the spans and the items new numbers without gaps in
+ * r->todos. */
 void residency_units(struct residency *r);
-/* Returns the slot in which to fetch a tensor that the task at position `pos` uses. The slot is some spans or
- * items (the lead) before the task, so that the fetch overlaps with compute. */
+/* Returns the slot in which to fetch a tensor that the task at position `pos` uses. The slot comes some spans
+ * or items before the task, so that the fetch overlaps with compute. This distance is called the lead. */
 uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos);
 /* Returns the slot in which to drop a segment. The caller must have planned all uses and moves of the
  * segment. */
@@ -182,33 +187,34 @@ bool residency_retains(const struct residency *r, const struct operand_use *u);
  * entry that creates the segment, such as a fetch. */
 uint32_t residency_segment(struct residency *r, tensor_id tensor, uint32_t device, uint32_t pos,
                            struct extent of);
-/* Returns the value that a tensor, or its part `of`, has before the program starts. Only the host has this
- * value then. */
+/* Returns the value that the bytes `of` of a tensor have before the program starts. Only the host has this
+ * value at that time. */
 struct value residency_first_value(tensor_id tensor, struct extent of);
-/* Plans one use on a device and sets u->segment. The use either continues with a copy that the device already
- * has, or starts a new copy by a write, a send or a fetch. */
+/* Plans one use on a device and sets u->segment. The use may continue with a copy that the device already
+ * has. Otherwise it starts a new copy by a write, a send or a fetch. */
 void residency_use(struct residency *r, struct value *v, struct operand_use *u);
-/* Plans one use on the host. Before a read, the value is spilled to the host. A write makes all copies on
- * devices stale. */
+/* Plans one use on the host. A read needs a spill of the value to the host first. After a write, all copies
+ * on devices are out of date. */
 void residency_use_on_host(struct residency *r, struct value *v, const struct operand_use *u);
 /* Must be called when a value is overwritten or no longer read. The value may have been spilled only so that
- * the same devices can fetch it again. If so, keeping their copies also saves the spill, and reload.saves of
- * the last reload is incremented. */
+ * the same devices can fetch it again. If these devices kept their copies, the spill would be saved too. In
+ * this case, increments `saves` of the last reload. */
 void residency_settle(struct residency *r, const struct value *v);
 /* Plans a spill of the newest value, unless the host already has it. */
 void residency_bring_home(struct residency *r, struct value *v);
-/* Plans a spill of the bytes `of` just after the task at position `produced`, which writes them. */
+/* Plans a spill of the bytes `of` of segment `seg`. The task at position `produced` writes these bytes, and
+ * the spill comes just after this task. */
 void residency_spill(struct residency *r, uint32_t seg, uint32_t produced, struct extent of);
-/* Notes that the value written to segment `seg` at position `produced` is spilled or sent. The segment is
- * then dropped later, so that this move has time. */
+/* Must be called when a spill or a send of a value is planned. The task at position `produced` wrote the
+ * value to segment `seg`. The segment is then dropped later, so that the move has time. */
 void residency_leaves(struct residency *r, uint32_t seg, uint32_t produced);
 /* Adds the drop of a segment. The caller must already have planned all uses and moves of the segment. */
 void residency_end(struct residency *r, uint32_t seg);
 
 /* ---- residency_shares.c ---- */
 
-/* Plans all uses of a tensor of a layer's state, if the state is divided into shares that several devices
- * own. */
+/* Plans all uses of a tensor that belongs to the state of a layer. The state must be divided into shares that
+ * several devices own. */
 void residency_shared(struct residency *r, const struct tensor_uses *uses);
 
 /* ---- residency_program.c ---- */

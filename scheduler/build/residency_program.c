@@ -11,9 +11,9 @@
 
 /* ---- segments that are one copy ---- */
 
-/* Numbers the segments anew. The two segments of each pair in r->joined become one, so they get the same
- * number. number[i] becomes the new number of segment i. Moves the segments to their new places in the
- * draft. */
+/* Gives the segments new numbers, and moves them to their new places in the draft. The two segments of each
+ * pair in r->joined become one segment, so they get the same number. Sets number[i] to the new number of
+ * segment i. */
 static void renumber_segments(struct residency *r, uint32_t *number)
 {
     uint32_t n = (uint32_t)r->d->segments.n, next = 0;
@@ -145,7 +145,8 @@ static int compare_gaps(const void *pa, const void *pb)
     return a->use < b->use ? -1 : a->use > b->use;
 }
 
-/* Makes a gap from each reload. Gaps name positions, so the program must be complete before this. */
+/* Makes a gap from each reload. A gap names positions of instructions, so the program must be complete before
+ * this call. */
 void residency_gaps(const struct residency *r, gap_list *ret)
 {
     ret->n = 0;

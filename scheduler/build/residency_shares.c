@@ -49,16 +49,16 @@ static bool is_empty(struct extent e)
     return e.begin == e.end;
 }
 
-/* Returns whether each device keeps its share of the layer's state all the time. A layer with statistics
- * cannot do so, because the host updates its whole state. */
+/* Returns whether each device keeps its share of the layer's state all the time. A layer with statistics is
+ * never pinned here, because the host updates its whole state. */
 static bool is_pinned(const struct shared_tensor *s)
 {
     const bool *pinned = s->r->knobs->pinned;
     return s->r->d->cyclic && pinned != NULL && pinned[s->layer] && !s->r->g->layers[s->layer].folds;
 }
 
-/* Plans a move or a drop by adding an entry with these values. Does nothing if the extent `of` has no
- * bytes. */
+/* Plans a move or a drop: adds an entry whose fields have the values of the arguments. Does nothing if the
+ * extent `of` has no bytes. */
 static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32_t seq, uint32_t from,
                 uint32_t to, struct extent of)
 {
@@ -66,7 +66,7 @@ static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32
         vec_push(&r->entries, (struct entry){slot, cls, seq, from, to, of});
 }
 
-/* Adds a segment for a piece of state that never leaves its device, and returns the number of the segment. */
+/* Adds a segment for a piece of state that never leaves its device. Returns the number of the segment. */
 static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct extent of, bool dirty)
 {
     uint32_t seg = residency_segment(s->r, s->tensor, device, 0, of);
@@ -77,24 +77,25 @@ static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct exten
 
 /* ---- W and B ---- */
 
-/* One round: the copies of W or B with which all devices compute one pass. In each array, element i belongs
- * to the device that owns share i. */
+/* One round. For each device, it describes the copy of W or B with which the device computes one pass. In
+ * each array, element i belongs to the device that owns share i. */
 struct round {
-    /* The version of W or B in these copies. Several passes may read the same version: `nth` counts their
-     * rounds from 0. */
+    /* The copies of the round have version `version` of W or B. Several passes may read this version. `nth`
+     * is the number of the round among the rounds of these passes, counted from 0. */
     uint32_t version, nth;
     /* The device's copy of W or B for this pass. SEGMENT_NONE if it has none. */
     uint32_t *segment;
     uint32_t *pos;  /* position of its first use */
     uint32_t *slot; /* slot at which it is created */
-    /* The device's copy of W or B for its previous pass. SEGMENT_NONE if it had none. */
+    /* The copy of W or B that the device had for its previous pass. SEGMENT_NONE if the device had no such
+     * copy. */
     uint32_t *before;
 };
 
 /* All rounds of a cycle. */
 struct rounds {
     VEC(struct round) at;
-    /* For each share: how many rounds its owner has begun with the current version. */
+    /* For each share: the number of rounds that its owner has begun with the current version. */
     uint32_t *count;
     uint32_t *version; /* by share: version of the current copy */
     /* Position of the last update so far, or PLAN_NONE. The update makes a new version, so copies of this
@@ -102,7 +103,7 @@ struct rounds {
     uint32_t updated;
     /* For each share: the owner's newest copy of the tensor, as a segment. */
     uint32_t *current;
-    /* For each share: the segment that holds the share on its owner all the time. NULL if the layer is not
+    /* For each share: the segment that is always on the owner and holds the share. NULL if the layer is not
      * pinned. */
     uint32_t *pinned;
 };
@@ -132,8 +133,8 @@ static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint
     return &rs->at.at[rs->at.n - 1];
 }
 
-/* Returns the slot in which to create a copy for the use at `pos`. The slot is some time before the use, but
- * after the last update of the weights. */
+/* Returns the slot in which to create a copy for the use at `pos`. The slot comes early enough before the use
+ * that a fetch overlaps with compute, but not before the last update of the weights is done. */
 static uint32_t creation_slot(const struct shared_tensor *s, const struct rounds *rs, uint32_t pos)
 {
     uint32_t slot = residency_fetch_slot(s->r, s->tensor, pos);
@@ -141,7 +142,7 @@ static uint32_t creation_slot(const struct shared_tensor *s, const struct rounds
     return slot > least ? slot : least;
 }
 
-/* Plans a read of W or B. The task uses the device's current copy, if this still exists and has the right
+/* Plans a read of W or B. The task uses the device's current copy if this copy still exists and has the right
  * version. Otherwise the device gets a new copy, at the same time as the other devices. */
 static void read_weights(struct shared_tensor *s, struct rounds *rs, struct operand_use *u)
 {
@@ -166,8 +167,9 @@ static void read_weights(struct shared_tensor *s, struct rounds *rs, struct oper
     r->lives.at[seg].last = u->pos;
 }
 
-/* Plans the update of one share of W on the device that owns it. The update uses the device's permanent piece
- * of W if the layer is pinned, or else the current copy. If there is neither, it fetches the piece. */
+/* Plans the update of one share of W on the device that owns the share. If the layer is pinned, the update
+ * uses the piece of W that never leaves the device. Otherwise the update uses the device's current copy of W.
+ * If this copy cannot be used, the device fetches the piece. */
 static void update_weights(struct shared_tensor *s, struct rounds *rs, struct operand_use *u)
 {
     struct residency *r = s->r;
@@ -186,8 +188,9 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct op
     residency_spill(r, seg, u->pos, u->of);
 }
 
-/* Lets all devices create their copies for a pass when the first device needs its copy. They can then send
- * pieces to each other. A device that still uses its previous copy creates the new one later. */
+/* Lets all devices create their copies for a pass at the same time, when the first device needs its copy. The
+ * devices can then send pieces to each other. A device that still uses its copy for the previous pass creates
+ * the new copy later. */
 static void begin_together(struct shared_tensor *s, struct round *round)
 {
     uint32_t need = UINT32_MAX;
@@ -205,8 +208,8 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Plans the moves for one pass of a pinned layer. Each owner has its piece on its device all the time. It
- * sends the piece to the copies that the devices have for this pass, including its own copy. */
+/* Plans the moves for one pass of a pinned layer. Each owner has its piece on its device all the time. The
+ * owner sends this piece to each copy that a device has for the pass, including the owner's own copy. */
 static void gather_pinned(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
     for (uint32_t from = 0; from < s->n; from++) {
@@ -221,8 +224,9 @@ static void gather_pinned(struct shared_tensor *s, const struct rounds *rs, cons
     }
 }
 
-/* Plans how the copy of owner `to` gets the piece of owner `from`. Normally `from` sends it. If it would
- * arrive too late, or if the sender's copy is dropped before, `to` fetches the piece from the host. */
+/* Plans how the copy of owner `to` gets the piece of owner `from`. Normally `from` sends the piece. If the
+ * send would come too late, or if the sender's copy would be dropped before the send, `to` fetches the piece
+ * from the host. */
 static void send_piece(struct shared_tensor *s, const struct round *round, uint32_t from, uint32_t to)
 {
     struct residency *r = s->r;
@@ -238,8 +242,8 @@ static void send_piece(struct shared_tensor *s, const struct round *round, uint3
         source->last = (slot + 2) / 3; /* it must live until then */
 }
 
-/* Plans the moves for one pass, if all devices have a copy for it. Each owner fetches its piece of the tensor
- * from the host and sends it to all other devices. */
+/* Plans the moves for one pass. All devices must have a copy for the pass. Each owner fetches its piece of
+ * the tensor from the host and sends the piece to all other devices. */
 static void gather(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t from = 0; from < s->n; from++) {
@@ -252,8 +256,8 @@ static void gather(struct shared_tensor *s, const struct round *round)
     }
 }
 
-/* Plans the moves for one pass in which each device fetches the whole tensor from the host. This is needed if
- * some device has no copy for the pass, because it then has no piece that it could send. */
+/* Plans the moves for one pass in which each device fetches the whole tensor from the host. This is necessary
+ * if some device has no copy for the pass. Such a device has no piece that it could send. */
 static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -270,7 +274,7 @@ static bool has_all(const struct shared_tensor *s, const struct round *round)
     return true;
 }
 
-/* If the layer is pinned, adds a segment for each piece that stays on its owner. */
+/* Adds a segment for each piece that stays on its owner. Does nothing if the layer is not pinned. */
 static void pin_pieces(struct shared_tensor *s, struct rounds *rs)
 {
     bool dirty = s->r->g->tensors[s->tensor].writes_per_cycle > 0;
@@ -316,7 +320,7 @@ static void plan_weights(struct shared_tensor *s, const struct tensor_uses *uses
     for (uint32_t i = 0; i < uses->n; i++) {
         struct operand_use *u = uses->at[i];
         bool writes = (u->access & ACCESS_WRITE) != 0;
-        /* After an update on the host, the host has the newest weights, so no move is needed. */
+        /* An update on the host needs no move, because it writes the newest weights to host memory. */
         if (r->todos[u->pos].loc != PLAN_HOST && writes)
             update_weights(s, &rs, u);
         else if (r->todos[u->pos].loc != PLAN_HOST)
@@ -341,8 +345,8 @@ struct share_sum {
     bool at_host;
 };
 
-/* Makes sure that the owner of a share of the gradient has this share on its device. It is sent there, unless
- * the owner computed this gradient itself. */
+/* Makes sure that the owner of a share of the gradient has this share on its device. If another device
+ * computed the gradient, the share is sent to the owner. */
 static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
                        const struct operand_use *u)
 {

@@ -16,7 +16,7 @@
 #include "base/bounded.h"
 #include "scheduler/build/residency_private.h"
 
-/* Maximum number of activations sent directly to a device that still wait there to be used. Without this
+/* Maximum number of directly sent activations that wait at a device until a task uses them. Without this
  * limit, a fast sender would fill the memory of the receiver. */
 #define DIRECT_BUFFERS 2
 
@@ -112,16 +112,17 @@ void residency_use_on_host(struct residency *r, struct value *v, const struct op
 /* ---- a new copy ---- */
 
 /* Makes sure that the previous copy of the tensor on `device` is dropped in `slot` or earlier. A device has
- * at most one copy of such a tensor. */
+ * at most one copy of the tensor at a time. */
 static void end_previous(struct residency *r, const struct value *v, uint32_t device, uint32_t slot)
 {
     if (v->previous[device] != SEGMENT_NONE)
         r->lives.at[v->previous[device]].limit = slot;
 }
 
-/* Plans the fetch that creates segment `seg`. The fetch comes in time for use `u`, but not before the value
- * has been written. An earlier copy on this device is no longer needed by then: either its value is old, or
- * residency_keeps has found that it is dropped before the fetch. */
+/* Plans the fetch that creates segment `seg`. The fetch comes early enough for use `u`, but not before the
+ * value has been written. At that time, an earlier copy on this device is no longer needed. Either the value
+ * of the earlier copy is old, or residency_keeps has found that the earlier copy is dropped before the
+ * fetch. */
 static void fetch_value(struct residency *r, struct value *v, uint32_t seg, const struct operand_use *u)
 {
     residency_bring_home(r, v);
@@ -133,8 +134,9 @@ static void fetch_value(struct residency *r, struct value *v, uint32_t seg, cons
     vec_push(&r->entries, (struct entry){slot, ENTRY_FETCH, u->pos, SEGMENT_NONE, seg, v->of});
 }
 
-/* Notes that a device fetches a value into segment `to` although it held the same value earlier, in segment
- * `from`. With more memory, the device could keep the value and save the fetch. */
+/* Must be called when a device fetches a value into segment `to`, although it held the same value earlier in
+ * segment `from`. Records this reload. With more memory, the device could keep the value and save the
+ * fetch. */
 static void note_reload(struct residency *r, struct value *v, const struct operand_use *u, uint32_t from,
                         uint32_t to)
 {
@@ -143,8 +145,9 @@ static void note_reload(struct residency *r, struct value *v, const struct opera
     vec_push(&r->reloads, (struct reload){(uint32_t)(u - r->uses.at), from, to, 1});
 }
 
-/* Reserves one of the receiver's buffers for an activation that is sent directly, from its write until its
- * use at `pos`. Returns false if all buffers are in use when the activation is written. */
+/* Reserves a buffer of the receiver for an activation that is sent directly. The buffer is in use from the
+ * write of the activation until the use at `pos`. Returns false if all buffers are in use when the activation
+ * is written. */
 static bool take_buffer(struct residency *r, const struct value *v, uint32_t pos)
 {
     tensor_id base = v->tensor - r->g->tensors[v->tensor].micro;
@@ -162,8 +165,8 @@ static bool take_buffer(struct residency *r, const struct value *v, uint32_t pos
     return true;
 }
 
-/* Returns whether the device that wrote an activation may send it directly to `device`, for the use at
- * `pos`. */
+/* Returns whether an activation may be sent directly to `device`, from the device that wrote it, for the use
+ * at `pos`. */
 static bool can_send(struct residency *r, const struct value *v, uint32_t device, uint32_t pos)
 {
     enum tensor_kind kind = r->g->tensors[v->tensor].kind;
@@ -173,8 +176,9 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
         return false;
     if (r->knobs->keep == KEEP_ALL)
         return true;
-    /* If some task has already read the value, this use is in the backward pass, much later. A value sent
-     * directly would take memory of the receiver until then. */
+    /* If some task has already read the value, the use at `pos` is in the backward pass, much later. A direct
+     * send starts as soon as the value is written, so the value would take memory of the receiver all that
+     * time. */
     return !v->read && take_buffer(r, v, pos);
 }
 
@@ -187,8 +191,8 @@ static void send_value(struct residency *r, struct value *v, uint32_t seg, uint3
     r->lives.at[v->producer].sent = true;
 }
 
-/* Starts a new copy for use `u` and returns its segment. `had` is an earlier copy of the same value on this
- * device, or SEGMENT_NONE. */
+/* Creates a segment for use `u`, plans how the segment gets its value, and returns the segment. `had` is the
+ * segment of an earlier copy of the same value on this device. SEGMENT_NONE if there is no earlier copy. */
 static uint32_t begin_copy(struct residency *r, struct value *v, const struct operand_use *u, uint32_t had)
 {
     uint32_t device = r->todos[u->pos].loc;
@@ -208,8 +212,8 @@ static uint32_t begin_copy(struct residency *r, struct value *v, const struct op
 
 /* ---- uses on a device ---- */
 
-/* Returns whether `u` writes the next piece of a value that several tasks write piece by piece. All these
- * pieces go into one segment. */
+/* Some values are written piece by piece, by several tasks, into one segment. Returns whether `u` writes the
+ * next piece of such a value. */
 static bool is_next_piece(const struct residency *r, const struct value *v, const struct operand_use *u)
 {
     if (v->pieces == 0)
@@ -226,7 +230,8 @@ static void write_next_piece(struct residency *r, struct value *v, struct operan
     v->pieces += u->of.n_pieces;
 }
 
-/* Returns whether use `u` reads the device's copy `seg` and this copy is still there at that time. */
+/* Returns whether use `u` reads the value, and the device's copy `seg` of this value stays on the device
+ * until then. */
 static bool continues(const struct residency *r, uint32_t seg, const struct operand_use *u)
 {
     return (u->access & ACCESS_READ) && seg != SEGMENT_NONE &&

@@ -23,22 +23,22 @@
 #include "base/sort.h"
 #include "scheduler/build/build.h"
 
-/* The intervals that are not retained are tried again at most this number of times. */
+/* Maximum number of times that the search tries again to retain the remaining intervals. */
 #define PUSH_ROUNDS 4
 
 /* A gap as an interval of stretches. */
 struct interval {
     /* A stretch is a range of positions. The gap covers the stretches from `from` to `to` - 1. If to <= from,
-     * it crosses the end of the cycle. */
+     * the gap crosses the end of the cycle. */
     uint32_t from, to;
     uint64_t bytes, gain;
     uint32_t gap; /* index in the caller's list */
     bool retain;
 };
 
-/* State of the search for the copies that should stay in the free memory of one device. `tree` and `less` are
- * a binary tree over the stretches (ranges of positions). It quickly tells how many bytes are free in a
- * range. */
+/* The state of the search for copies that should stay in the free memory of one device. `tree` and `less`
+ * form a binary tree over the stretches, which are ranges of positions. The tree makes it fast to find how
+ * many bytes are free in a range of stretches. */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
@@ -46,8 +46,8 @@ struct packing {
     uint64_t *free_bytes;
     /* For each node of the tree: the smallest number of free bytes in the stretches below the node. */
     uint64_t *tree;
-    /* For each node of the tree: number of bytes taken from all stretches below the node at once. The
-     * children's values in `tree` and `less` do not include these bytes. */
+    /* For each node of the tree: the number of bytes taken from every stretch below the node. This number is
+     * stored only here: the values of the node's children in `tree` and `less` do not include it. */
     uint64_t *less;
     uint32_t leaves;
 };
@@ -84,8 +84,8 @@ static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low,
     return (a < b ? a : b) - p->less[node];
 }
 
-/* Takes `bytes` bytes from the free memory of each stretch in [from, to). To give bytes back, the caller
- * passes the negated number. */
+/* Takes `bytes` bytes from the free memory of each stretch in [from, to). To give memory back, the caller
+ * passes 0 - bytes. */
 static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                       uint32_t to, uint64_t bytes)
 {
@@ -117,8 +117,8 @@ static bool has_space(const struct packing *p, const struct interval *it)
            (it->to == 0 || node_least(p, 1, 0, p->leaves, 0, it->to) >= it->bytes);
 }
 
-/* Retains the copy of an interval if `retain` is true, and stops retaining it otherwise. Updates the free
- * bytes of all stretches of the interval. */
+/* If `retain` is true, retains the copy of an interval. If it is false, stops retaining the copy. Updates the
+ * free bytes of all stretches of the interval. */
 static void set_retain(struct packing *p, struct interval *it, bool retain)
 {
     uint64_t bytes = retain ? it->bytes : 0 - it->bytes;
@@ -140,15 +140,15 @@ static bool covers(const struct interval *it, uint32_t stretch)
 
 /* ---- the sweep ---- */
 
-/* Interval `it` covers `stretch`. Returns the stretch at which the interval ends. If it ends in the next
- * cycle, adds n_stretches to the result. */
+/* Returns the stretch at which interval `it` ends. The interval must cover `stretch`. If the interval ends in
+ * the next cycle, adds n_stretches to the result. */
 static uint32_t end_from(const struct packing *p, const struct interval *it, uint32_t stretch)
 {
     return across(it) && stretch >= it->from ? p->n_stretches + it->to : it->to;
 }
 
-/* Returns whether interval `a` should be given up before `b`. The interval that saves less per byte of memory
- * goes first. If both save the same, the one that ends later goes first. */
+/* Returns whether interval `a` should be given up before interval `b`. The interval that saves less per byte
+ * of memory goes first. If both save the same per byte, the interval that ends later goes first. */
 static bool worth_less(const struct packing *p, const struct interval *a, const struct interval *b,
                        uint32_t stretch)
 {
@@ -228,8 +228,8 @@ static int compare_worth(const void *pa, const void *pb)
     return a->gap < b->gap ? -1 : a->gap > b->gap;
 }
 
-/* Retains the copy of every interval that still fits. Intervals that save more per byte of memory are tried
- * first. */
+/* Retains the copy of every interval that still fits. First tries the intervals that save most per byte of
+ * memory. */
 static void fill(struct packing *p, struct interval **by_worth)
 {
     for (uint32_t i = 0; i < p->n_intervals; i++) {
@@ -241,8 +241,8 @@ static void fill(struct packing *p, struct interval **by_worth)
 
 /* ---- pushing out ---- */
 
-/* Tries to make space for interval `it` by giving up intervals that overlap it. Does so only if `it` saves
- * more than all the others saved together. Returns whether `it` is now retained. */
+/* Gives up intervals that overlap interval `it`, to make space for `it`. Does so only if `it` saves more than
+ * all of these intervals together. Returns whether `it` is now retained. */
 static bool push(struct packing *p, struct interval *it, struct interval **by_worth)
 {
     VEC(struct interval *) out = {0};
@@ -372,8 +372,8 @@ static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
         uint64_t bytes = segment_bytes(s);
         if (s->device != device)
             continue;
-        /* First store in `ret` how the number of bytes changes at each position. A negative change wraps
-         * around, but the sums below are right again. */
+        /* First store in ret[p] how the number of bytes in use changes at position p. The sums of these
+         * changes are computed below. A negative change wraps around, but the sums are right again. */
         ret[s->start] += bytes;
         ret[s->end + 1] -= bytes;
         if (s->start > s->end)

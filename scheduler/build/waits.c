@@ -25,18 +25,18 @@
 
 #define NEVER UINT32_MAX
 
-/* The last instructions that used a piece of a tensor. The program may be walked twice. An instruction is
- * named by the number run * n + index, where `run` is the walk (0 or 1), `index` its index, and `n` the
- * number of instructions. */
+/* The last instructions that used a piece of a tensor. The program may be walked twice, so an instruction is
+ * identified by the number run * n + index. `run` is the walk (0 or 1), `index` is the index of the
+ * instruction, and `n` is the number of instructions. */
 struct piece_state {
     uint32_t writer;
-    /* Index in walker.reads of the first reader, or NEVER. The list has all instructions that have read the
-     * piece since it was last written. */
+    /* All instructions that have read the piece since its last write form a list. This is the index of the
+     * first of them in walker.reads, or NEVER if there is none. */
     uint32_t readers;
 };
 
-/* An instruction that reads a piece, named as in struct piece_state, and the index of the next reader in the
- * list. */
+/* An element of a list of instructions that read a piece. `at` is the number of the instruction, as explained
+ * at struct piece_state. `next` is the index of the next element. */
 struct piece_read {
     uint32_t at, next;
 };
@@ -53,10 +53,10 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    /* State of each piece: the pieces of all segments on devices, and then those of all tensors in host
-     * memory. */
+    /* The state of each piece. The pieces of all segments on devices come first. The pieces of all tensors in
+     * host memory follow. */
     struct piece_state *pieces;
-    /* For each segment, and for each tensor in host memory: the index of its first piece in `pieces`. */
+    /* The index in `pieces` of the first piece of each segment, and of each tensor in host memory. */
     uint32_t *of_segment, *of_host;
     VEC(struct piece_read) reads;
     vacancy_list vacant[DEVICE_MAX];
@@ -86,9 +86,9 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
-/* Puts a new piece at the addresses [from, to), which are then no longer vacant. The drops that freed these
- * addresses must be done before the first write of the piece. So *ret lists these drops as if they were
- * readers of the piece. */
+/* Puts a new piece at the addresses [from, to), and removes these addresses from the vacancies of the device.
+ * The drops that freed the addresses must be done before the first write of the piece. A write waits for all
+ * readers of a piece, so *ret lists these drops as readers. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = &w->vacant[device], *out = &w->scratch;
@@ -118,8 +118,8 @@ static void vacate(struct walker *w, const struct segment *s, uint32_t now)
     vec_push(&w->vacant[s->device], (struct vacancy){s->addr, s->addr + segment_bytes(s), now});
 }
 
-/* Starts the state of the pieces of a new segment. The last piece also gets the padding up to the aligned end
- * of the segment. */
+/* Starts the state of the pieces of a new segment. The end of a segment is aligned. The padding before this
+ * end belongs to the last piece. */
 static void create_segment(struct walker *w, uint32_t segment)
 {
     const struct segment *s = &w->d->segments.at[segment];
@@ -171,7 +171,7 @@ static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
             clock[i] = other[i];
 }
 
-/* w->deps lists the instructions on which instruction `index` depends. Turns them into as few waits as
+/* w->deps lists the instructions on which instruction `index` depends. Turns this list into as few waits as
  * possible, and computes the vector clock of the instruction. Adds the waits to the draft only if `record` is
  * true. */
 static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)

@@ -49,8 +49,8 @@ void plan_figures(const struct plan *p, const struct sim_result *cycle, struct p
  * If the report has answers to what-if questions, prints them too. */
 void plan_why(const struct why_report *r, struct strbuf *out);
 
-/* Prints a why_report as one JSON object. The times on the critical path are fractions of an iteration. A
- * what-if question has the answer null if no plan was found for it. */
+/* Prints a why_report as one JSON object. The times on the critical path are fractions of an iteration. The
+ * answer to a what-if question is null if no plan was found for it. */
 void plan_why_json(const struct why_report *r, struct strbuf *out);
 
 /* Prints a plan as JSON text. plan_from_json turns the text back into an equal plan. */

@@ -85,8 +85,8 @@ static struct load_cursor table_begin(struct plan_loader *l, const char *name, c
     return (struct load_cursor){.l = l, .name = name, .at = json_array_first(array)};
 }
 
-/* Returns a cursor for an array inside an array: the current element of `up`. The caller must not move `up`
- * while it uses the new cursor, because error messages take the path from `up`. */
+/* Returns a cursor for the inner array that is the current element of `up`. The caller must not move `up`
+ * while the new cursor is in use, because error messages take the path from `up`. */
 static struct load_cursor row_begin(const struct load_cursor *up, const char *what)
 {
     struct load_cursor c = {.l = up->l, .up = up};
@@ -147,8 +147,8 @@ static bool take_null(struct load_cursor *c)
     return true;
 }
 
-/* Reads null, or a number that must be an index below `n`. Returns PLAN_NONE for null. PLAN_NONE and
- * PLAN_HOST are the same number, so null may also mean the host. */
+/* Reads null, or a number that must be an index below `n`. Returns PLAN_NONE for null. Null can also stand
+ * for the host, because PLAN_NONE and PLAN_HOST are the same number. */
 static uint32_t take_id(struct load_cursor *c, uint32_t n, const char *what)
 {
     return take_null(c) ? PLAN_NONE : take_index(c, n, what);
@@ -472,8 +472,8 @@ static int load(struct plan_loader *l, const struct json *doc)
     json_take(&o, "programs", JSON_REQUIRED, &programs);
     l->status = json_obj_end(&o);
 
-    /* Read each table only after all tables that its rows refer to. For example, boundary copies refer to
-     * tensors. */
+    /* Read each table only after the tables to which its rows refer. For example, a boundary copy refers to a
+     * tensor. */
     if (l->status == 0)
         read_devices(l, devices);
     if (l->status == 0)

@@ -10,8 +10,8 @@
 
 #include "scheduler/explain/explain_parts.h"
 
-/* Returns the layer that runs just before `layer` if both are in one pack. In the backward pass, this is
- * layer + 1. */
+/* Returns the layer that runs just before `layer` in the same pack. In the backward pass, this is layer +
+ * 1. */
 static uint32_t neighbour(enum instr_kind kind, uint32_t layer)
 {
     return kind == INSTR_BWD ? layer + 1 : layer - 1;

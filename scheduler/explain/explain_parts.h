@@ -41,21 +41,21 @@ static inline const char *explain_plural(uint32_t n)
     return n == 1 ? "" : "s";
 }
 
-/* What a device does with one layer, looking at one kind of task only, such as FWD. */
+/* What a device does with one layer. Only tasks of one kind, such as FWD, are looked at. */
 struct layer_use {
     /* Whether the device runs this kind of task for the layer. */
     bool used;
     bool begins; /* the layer starts a pack */
 };
 
-/* A pack, which is a range of layers that run one after another. `first` runs first. In the backward pass,
- * layers run in descending order, so that first >= last. */
+/* A pack: a range of layers that run one after another, from `first` to `last`. In the backward pass, layers
+ * run in descending order, so first >= last. */
 struct pack {
     uint32_t first, last;
 };
 
-/* Finds the layers for which a stream runs tasks of kind `kind`. Also finds the layers at which a pack
- * starts. Stores both in `use`, which must have one element for each layer. */
+/* Finds the layers for which a stream runs tasks of kind `kind`, and the layers at which a pack starts.
+ * Stores the result in `use`, which must have one element for each layer. */
 void explain_find_use(const struct plan *p, uint32_t stream, enum instr_kind kind, struct layer_use *use);
 
 /* Lists the packs in the order in which they run, and returns how many there are. `way` is 1 if layers run in

@@ -144,7 +144,7 @@ static void add_packs(struct strbuf *out, const struct plan *p, const struct lay
     xfree(packs);
 }
 
-/* Adds the numbers of the layers in use as ranges, such as "0-7, 9". Packs do not matter here. */
+/* Adds the numbers of the layers in use as ranges, such as "0-7, 9". Ignores the borders of packs. */
 static void add_layers(struct strbuf *out, const struct plan *p, struct layer_use *use)
 {
     for (uint32_t l = 0; l < p->n_layers; l++)
@@ -185,8 +185,8 @@ static void add_model(struct strbuf *out, const struct plan *p, const struct gra
     strbuf_add(out, "\n");
 }
 
-/* Adds the micro-batch sizes, such as "8 micro-batches of 4 rows". If not all layers have the same size, the
- * text is for example "32 rows in micro-batches of 4; layers 41-51 of 1". */
+/* Adds the micro-batch sizes, such as "8 micro-batches of 4 rows". If the layers have different sizes, adds a
+ * text such as "32 rows in micro-batches of 4; layers 41-51 of 1". */
 static void add_sizes(struct strbuf *out, const struct plan *p, const struct graph *g)
 {
     uint32_t first = 0, n = 0;
@@ -283,8 +283,8 @@ static void add_compute(struct strbuf *out, const struct plan *p)
 
 enum { HUMAN_WIDTH = 12, EXACT_WIDTH = 17 };
 
-/* Counts the bytes that move between devices, one number for each class of tensors. struct plan_bytes has
- * only their sum. */
+/* Counts the bytes that move between devices, separately for each class of tensors. struct plan_bytes has
+ * only the sum over all classes. */
 static void count_peer(const struct plan *p, uint64_t ret[BYTES_CLASS_COUNT])
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -445,8 +445,8 @@ static void add_memory(struct strbuf *out, const struct plan *p)
 
 /* -------------------------------------------------------------------------------------- time */
 
-/* Returns the time of an iteration in which a device does not compute. The device may compute for longer than
- * an iteration takes, because runs of the cycle overlap. The result is then 0. */
+/* Returns how long a device does not compute during an iteration. Returns 0 if the device computes for longer
+ * than an iteration takes. This is possible because runs of the cycle overlap. */
 static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
 {
     return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;

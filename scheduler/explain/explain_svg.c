@@ -72,8 +72,8 @@ struct svg_mark {
 struct svg_row {
     uint32_t y, height; /* in pixels */
     uint64_t busy_ns;   /* time within the window */
-    /* The last mark of the row. It is not drawn yet, because the next instruction may still join it if it is
-     * narrow. */
+    /* The last mark of the row. The mark is not drawn yet, because the next instruction may still join it if
+     * this instruction is narrow. */
     struct svg_mark open;
     struct strbuf marks; /* text of the finished marks */
 };
@@ -213,9 +213,9 @@ static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_
     }
 }
 
-/* Returns the time at which the drawing of a mark ends. A mark is at least one pixel wide, but it never
- * reaches beyond free_until_ns, where the next mark begins. A narrow gap before the next mark is drawn as
- * part of this one. */
+/* Returns the time up to which a mark is drawn. A mark is at least one pixel wide, but it never reaches
+ * beyond free_until_ns, where the next mark begins. If the gap before the next mark is narrow, the mark also
+ * covers the gap. */
 static uint64_t end_of(const struct picture *c, const struct svg_mark *m, uint64_t free_until_ns)
 {
     uint64_t end_ns = m->from_ns + c->length_ns / PLOT;
@@ -244,8 +244,8 @@ static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_unt
     row->open = (struct svg_mark){0};
 }
 
-/* Returns whether an instruction joins mark `m`. If not, it starts a new mark. To join, the instruction, the
- * mark and the gap between them must all be narrow. */
+/* Returns whether an instruction joins mark `m`. If not, the instruction starts a new mark. To join, the
+ * instruction, the mark and the gap between them must all be narrow. */
 static bool takes(const struct picture *c, const struct svg_mark *m, uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns - from_ns < c->narrow_ns && m->to_ns - m->from_ns < c->narrow_ns &&
@@ -278,7 +278,7 @@ static void add_to_row(struct picture *c, uint32_t i, const struct plan_span *sp
     row->busy_ns += to_ns - from_ns;
 }
 
-/* Makes the marks of all rows. The instructions of each stream must be in order of time. Returns false if the
+/* Makes the marks of all rows. The instructions of each stream must be sorted by time. Returns false if the
  * text of the marks gets too long. */
 static bool make_marks(struct picture *c)
 {
@@ -314,7 +314,8 @@ static uint64_t begin_of_run(const struct picture *c, uint32_t run)
         if (in->kind == INSTR_FWD && ns < forward_ns)
             forward_ns = ns;
     }
-    /* If only one run was simulated, start at its first instruction, so that the picture shows all of it. */
+    /* If only one run was simulated, start at the first instruction of this run, so that the picture shows
+     * the whole run. */
     uint64_t ns = forward_ns < UINT64_MAX && c->sim->runs > 1 ? forward_ns : any_ns;
     return ns < UINT64_MAX ? ns : 0;
 }
@@ -380,8 +381,8 @@ static void add_legend(const struct picture *c)
     }
 }
 
-/* Returns the distance of two ticks on the time axis, in nanoseconds. This is the smallest of 1, 2, 5, 10,
- * 20, 50, ... that gives no more than MAX_TICKS ticks. */
+/* Returns the distance between two ticks on the time axis, in nanoseconds. This is the smallest number of the
+ * series 1, 2, 5, 10, 20, 50, ... that gives at most MAX_TICKS ticks. */
 static uint64_t tick_step(uint64_t length_ns)
 {
     static const uint32_t times[] = {1, 2, 5};

@@ -47,9 +47,9 @@ void explain_add_stream(struct strbuf *out, const struct plan *p, uint32_t strea
         strbuf_addf(out, "d%u.%s", stream / LANE_COUNT, lane_names[stream % LANE_COUNT]);
 }
 
-/* Adds the numbers that identify an instruction, such as "l1 m0" for layer 1 and micro-batch 0. Adds the
- * replica, as in " r0", if the plan has several replicas, and the training step, as in " s0", if the cycle
- * has several steps. */
+/* Adds the numbers that identify an instruction, such as "l1 m0" for layer 1 and micro-batch 0. If the plan
+ * has several replicas, adds the replica, as in " r0". If the cycle has several training steps, adds the
+ * step, as in " s0". */
 static void add_coordinates(struct strbuf *out, const struct plan *p, const struct plan_instr *in)
 {
     const char *gap = "";
@@ -127,8 +127,8 @@ static void add_location(struct strbuf *out, uint32_t loc)
         strbuf_addf(out, "d%u:", loc);
 }
 
-/* Adds an operand and its address. Also adds its location, unless this is `home`, the location at which the
- * instruction runs. */
+/* Adds an operand and its address. Also adds the location of the operand if it is not `home`. `home` is the
+ * location at which the instruction runs. */
 static void add_operand(struct strbuf *out, const struct plan *p, const struct plan_operand *o, uint32_t home)
 {
     if (o->access == ACCESS_RW)

@@ -87,8 +87,8 @@ static void add_id(struct strbuf *out, const char *key, uint32_t id)
         strbuf_addf(out, ",\"%s\":%u", key, id);
 }
 
-/* Adds the details of an event, such as its layer and micro-batch. A move has those of the tensor that it
- * moves. */
+/* Adds the details of an event, such as its layer and micro-batch. For a move, these are the layer and
+ * micro-batch of the tensor that is moved. */
 static void add_args(struct tracer *t, const struct plan_instr *in, const struct plan_operand *moved)
 {
     const struct plan_tensor *tensor = moved ? &t->plan->tensors[moved->tensor] : NULL;

@@ -20,8 +20,8 @@ static double gain(const struct why *y, const struct what_if *w)
     return w->fits ? 100 * (1 - share(y, w->cycle_ns)) : 0;
 }
 
-/* Explains that memory is the limit. Shows the greater of two times: the time that more memory would save, or
- * the time spent waiting for free memory. */
+/* Explains that memory is the limit. Shows the time that more memory would save, or the time that is spent
+ * waiting for free memory, whichever is greater. */
 static void add_memory_binding(struct strbuf *out, const struct why_report *r)
 {
     double waiting = 100 * share(&r->why, r->why.memory_wait_ns),
@@ -140,8 +140,8 @@ void plan_why_json(const struct why_report *r, struct strbuf *out)
         add_json_what_if(out, "one_more_gb", &r->memory);
         add_json_what_if(out, "one_more_device", &r->device);
     }
-    /* A plan without the decision cannot really be slower. If it seems to be slower, the search has only
-     * missed a better plan. The decision then costs 0 seconds. */
+    /* A plan without the decision is never really slower. If the plan that was found without the decision is
+     * slower, the search has only missed a better plan. In this case, the decision costs 0 seconds. */
     if (r->asked && r->decision && r->plain.fits)
         strbuf_addf(out, ",\"clipping_s\":%.9g",
                     y->cycle_ns > r->plain.cycle_ns ? (double)(y->cycle_ns - r->plain.cycle_ns) * 1e-9 : 0.0);

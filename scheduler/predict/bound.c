@@ -68,8 +68,8 @@ static uint64_t excess(uint64_t a, uint64_t b)
 /* ---- choosing the rents ---- */
 
 /* A byte on a device pays a rent: `p` at the turn and `q` at the end, as explained above. Returns the least
- * sum of moved bytes and rent for the layers of `s`, in units of 1/UNIT byte. These layers are updated either
- * on the host or on the device. The case with the lesser sum counts. */
+ * possible sum of moved bytes and rent for the layers of `s`, in units of 1/UNIT byte. Computes the sums for
+ * updates on the host and for updates on the device, and returns the smaller one. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =
@@ -93,8 +93,8 @@ static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
     return sum;
 }
 
-/* Tries all rents around *p and *q: those that differ by at most `reach`, in steps of `step`. Sets *p and *q
- * to the two rents that give the largest bound. */
+/* Tries all rents that differ from *p and *q by at most `reach`, in steps of `step`. Sets *p and *q to the
+ * two rents that give the largest bound. */
 static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step, uint64_t *p, uint64_t *q)
 {
     uint64_t p_first = excess(*p, reach), p_last = *p + reach, q_first = excess(*q, reach),
@@ -164,7 +164,7 @@ static uint32_t first_trained(const struct plan *p)
     return layer;
 }
 
-/* Returns the index of the first backward task of a layer. If `last` is true, returns that of the last one.
+/* Returns the index of the first backward task of a layer, or of the last one if `last` is true. Returns
  * PLAN_NONE if the layer has no backward task. */
 static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, bool last)
 {
@@ -205,7 +205,7 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
 }
 
 /* Returns the total size of the operands of instruction `instr` in bytes. Does not count W, K and the tensors
- * in `across`, because the bound counts these elsewhere. `across` may be NULL. */
+ * that are marked in `across`, because the bound counts them elsewhere. `across` may be NULL. */
 static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -261,14 +261,14 @@ static struct bound_state *collect_layers(const struct plan *p)
     return layers;
 }
 
-/* Combines all layers with the same proportions of W, dW and K: their sizes are added up in one element of
- * s->states. For most models, one to three elements are enough. */
+/* Adds up the sizes of all layers that have the same proportions of W, dW and K. Each such group of layers
+ * becomes one element of s->states. Most models need only one to three elements. */
 static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_sizes *s)
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
     /* At the moment called the end, a backward task is still using the dW of the first layer with weights.
-     * This dW counts as an operand of that task, so do not count it a second time as waiting. */
+     * This dW is already counted as an operand of the task, so it must not be counted again as waiting. */
     uint32_t first = first_trained(p);
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {

@@ -12,8 +12,8 @@
 
 #include "scheduler/plan.h"
 
-/* Total sizes of several layers in which W, dW, K and `waiting` have the same proportions. The bound depends
- * on these totals, but not on how they are divided among the layers. */
+/* Total sizes of several layers that have the same proportions of W, dW, K and `waiting`. The bound depends
+ * on these totals, and not on the sizes of the single layers. */
 struct bound_state {
     uint64_t w, dw, k; /* bytes */
     /* Bytes of dW that still wait for the decision when the backward pass ends. */
@@ -21,16 +21,20 @@ struct bound_state {
     bool passed; /* the layers come after the turn layer */
 };
 
-/* The sizes in a plan from which its lower bound is computed. Two moments of a training step matter, called
- * the turn and the end. bound.c explains them. */
+/* The sizes of a plan that determine its lower bound. The bound looks at two moments of a training step,
+ * called the turn and the end. bound.c explains them. */
 struct bound_sizes {
     struct bound_state *states;
     uint32_t n_states;
-    /* Bytes of activations that are written before the turn and read after it. */
+    /* Bytes of activations that are written before the turn and read after the turn. The turn is the moment
+     * of the first backward task of the turn layer. */
     uint64_t stash;
-    /* Memory of all devices together, minus the operands of the task that runs at the turn, in bytes. */
+    /* Bytes of device memory that are free at the turn: the memory of all devices together, minus the
+     * operands of the task that runs at the turn. */
     uint64_t turn_free_bytes;
-    /* Memory of all devices together, minus the operands of the task that runs at the end, in bytes. */
+    /* Bytes of device memory that are free at the end: the memory of all devices together, minus the operands
+     * of the task that runs at the end. The end is the moment of the last backward task of the first layer
+     * with weights. */
     uint64_t end_free_bytes;
 };
 
@@ -45,17 +49,17 @@ struct bound {
     struct bound_way host;
     /* Lower bound for weights, gradients and optimizer state, if the devices update all weights. */
     struct bound_way device;
-    /* Lower bound for weights, gradients, optimizer state and activations, if each layer is updated wherever
-     * that moves fewer bytes. */
+    /* Lower bound for weights, gradients, optimizer state and activations. Each layer is updated on the host
+     * or on the devices, wherever the update moves fewer bytes. */
     uint64_t bytes;
 };
 
 /* Computes the lower bounds for given sizes. */
 void bound_compute(const struct bound_sizes *s, struct bound *ret);
 
-/* Collects the sizes of a plan that its bound depends on. The first backward task of `turn_layer` is the
- * moment called the turn. Returns false if this layer has no such task, or if the cycle has several training
- * steps. The caller frees *ret with bound_sizes_finish. */
+/* Collects the sizes that determine the bound of a plan. The first backward task of `turn_layer` is the
+ * moment called the turn. Returns false if this layer has no backward task, or if the cycle has several
+ * training steps. The caller frees *ret with bound_sizes_finish. */
 bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_sizes *ret);
 
 /* Frees the array in `s`. */

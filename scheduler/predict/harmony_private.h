@@ -18,8 +18,8 @@ enum task_kind {
     TASK_BWD, /* any other backward pack */
 };
 
-/* One part of a forward task. The task is cut at each layer where a pack of the backward pass starts, because
- * it has to save the input of this layer for that pack. */
+/* One part of a forward task. A forward task has to save the input of each layer at which a pack of the
+ * backward pass starts. So the task is cut into parts at these layers. */
 struct rules_part {
     uint32_t first, last; /* layers */
     /* Number of the backward task that needs the input of this part again, or NO_OP if none does. */
@@ -43,9 +43,9 @@ struct rules_task {
     /* TASK_BWD only: the part of `source` whose input was saved for this task. */
     uint32_t source_part;
 
-    /* The fields from here on are numbers of operations. NO_OP means that there is none. Most arrays have one
-     * element for each micro-batch. In a forward task, `fwd` and `stash` have one for each part of each
-     * micro-batch. */
+    /* The fields from here on are numbers of operations. NO_OP means that there is no such operation. Most
+     * arrays have one element for each micro-batch. In a forward task, `fwd` and `stash` have one element for
+     * each part of each micro-batch. */
     uint32_t w; /* fetch of the weights */
     /* Fetch of the task's input. A backward task fetches the input that a forward task saved. */
     uint32_t *x;
@@ -53,11 +53,11 @@ struct rules_task {
     uint32_t *fwd;   /* forward pass, or repeated forward pass */
     uint32_t *bwd;   /* backward pass */
     uint32_t *stash; /* spill of the stash */
-    /* Transfer of a saved input to the backward task that needs it. The array has one element for each part
-     * of each micro-batch of that backward task. */
+    /* Transfer of a saved input to the backward task that needs the input. The array has one element for each
+     * part of each micro-batch of the backward task. */
     uint32_t *handed;
-    /* Move of the task's result off the device: a spill or a send. The result of a backward task is the
-     * gradient of its input. */
+    /* The spill or the send that moves the task's result off the device. The result of a backward task is the
+     * gradient of the task's input. */
     uint32_t *y;
     /* Transfer of the task's result to the process that runs the next task. */
     uint32_t *y_handed;
@@ -75,8 +75,8 @@ struct rules_tasks {
     /* Whether the output of the last forward pack goes through the host. This is necessary if forward and
      * backward micro-batches have different sizes. */
     bool last_by_host;
-    /* Number of simulated devices. It is 1 in the data-parallel form: all devices do the same there, so one
-     * stands for all. */
+    /* Number of simulated devices. In the data-parallel form, all devices do the same, so only one device is
+     * simulated. */
     uint32_t n_devices;
     /* Number of devices that have any task. Only these devices share the bandwidth of the links. */
     uint32_t n_busy;

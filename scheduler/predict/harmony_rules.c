@@ -49,8 +49,8 @@ static const struct table_point *point(const struct rules *r, uint32_t layer, ui
     return &r->points[micro == r->g.schedule->micro_fwd ? 0 : 1][layer];
 }
 
-/* Returns the size of a layer's input in bytes. `layer` may be the number after the last layer, and then the
- * result is 0. */
+/* Returns the size of a layer's input in bytes. `layer` may also be the number after the last layer. The
+ * result is then 0. */
 static uint64_t x_bytes(const struct rules *r, uint32_t layer, uint32_t micro)
 {
     return layer < r->g.table->n_layers ? point(r, layer, micro)->x : 0;
@@ -99,8 +99,9 @@ static uint32_t add_op(struct rules *r, const struct rules_task *t, enum rules_l
     return id;
 }
 
-/* Adds an operation that moves bytes through a resource shared by all devices. It gets a fixed part of the
- * rate, 1/n for n busy devices, if sharing is static or if only one device is simulated. */
+/* Adds an operation that moves bytes through a resource that all devices share. If sharing is static, or if
+ * only one device is simulated, the operation gets the fixed rate per_s / n, where n is the number of busy
+ * devices. */
 static uint32_t add_shared(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t bytes,
                            enum rules_resource resource, uint64_t per_s)
 {
@@ -179,12 +180,12 @@ static bool is_first(const struct rules *r, const struct rules_task *t)
 
 static bool is_last_forward(const struct rules_task *t)
 {
-    /* t[1] always exists here, because the last task of the array is a backward task. */
+    /* t[1] exists, because a forward task is never the last task of the array: the backward tasks follow. */
     return t->kind == TASK_FWD && t[1].kind == TASK_LOSS;
 }
 
-/* Returns whether a task gets its input directly from the previous device. The input of a backward task is
- * the gradient of its output. */
+/* Returns whether a task gets its input directly from the previous device. For a backward task, the input is
+ * the gradient of the task's output. */
 static bool comes_by_peer(const struct rules *r, const struct rules_task *t)
 {
     return r->g.pipeline && !is_first(r, t) && !(t->kind == TASK_LOSS && r->g.last_by_host);
@@ -267,8 +268,8 @@ static uint32_t add_gradient_in(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->last + 1, t->micro));
 }
 
-/* Adds the operation that sums the gradients of all `n` devices. The devices form a ring. Each of them sends
- * 2 (n - 1) / n times the size of the gradients. */
+/* Adds the operation that sums the gradients of all `n` devices. The devices form a ring. Each device sends 2
+ * (n - 1) / n times the size of the gradients. */
 static void add_reduction(struct rules *r, struct rules_task *t)
 {
     uint64_t n = r->g.n_busy, bytes = w_bytes(r, t);
@@ -319,14 +320,15 @@ static void after(struct rules *r, uint32_t op, uint32_t what)
         vec_push(&r->edges, (struct edge){op, what});
 }
 
-/* Returns the number of the last compute operation that a task does for micro-batch `i`. */
+/* Returns the number of the last compute operation of a task for micro-batch `i`. */
 static uint32_t computed(const struct rules_task *t, uint32_t i)
 {
     return t->kind == TASK_FWD ? t->fwd[(i + 1) * t->n_parts - 1] : t->bwd[i];
 }
 
-/* Lets `op`, the fetch for a task's first micro-batch, wait until there is memory. A device has memory for
- * two micro-batches. So the previous task must have finished its last micro-batch but one. */
+/* Lets `op`, which fetches for the first micro-batch of a task, wait until there is memory. A device has
+ * memory for two micro-batches. So `op` waits until the previous task has finished its last micro-batch but
+ * one. */
 static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_task *t)
 {
     if (t->left == NULL)
@@ -350,7 +352,8 @@ static void after_buffers(struct rules *r, uint32_t op, const struct rules_task 
 }
 
 /* Lets `op`, which fetches the output gradient of micro-batch `i`, wait for the only gradient buffer. The
- * previous micro-batch leaves this buffer when its forward pass has been repeated. */
+ * gradient of the previous micro-batch leaves this buffer when the forward pass of that micro-batch has been
+ * repeated. */
 static void after_gradient_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i > 0)
@@ -361,9 +364,9 @@ static void after_gradient_buffers(struct rules *r, uint32_t op, const struct ru
         after_last_but_one(r, op, t);
 }
 
-/* Combines the two operations of a transfer, one on the sending and one on the receiving device. Returns the
- * sending operation. All further waits must be added to this one, because the receiving operation takes no
- * time. */
+/* Combines the two operations of a transfer. One is on the sending device, and the other on the receiving
+ * device. Returns the sending operation. All further waits must be added to the sending operation, because
+ * the receiving operation takes no time. */
 static uint32_t meet(struct rules *r, uint32_t send, uint32_t receive)
 {
     after(r, receive, send);

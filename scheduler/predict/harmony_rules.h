@@ -35,7 +35,7 @@ struct rules_packs {
     uint32_t n;
 };
 
-/* A schedule as Harmony describes it: how many devices, which batch and micro-batches, which packs. The
+/* A schedule as Harmony describes it: the number of devices, the batch, the micro-batches and the packs. The
  * caller sets all fields. */
 struct rules_schedule {
     enum rules_form form;

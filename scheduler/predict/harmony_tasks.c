@@ -1,5 +1,5 @@
-/* Checks a Harmony schedule and makes its tasks. Each pack gets a device. The inputs that forward packs have
- * to save for backward packs are found here too. harmony_rules.h describes the schedules. */
+/* Checks a Harmony schedule and makes its tasks. Assigns each pack to a device. Also finds the inputs that
+ * forward packs have to save for backward packs. harmony_rules.h describes the schedules. */
 #include "scheduler/predict/harmony_private.h"
 
 #include <errno.h>

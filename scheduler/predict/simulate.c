@@ -49,8 +49,8 @@ struct sim {
 
 /* ---- the machine ---- */
 
-/* Adds a resource that carries `per_s` bytes per second, and returns its number. A rate of 0 means that there
- * is no limit. Then adds nothing and returns UNLIMITED. */
+/* Adds a resource that carries `per_s` bytes per second, and returns its number. If `per_s` is 0, there is no
+ * limit. In this case, adds nothing and returns UNLIMITED. */
 static uint32_t add_resource(struct sim *s, uint64_t per_s)
 {
     if (per_s == 0)
@@ -64,9 +64,9 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* The simulator expresses the work of a task as simulated bytes. Returns the rate at which they flow at full
- * speed, in bytes per second. This is the rate of a link, but at least 1e9, so that a byte takes at most 1
- * ns. The total for all cores must stay below 2^53, the limit of the timeline. */
+/* The simulator expresses the work of a task as simulated bytes. Returns the rate at which simulated bytes
+ * flow at full speed, in bytes per second. This is the rate of a link, but at least 1e9, so that a byte takes
+ * at most 1 ns. The total for all cores must stay below 2^53, the limit of the timeline. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
@@ -97,8 +97,8 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* Lets an operation use `parts` hundredths of a core when it runs at its highest rate, which is `per_s` bytes
- * per second. When it runs more slowly, it uses less. */
+/* Makes an operation use cores. At its highest rate, which is `per_s` bytes per second, the operation uses
+ * `parts` hundredths of a core. At a lower rate, it uses less. */
 static void use_cores(const struct sim *s, struct timeline_op *op, uint64_t parts, uint64_t per_s)
 {
     unsigned __int128 weight = (unsigned __int128)parts * s->full_per_s / (per_s > 0 ? per_s : 1);
@@ -124,9 +124,9 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
-/* Adds `ns` to the duration of an operation. The operation takes longer if it shares cores or host memory
- * with others. `traffic` is the number of bytes that it reads or writes in host memory. If `traffic` is 0,
- * simulated bytes stand for its time on the cores. */
+/* Adds `ns` to the duration of an operation. The operation takes longer than `ns` if it shares cores or host
+ * memory with other operations. `traffic` is the number of bytes of host memory that the operation reads or
+ * writes. If `traffic` is 0, simulated bytes stand for the time of the operation on the cores. */
 static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores,
                          uint64_t traffic)
 {

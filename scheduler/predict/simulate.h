@@ -30,7 +30,7 @@
 /* Resources that all devices share. */
 enum sim_shared { SHARED_LINKS_IN, SHARED_LINKS_OUT, SHARED_HOST_MEMORY, SHARED_CORES, SHARED_COUNT };
 
-/* The predicted times and bytes of a program. Busy times are added up over all simulated runs. The caller
+/* The predicted times and bytes of a program. Each busy time is the sum over all simulated runs. The caller
  * frees the result with sim_destroy. */
 struct sim_result {
     /* Time from the start of the first simulated run to the end of the last. */
@@ -41,7 +41,7 @@ struct sim_result {
     uint64_t stall_ns[DEVICE_MAX];            /* total_ns - compute_ns */
     uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of each stream */
     uint64_t host_ns;                         /* busy time of the host's stream */
-    /* For each shared resource: how long it was what limited the speed of some move or task. */
+    /* For each shared resource: the time during which the resource limited the speed of some move or task. */
     uint64_t bound_ns[SHARED_COUNT];
     struct plan_bytes bytes; /* bytes that one run moves */
     /* Start and end time of each instruction. Instruction i of run r is at index r * n_instrs + i. */
@@ -50,9 +50,9 @@ struct sim_result {
     struct arena *arena; /* owns the spans, and this struct */
 };
 
-/* Simulates `runs` runs of program `k` that follow each other. Only the cycle may have several runs.
- * `cycle_ns` of the result is the average time of all runs but the first, or `total_ns` if there is only one
- * run. */
+/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have several runs. `cycle_ns` of the
+ * result is the average time of all runs but the first. If there is only one run, `cycle_ns` is
+ * `total_ns`. */
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
 

@@ -87,7 +87,7 @@ struct timeline_stream {
     uint32_t first, n; /* first operation and count, in timeline_engine.order */
     /* Index of the current operation, counted from `first`, and number of the current run of the program. */
     uint32_t at, run;
-    /* How many waits of the current operation are already known to be done. */
+    /* Number of waits of the current operation that are already known to be done. */
     uint32_t checked;
     /* The next stream in a list of streams. All streams of the list wait for the same operation. */
     uint32_t next_blocked;
@@ -95,11 +95,11 @@ struct timeline_stream {
     uint64_t begun_ns; /* when the current operation started */
 };
 
-/* Shared resources that belong together because some operations use several of them, and the flows through
- * these resources. */
+/* A pool of shared resources, and the flows through these resources. Resources belong to the same pool if
+ * some operation uses several of them. */
 struct sharing_pool {
-    /* The flows that are under way. There is space for one flow of each stream that can have a flow in this
-     * pool. */
+    /* The flows that are under way. The array has space for one flow of each stream that can have a flow in
+     * this pool. */
     struct timeline_flow *flows;
     uint32_t n;
     uint32_t *resources, n_resources;
@@ -236,8 +236,8 @@ static void begin_shares(struct timeline_engine *e, const struct sharing_pool *p
         e->open[i] = &p->flows[i];
 }
 
-/* Computes r->share for each resource of the pool: the rate that is left, divided among the flows that have
- * no rate yet. The share is a rate for one unit of weight. It is rounded up and at least 1. */
+/* Computes r->share for each resource of the pool. The share is the rate for one unit of weight: the rate
+ * that is left, divided among the flows that have no rate yet. The share is rounded up and at least 1. */
 static void divide(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -278,7 +278,7 @@ static void settle(struct timeline_engine *e, struct timeline_flow *f)
     set_rate(e, f, f->offer);
 }
 
-/* Updates, for each resource of the pool, the time during which it has limited some flow. */
+/* For each resource of the pool, updates the time during which the resource has limited some flow. */
 static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -293,7 +293,8 @@ static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
 }
 
 /* Computes the rates of all flows of a pool by progressive filling. In each round, the flows with the
- * smallest offer get this offer as their rate. The other flows divide what is left in the next round. */
+ * smallest offer get this offer as their rate. In the next round, the other flows divide the rate that is
+ * left. */
 static void share_pool(struct timeline_engine *e, uint32_t pool)
 {
     struct sharing_pool *p = &e->pools[pool];
@@ -333,7 +334,7 @@ static bool is_done(const struct timeline_engine *e, size_t at)
 }
 
 /* Returns whether all waits of the stream's next operation are done. If not, adds the stream to the list of
- * one operation that is not done yet. When that operation ends, it wakes the streams in its list. */
+ * an operation that must end first. The end of that operation wakes all streams in its list. */
 static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -371,8 +372,8 @@ static void finish(struct timeline_engine *e, uint32_t id)
     }
 }
 
-/* Makes the flow of an operation. The flow is never faster than op->most_per_s, nor than a resource that only
- * its stream uses. */
+/* Makes the flow of an operation. The flow is never faster than op->most_per_s, and never faster than the
+ * resources that only its stream uses. */
 static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t id,
                                       const struct timeline_op *op)
 {
@@ -416,8 +417,8 @@ static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_
     return ns > 0 || s->flows_next;
 }
 
-/* Starts the next operation of a stream if all its waits are done. If the operation takes no time, it is
- * ended at once, and the operation after it gets its turn. */
+/* Starts the next operation of a stream if all its waits are done. An operation that takes no time ends at
+ * once, and the operation after it gets its turn. */
 static void advance(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -448,7 +449,7 @@ static void pool_event(struct timeline_engine *e, uint32_t id)
 {
     struct sharing_pool *p = &e->pools[id];
     set_source(e, e->t->n_streams + id, IDLE_NS);
-    /* Go through the flows from last to first. When a flow is removed, the last flow takes its place. */
+    /* Go through the flows from last to first, because the last flow takes the place of a removed flow. */
     for (uint32_t i = p->n; i-- > 0;) {
         uint32_t stream = p->flows[i].stream;
         if (p->flows[i].end_ns > e->now)
@@ -521,8 +522,9 @@ static void find_owners(struct timeline_engine *e)
     }
 }
 
-/* Returns the first resource of the pool to which resource `at` belongs. The `pool` fields of all resources
- * lead there step by step (a union-find structure). The first resource of a pool points to itself. */
+/* Returns the first resource of the pool to which resource `at` belongs. The pools are a union-find
+ * structure: from each resource, the `pool` fields lead step by step to the first resource of its pool. The
+ * first resource of a pool points to itself. */
 static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
 {
     while (r[at].pool != at)

@@ -59,9 +59,9 @@ struct timeline {
 struct timeline_result {
     /* Start and end time of each operation. Operation i of run r is at index r * n_ops + i. */
     struct plan_span *spans;
-    /* For each stream: how long it was busy in all runs of the program together. */
+    /* For each stream: the time during which it was busy, summed over all runs of the program. */
     uint64_t *stream_ns;
-    /* For each resource that several streams use: how long it limited the rate of some flow. */
+    /* For each resource that several streams use: the time during which it limited the rate of some flow. */
     uint64_t *bound_ns;
     uint64_t first_ns; /* end of the first run */
     uint64_t total_ns; /* end of all runs */

@@ -16,8 +16,8 @@
 
 #include "base/arena.h"
 
-/* If the critical path is mostly compute, compute is the limit if one device does at least 90% of it.
- * Otherwise several devices take turns, and each waits for the others. */
+/* Used if the critical path is mostly compute. If one device does at least 90% of this compute, compute is
+ * the limit. Otherwise several devices take turns, and each waits for the others. */
 #define BUSY_SHARE 0.9
 /* Memory is the limit if more than 20% of the cycle is lost by waiting for free memory. */
 #define MEMORY_WAIT_SHARE 0.2
@@ -63,8 +63,9 @@ static void link_streams(struct path_walk *w, struct arena *a)
     }
 }
 
-/* Moves *run and *instr back by one step. Among the instructions for which *instr waited, this is the one
- * that ended last. Returns false if *instr waited for none. */
+/* Moves *run and *instr to the previous instruction of the critical path. Of the instructions for which
+ * *instr waited, the one that ended last is the previous instruction. Returns false if *instr waited for no
+ * instruction. */
 static bool step_back(const struct path_walk *w, uint32_t *run, uint32_t *instr)
 {
     const struct plan_instr *in = &w->program->instrs[*instr];
@@ -122,8 +123,8 @@ static void walk_path(const struct path_walk *w, uint64_t path_ns[PATH_PART_COUN
 /* ---- without waits for memory ---- */
 
 /* Replays one run of the cycle as if no instruction ever waited for free memory. Returns the time at which
- * the run ends. free_at has the time at which each stream is free, and there_at the time at which each tensor
- * arrives at each location. The function updates both, so that the next run can follow. */
+ * the run ends. free_at has the time at which each stream is free. there_at has the time at which each tensor
+ * arrives at each location. The function updates both arrays, so that the next run can follow. */
 static uint64_t run_without_memory_waits(const struct path_walk *w, uint32_t run, uint64_t *free_at,
                                          uint64_t *there_at)
 {

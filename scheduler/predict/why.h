@@ -37,7 +37,7 @@ struct why {
     /* How much of the critical path's time is spent on each lane or on the host. The path is that of the last
      * simulated run. */
     uint64_t path_ns[PATH_PART_COUNT];
-    /* Time that is lost because instructions wait until memory becomes free. */
+    /* Time that is lost while instructions wait for free memory. */
     uint64_t memory_wait_ns;
     /* Fraction of `cycle_ns` during which the busiest device computes, from 0 to 1. */
     double busiest;
@@ -64,8 +64,9 @@ int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_
 /* Makes a plan for the request and simulates it. Sets ret->fits to false if there is no plan. */
 void what_if_plan(const struct plan_request *request, struct what_if *ret);
 
-/* Replaces *w with *at_hand if *w is worse. The plan in use would also work with more memory or with more
- * devices. So if the plan for these conditions is worse, the search has only missed a better one. */
+/* Replaces *w with *at_hand if *w is worse. *at_hand stands for the plan in use, which would also work with
+ * more memory or more devices. If the plan for these conditions is worse, the search has only missed a better
+ * plan. */
 void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective);
 
 /* Why a plan is not faster: what limits its speed, and what would happen under other conditions. */

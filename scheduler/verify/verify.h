@@ -15,7 +15,8 @@
 #include "scheduler/plan.h"
 
 enum invariant {
-    /* When a task starts, all bytes of its operands are on the task's device, in the right version. */
+    /* When a task starts, all bytes of its operands are on the device of the task and have the right
+     * version. */
     INVARIANT_RESIDENT = 1,
     /* Two copies that are on a device at the same time never share an address. */
     INVARIANT_OVERLAP = 2,
@@ -23,7 +24,7 @@ enum invariant {
     /* If two instructions access the same bytes and one of them writes, waits and streams ensure that one is
      * done before the other starts. */
     INVARIANT_ORDERED = 4,
-    /* No drop or move destroys the newest value of W or K if this is the only copy of the value. */
+    /* No drop or move destroys the only copy of the newest value of W or K. */
     INVARIANT_DIRTY = 5,
     /* Every task runs exactly once per training step. The terms of a sum are always added in the same
      * order. */

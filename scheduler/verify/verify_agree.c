@@ -42,8 +42,9 @@ static int compare_slots(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks where a tensor is stored in host memory. If its place is right, sets *ret to the byte range of all
- * its slots and returns true. Returns false if it is wrong, or if the tensor is never stored on the host. */
+/* Checks where a tensor is stored in host memory. If the place is right, sets *ret to the byte range of all
+ * slots of the tensor and returns true. Returns false if the place is wrong, or if the tensor is never stored
+ * on the host. */
 static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
@@ -144,8 +145,8 @@ static const struct move_shape {
     bool to_host;   /* the destination is the host */
     bool within;    /* both are on the same device */
     enum lane lane; /* lane of the stream */
-    /* The operand that decides on which device's stream the move runs: 0 for the source, 1 for the
-     * destination. */
+    /* The number of the operand whose device runs the move: 0 for the source, 1 for the destination. The move
+     * runs on a stream of this device. */
     int of;
 } move_shapes[INSTR_KIND_COUNT] = {
     [INSTR_FETCH] = {true, false, false, LANE_IN, 1},
@@ -316,9 +317,9 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
     }
 }
 
-/* Checks that all addresses are inside the leases. Also checks the peaks that the plan names: no instruction
- * may use addresses above the peak. Operands outside the lease are left out of this second check, so that one
- * mistake is not reported twice. */
+/* Checks that all addresses are inside the leases. Also checks that no instruction uses an address above the
+ * peak that the plan names. This second check leaves out operands outside the lease, so that one mistake is
+ * not reported twice. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;

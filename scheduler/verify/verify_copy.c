@@ -194,8 +194,8 @@ static void report_race(struct verify_state *st, const struct verify_copy *c, co
 }
 
 /* Adds the current instruction to the readers of a segment. Removes the earlier readers that are certainly
- * done before the current instruction starts, because whoever waits for the current instruction also waits
- * for them. */
+ * done before the current instruction starts. They need not be kept: an instruction that waits for the
+ * current instruction thereby also waits for them. */
 static void add_reader(struct verify_state *st, struct verify_segment *s)
 {
     size_t kept = 0;
@@ -206,8 +206,8 @@ static void add_reader(struct verify_state *st, struct verify_segment *s)
     vec_push(&s->readers, st->now);
 }
 
-/* The current instruction writes or drops segment `s`. Reports every earlier access to the segment that may
- * not be done by then. */
+/* Must be called when the current instruction writes or drops segment `s`. Reports every earlier access to
+ * the segment that may not be done when the current instruction starts. */
 static void order_write(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
                         const char *does)
 {
@@ -227,8 +227,8 @@ struct address_claim {
     bool quiet;               /* report nothing */
 };
 
-/* Checks an address range that a new copy is going to use. No other copy may be there. If a copy was there
- * before, its drop must be done before the new copy is written. */
+/* Checks an address range that a new copy is going to use. No other copy may be there. If another copy was
+ * there earlier, the drop of that copy must be done before the new copy is written. */
 static void claim_extent(struct verify_extent *e, void *ctx)
 {
     const struct address_claim *cl = ctx;
@@ -272,8 +272,9 @@ static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint
     return any;
 }
 
-/* Checks the alignment of a copy that got new bytes. The copy is aligned if the address of its first byte, or
- * of byte 0 of the tensor, is a multiple of PLAN_ALIGN. */
+/* Checks the alignment of a copy that got new bytes. The copy is aligned if its first byte has an address
+ * that is a multiple of PLAN_ALIGN. It is also aligned if this is true for the address of byte 0 of the
+ * tensor. */
 static void check_aligned(struct verify_state *st, const struct verify_copy *c)
 {
     const struct verify_segment *s = &c->segments.at[0];

@@ -34,8 +34,8 @@ struct verify {
     struct err *err;
     uint32_t total; /* violations found */
     bool stop;      /* the plan must not be executed */
-    /* Largest distance of any wait in the cycle. A distance of 2 means that an instruction waits for an
-     * instruction of the run before the previous one. */
+    /* Largest distance of any wait in the cycle. For example, 2 means that an instruction waits for an
+     * instruction of the run before the previous run. */
     uint32_t max_distance;
     /* For each program and each of its instructions: the index of the instruction's task in the graph, or
      * PLAN_NONE. */
@@ -43,8 +43,8 @@ struct verify {
     /* For each program and each of its instructions: the violations that were already reported for the
      * instruction. Bit i stands for invariant i. */
     uint16_t *reported[PROGRAM_COUNT];
-    /* For each tensor: the violations that were already reported for it. Bit 11 * program + i stands for
-     * invariant i in this program. */
+    /* For each tensor: a set of bits for the violations that were already reported. If bit 11 * program + i
+     * is set, a violation of invariant i in this program was reported. */
     uint64_t *reported_tensor;
 };
 
@@ -113,9 +113,9 @@ void verify_tasks(struct verify *v);
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
-/* Returns how many operands at the start of `ops` belong to operand `go` of the graph's task. 0 means that
- * the instruction leaves `go` out. In a correct plan there is at most one, except that the optimizer state K
- * may have several. */
+/* Returns the number of operands at the start of `ops` that belong to operand `go` of the graph's task. The
+ * number is 0 if the instruction leaves `go` out. In a correct plan, the number is at most 1. Only the
+ * optimizer state K may have several operands. */
 static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
                                     const struct graph_operand *go)
 {
@@ -125,9 +125,8 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
     return n;
 }
 
-/* A RED or UPD may do only one share of its task. Its first W or dW operand shows which: the byte range of
- * this operand is the share. Returns this operand, or NULL if there is none or the task is of another
- * kind. */
+/* A RED or UPD may do only one share of its task. The share is the byte range of the first W or dW operand.
+ * Returns this operand. Returns NULL if there is no such operand, or if the task is neither RED nor UPD. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
 /* ---- address ranges of one device (verify_space.c) ---- */
@@ -208,15 +207,16 @@ struct verify_copy {
     bool clobbered;
 };
 
-/* The state of one abstract execution, which runs no task but tracks where all bytes are and which
- * instructions are certainly done. One state serves for all training programs, and another for eval. */
+/* The state of one abstract execution. An abstract execution runs no task, but tracks where all bytes are and
+ * which instructions are certainly done. All training programs share one state, and eval has a state of its
+ * own. */
 struct verify_state {
     struct verify *v;
     const struct plan *plan;
     const struct graph *graph;
     uint32_t n_streams;
-    /* Vector clocks: clock [s][t] is the number of instructions of stream t that are certainly done when the
-     * next instruction of stream s starts. */
+    /* Vector clocks. Element [s][t] is the number of instructions of stream t that are certainly done when
+     * the next instruction of stream s starts. */
     uint32_t *clocks;
     /* The row of `clocks` that belongs to the stream of the current instruction. */
     uint32_t *clock;
@@ -241,8 +241,9 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
 /* Returns the host copy of a tensor. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t);
 
-/* Finds the copy of a tensor on a device whose byte 0 is at address `base`. If the copy does not contain byte
- * 0, this is the address where it would be. Returns NULL if there is no such copy. */
+/* Finds a copy of a tensor on a device. `base` is the address of byte 0 of the tensor in this copy. If the
+ * copy does not contain byte 0, `base` is the address that byte 0 would have. Returns NULL if there is no
+ * such copy. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
 
 /* Creates an empty copy on a device. */
@@ -256,8 +257,8 @@ size_t copy_seek(const struct verify_copy *c, uint64_t at);
 bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin,
               uint64_t *ret_end);
 
-/* Splits the segments that extend beyond `begin` or `end`. Returns the index of the first segment in
- * begin..end, and sets *ret_end to the index after the last one. */
+/* Splits each segment that extends beyond `begin` or `end`. Returns the index of the first segment in
+ * begin..end. Sets *ret_end to the index after the last segment in begin..end. */
 size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
 
 /* Returns how many bytes of a copy have a value. */
@@ -272,9 +273,9 @@ void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, 
 /* Drops the bytes begin..end of a copy. If the copy has no bytes left, frees the copy. */
 void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
-/* After an error has been reported, these functions repair the state, so that no further errors follow from
- * it. copy_fill acts like copy_write, and copy_forget like copy_drop, but they report nothing and conflict
- * with no instruction. `st` may be NULL for a host copy. */
+/* These functions repair the state after an error has been reported, so that the error causes no further
+ * errors. copy_fill acts like copy_write, and copy_forget acts like copy_drop. But these functions report
+ * nothing and conflict with no instruction. `st` may be NULL for a host copy. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
 void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);

@@ -58,8 +58,8 @@ static uint64_t element_bytes(const struct checked_task *a, tensor_id t)
     return dtype_size(a->v->plan->tensors[t].dtype);
 }
 
-/* Shares of W and shares of K correspond to each other. Byte `at` of W (or dW) is where a share begins or
- * ends. Returns the byte of K at which the same share begins or ends within part `p` of K. */
+/* A share of W (or dW) and the same share of K correspond to each other. The share of W begins or ends at
+ * byte `at`. Returns the byte of K at which the share begins or ends within part `p` of K. */
 static uint64_t state_byte(const struct checked_task *a, const struct state_part *p, uint64_t at)
 {
     uint64_t whole = tensor_bytes(a, a->share->tensor), size = element_bytes(a, a->share->tensor),
@@ -124,9 +124,9 @@ static bool agree_range(const struct checked_task *a, const struct plan_operand 
     return false;
 }
 
-/* Checks the byte ranges of the `n` operands that belong to operand `go` of the graph. K has one operand for
- * each of its parts, but none for a part in which the share is empty. If the instruction does the whole task,
- * all of K may also be a single operand. */
+/* Checks the byte ranges of the `n` operands that belong to operand `go` of the graph. The optimizer state K
+ * has one operand for each of its parts, except for parts in which the share is empty. If the instruction
+ * does the whole task, a single operand may cover all of K. */
 static bool agree_ranges(const struct checked_task *a, const struct plan_operand *ops, uint32_t n,
                          const struct graph_operand *go)
 {
@@ -166,8 +166,8 @@ static bool agree_places(const struct checked_task *a, const struct plan_operand
     return true;
 }
 
-/* Checks all operands of a task. As working memory, a FWD or REC must have TENSOR_ROOM if it saves values for
- * the backward pass (S), and TENSOR_WORK if it does not. */
+/* Checks all operands of a task. A FWD or REC must have the right working memory: TENSOR_ROOM if the task
+ * saves values for the backward pass (S), and TENSOR_WORK if it saves nothing. */
 static void agree_operands(const struct checked_task *a)
 {
     bool rec = a->in->kind == INSTR_REC;

@@ -20,8 +20,8 @@
 #include "base/bounded.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* Saved vector clocks. They are saved at the end of each instruction for which others wait. If such a wait
- * reaches back `d` runs, the clocks of the last d + 1 runs are kept. */
+/* Saved vector clocks. The clock of an instruction is saved at its end if other instructions wait for it. If
+ * such a wait reaches back `d` runs, the clocks of the last d + 1 runs are kept. */
 struct trail {
     size_t *first;    /* per instruction: index of its first clock */
     uint32_t *count;  /* per instruction: number of its clocks */
@@ -71,7 +71,8 @@ static uint32_t *trail_clock(const struct program_run *r, uint32_t instr, uint32
     return t->clocks + (t->first[instr] + run % t->count[instr]) * r->st->n_streams;
 }
 
-/* Sets each element of `into` to the larger of its value and the value in `from`. */
+/* Raises the elements of `into`. Each element becomes the larger of two numbers: its own value, and the
+ * element of `from` with the same index. */
 static void join(uint32_t *into, const uint32_t *from, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -79,8 +80,8 @@ static void join(uint32_t *into, const uint32_t *from, uint32_t n)
             into[i] = from[i];
 }
 
-/* Makes every stream wait for all other streams, as the executor does between programs. All earlier
- * instructions are then done before the next instruction of any stream. */
+/* Makes every stream wait for all other streams, as the executor does between programs. The next instruction
+ * of any stream then starts only after all earlier instructions are done. */
 static void drain(struct verify_state *st)
 {
     for (uint32_t s = 1; s < st->n_streams; s++)
@@ -89,8 +90,8 @@ static void drain(struct verify_state *st)
         memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
 }
 
-/* Makes instruction `i` the current one. Everything that it waits for is certainly done now, and the clock of
- * its stream is raised accordingly. The clock then counts the instruction itself, too. */
+/* Makes instruction `i` the current instruction. Everything that it waits for is certainly done now, so the
+ * clock of its stream is raised. The clock then counts instruction `i` too. */
 static void begin_instr(struct program_run *r, uint32_t i)
 {
     struct verify_state *st = r->st;
@@ -143,8 +144,8 @@ static void check_versions(struct program_run *r, struct verify_copy *c, const s
                   name_current(r).s, (unsigned long long)version,
                   name_range(r->st->v, o->tensor, s->begin, s->end).s, name_place(o->loc, o->addr).s,
                   (unsigned long long)s->version);
-        /* Keep a version that is newer than expected. With a lower number, the loss of this newer value would
-         * not be noticed later. */
+        /* Keep a version that is newer than expected. If the lower version were stored here, a later check
+         * would not notice the loss of the newer value. */
         if (s->version < version)
             s->version = version;
     }
@@ -157,8 +158,8 @@ static struct verify_copy *named(struct program_run *r, const struct plan_operan
                                : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Looks for a copy that has all bytes of the operand, on the same device but at another address. The operand
- * should probably have used this copy. Returns NULL if there is none. */
+/* Looks for a copy on the same device that has all bytes of the operand, but at another address. The operand
+ * should probably have used this copy. Returns NULL if there is no such copy. */
 static struct verify_copy *misplaced(struct verify_state *st, const struct plan_operand *o)
 {
     uint64_t begin, end;
@@ -168,8 +169,9 @@ static struct verify_copy *misplaced(struct verify_state *st, const struct plan_
     return NULL;
 }
 
-/* Reports that bytes of an operand are not at its address. Returns NULL if they are at another address of the
- * same device. Otherwise acts as if they had been there: adds the missing bytes and returns the copy. */
+/* Reports that bytes of an operand are not at the operand's address. Returns NULL if the bytes are at another
+ * address of the same device. Otherwise adds the missing bytes, as if they had been at the address all the
+ * time, and returns the copy. */
 static struct verify_copy *report_missing(struct program_run *r, struct verify_copy *c,
                                           const struct plan_operand *o, uint64_t version)
 {
@@ -193,7 +195,7 @@ static struct verify_copy *report_missing(struct program_run *r, struct verify_c
 }
 
 /* Checks that all bytes of an operand are at its address and have version `version`. ANY_VERSION accepts
- * every version. Repairs what is wrong and returns the copy. Returns NULL if the bytes are at another
+ * every version. After an error, repairs the copy. Returns the copy, or NULL if the bytes are at another
  * address. */
 static struct verify_copy *resident(struct program_run *r, const struct plan_operand *o, uint64_t version)
 {
@@ -218,9 +220,9 @@ static struct verify_copy *destination(struct program_run *r, const struct plan_
     return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Versions count the writes to a tensor. Returns the version after `count` writes in the current run. For
- * example, with 2 writes per cycle, the version after the first write of run 3 is 7, because runs are counted
- * from 0. */
+/* The version of a tensor is the number of writes to it. Returns the version after `count` writes in the
+ * current run. Runs are counted from 0. For example, with 2 writes per cycle, the version after the first
+ * write of run 3 is 7. */
 static uint64_t version_of(const struct program_run *r, tensor_id t, uint32_t count)
 {
     return (uint64_t)r->run * r->st->graph->tensors[t].writes_per_cycle + count;
@@ -239,8 +241,8 @@ static void task_write(struct program_run *r, const struct plan_operand *o, cons
     uint64_t version = version_of(r, o->tensor, go->write_version);
     struct verify_copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
     raise_newest(st, o->tensor, version);
-    /* The bytes are at another address than the operand says. This has been reported when the task read them,
-     * so write to the other address. */
+    /* The bytes are not at the address of the operand, but at another address. This was already reported when
+     * the task read the bytes, so write to the other address. */
     if (other != NULL)
         copy_fill(st, other, o->begin, o->end, version);
     else
@@ -265,9 +267,9 @@ static void run_task(struct program_run *r, const struct plan_operand *ops, uint
     }
 }
 
-/* Returns the version that the bytes have at `dst` after a move. Normally this is the version of `piece`, the
- * source. If the destination already has a newer version, the move would lose a value. In this case, reports
- * the loss and returns the newer version. */
+/* Returns the version that the bytes have at `dst` after `piece` has been moved there. Normally this is the
+ * version of `piece`. If `dst` already has a newer version, the move would lose a value. In this case,
+ * reports the loss and returns the newer version. */
 static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
                               const struct verify_segment *piece)
 {
@@ -291,7 +293,7 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     struct verify_state *st = r->st;
     struct verify_copy *src = resident(r, from, ANY_VERSION);
     struct verify_copy *dst = destination(r, to);
-    /* The source copy does not exist, and this has been reported. Go on as if the newest version had been
+    /* The source copy does not exist. This was already reported, so go on as if the newest version had been
      * moved. */
     if (src == NULL) {
         copy_write(st, dst, to->begin, to->end, st->newest[to->tensor]);
@@ -306,8 +308,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     }
 }
 
-/* Returns a byte up to which copy `c` has version `version` or a newer version, starting at byte `at`.
- * Returns `at` itself if the copy does not have byte `at` in such a version. */
+/* Returns the end of a byte range that begins at byte `at`. Copy `c` has version `version` or a newer version
+ * of every byte in this range. Returns `at` if the copy does not have byte `at` in such a version. */
 static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t version)
 {
     size_t i = copy_seek(c, at);
@@ -316,8 +318,8 @@ static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t versio
     return c->segments.at[i].end;
 }
 
-/* Returns whether segment `s` of copy `c` has a byte of which every other copy has only an older version or
- * none. */
+/* Returns whether some byte of segment `s` has its newest version only in copy `c`. Every other copy then has
+ * an older version of the byte, or does not have the byte at all. */
 static bool is_last(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s)
 {
     uint64_t at = s->begin;
@@ -394,14 +396,14 @@ static bool copy_newest(const struct verify_state *st, const struct verify_copy 
     return true;
 }
 
-/* Checks that the devices have exactly the copies in the list, and that these have the newest version. If a
- * device has another copy, reports this once and leaves the copy there, because the mistake may also be in
- * the list. */
+/* Checks that the devices have exactly the copies in the list, and that these copies have the newest version.
+ * A copy that is not in the list is reported only once. It stays on the device, because the mistake may also
+ * be in the list. */
 static void check_copies(struct program_run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct verify_state *st = r->st;
     bounded_poll_steps(st->live.n + n);
-    /* For each copy on the devices: how many of its bytes are in the list. */
+    /* For each copy on the devices: the number of its bytes that are in the list. */
     uint64_t *wanted = xcalloc(st->live.n + n + 1, sizeof *wanted);
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
@@ -445,8 +447,8 @@ static void check_home(struct program_run *r)
     }
 }
 
-/* Prepares the tensors that loader and trainer use (ring tensors) for the start of a run. The host has no
- * results yet. If `loaded` is true, it has the inputs of the run. */
+/* Prepares the ring tensors, which the loader and the trainer use, for the start of a run. The host then has
+ * no results. The host has the inputs of the run only if `loaded` is true. */
 static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
     struct verify_state *st = r->st;
@@ -506,7 +508,7 @@ static void run_init(struct program_run *r, struct verify_state *st, enum progra
     trail_init(&r->trail, r->prog, st->n_streams);
 }
 
-/* Gives the host copies of all persistent tensors version 0, which is the state before training. */
+/* Gives version 0 to the host copies of all persistent tensors. Version 0 is the state before training. */
 static void fill_home(struct verify_state *st)
 {
     for (tensor_id t = 0; t < st->graph->n_tensors; t++)

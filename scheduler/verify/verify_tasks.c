@@ -19,8 +19,9 @@ static void tasks_none(struct verify *v, enum program_kind k)
                    name_instr(v, k, i).s, program_kind_names[k]);
 }
 
-/* Checks what a recomputation (REC) writes. It may only write tensors that live within one training step. It
- * must not write a persistent tensor such as W, or one that the loader or trainer uses. */
+/* Checks what a recomputation (REC) writes. A REC may only write tensors that live within one training step.
+ * It must not write a persistent tensor such as W. It must not write a tensor that the loader or the trainer
+ * uses. */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -101,8 +102,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* Checks all tasks that are done in shares. seen[task] is already true for each task that one instruction
- * does as a whole. Sets it to true for the tasks in shares. */
+/* Checks all tasks that are done in shares. Before the call, seen[task] is true for each task that a single
+ * instruction does as a whole. The function sets seen[task] to true for each task that is done in shares. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     if (shares->n > 1)
