@@ -57,9 +57,9 @@ int confine(struct err *err)
     int r = clear_capabilities();
     if (r < 0)
         return err_set(err, r, "cannot give up capabilities: %s", strerror(-r));
-    /* Close the descriptors that the daemon inherited and passed on. Descriptors that the daemon opened
-     * itself were closed at exec. Kernels before 5.9 do not have close_range. The inherited descriptors then
-     * stay open, which does no harm. */
+    /* Close the descriptors that the daemon itself inherited and passed on to this worker. The descriptors
+     * that the daemon opened were closed at exec. Kernels before 5.9 do not have close_range. On such a
+     * kernel, the inherited descriptors stay open, which does no harm. */
     close_range(STDERR_FILENO + 1, ~0u, 0);
     return 0;
 }

@@ -150,9 +150,9 @@ static bool has_auto(const struct phase_list *list)
     return false;
 }
 
-/* Sets the micro-batch size and the number of replicas of a phase. A number that is "auto" is taken from
- * `earlier`, the sizes in an earlier run of the job. Without an earlier run, the number is 0, and "auto"
- * still has to choose it. */
+/* Sets the micro-batch size and the number of replicas of a phase. If the spec says "auto" for one of these
+ * numbers, the number comes from `earlier`, the sizes in an earlier run of the job. If there was no earlier
+ * run, the number becomes 0, and "auto" still has to choose it. */
 static int resolve_phase(struct prepared_job *j, struct phase *p, struct spec_sizes earlier, struct err *err)
 {
     struct spec_sizes sizes = p->asked;

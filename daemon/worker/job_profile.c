@@ -127,8 +127,8 @@ static void use_links(const struct job_options *o, struct prepared_job *j)
 }
 
 /* Tells the simulator the number of processor cores. Each task was measured alone, but virtual devices, host
- * updates and copies share the cores when a job runs. Computed durations do not depend on cores, so that they
- * give the same plan on every computer. */
+ * updates and copies share the cores when a job runs. This function is not called for computed durations,
+ * because they must give the same plan on every computer, with any number of cores. */
 static void use_cores(struct prepared_job *j)
 {
     if (j->elsewhere || j->real_devices)

@@ -16,7 +16,8 @@
 #include "base/checked.h"
 #include "base/crc32c.h"
 
-/* The name of the file on file systems that do not support unnamed files. */
+/* File systems without O_TMPFILE cannot create a file without a name. There, the file with the kept outputs
+ * is created under this name, and then the name is removed. */
 static const char file_name[] = "outputs.tmp";
 
 struct kept {

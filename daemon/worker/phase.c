@@ -25,8 +25,9 @@ static bool trains(const struct phase *p, const struct layer *l)
     return p->training && phase_find_layer(p, l->id) != PLAN_NONE && layer_type(l)->params(l, NULL) > 0;
 }
 
-/* Checks the inputs of a phase. An earlier phase must make them, and they must fit the first layer. The
- * layers that make them must not be trained before this phase has ended. */
+/* Checks the inputs of a phase, unless they come from the data set. An earlier forward-only phase must
+ * compute the inputs, and the inputs must fit the phase's first layer. The layers that compute the inputs
+ * must not be trained until the phase has ended. */
 static void check_inputs(const struct phase_list *list, const struct phase *p)
 {
     if (p->inputs == PHASE_DATA)

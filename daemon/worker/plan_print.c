@@ -149,7 +149,7 @@ static void add_time_cell(struct strbuf *b, uint64_t ns)
 }
 
 /* Appends the column "bound": the number of bytes that the plan moves, divided by the least number of bytes
- * that any plan must move. Inputs of the model and results do not count. */
+ * that any plan must move. Neither number counts the inputs of the model and the results. */
 static void add_bound(struct strbuf *b, const struct plan_figures *f)
 {
     double times = f->bound_bytes > 0 ? (double)f->moved_bytes / (double)f->bound_bytes : 0;
@@ -174,8 +174,8 @@ static void add_reason(struct strbuf *b, const struct printed_plan *p)
     strbuf_add(b, " of each device\n");
 }
 
-/* Appends the form of the plan and the micro-batch size of the first layer. "4.." means that the size is 4
- * for the first layer and differs for other layers. */
+/* Appends the form of the plan ("single", "pp" or "dp") and the micro-batch size of the first layer. If other
+ * layers have another size, ".." follows the size, such as "4..". */
 static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
 {
     bool differ = false;

@@ -22,8 +22,8 @@ struct printed_plan {
     struct plan *plan;
     const struct graph *graph; /* the graph of the plan */
     struct sim_result *sim;
-    /* What limits the speed of the plan. The verb adds how much faster the plan would be with more memory or
-     * more devices. */
+    /* Says what limits the speed of the plan. The verb may add how much faster the plan would be with more
+     * memory or with more devices. */
     struct why_report why;
     double plan_s; /* seconds that planning and verifying took */
     int code;      /* 0, or the negative errno of planning */
@@ -45,8 +45,8 @@ void plan_print_finish(struct printed_plan *p);
 int plan_print_one(const struct verb_options *o, const struct printed_plan *p, const char *head,
                    const char *times, const char *members);
 
-/* Prints `n` plans as a table or as a JSON array. An element of the array has a member "error" if its plan
- * does not fit. Returns the exit code, which is EXIT_MISFIT if no plan fits. */
+/* Prints `n` plans as a table or as a JSON array. If a plan does not fit, its element of the array has a
+ * member "error". Returns the exit code, which is EXIT_MISFIT if no plan fits. */
 int plan_print_all(const struct verb_options *o, const struct printed_plan *list, uint32_t n,
                    const char *head, const char *members);
 

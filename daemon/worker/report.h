@@ -9,8 +9,8 @@
 #include "daemon/worker/verbs.h"
 
 /* Prints an error on stderr, or as JSON on stdout if o->json is set. Returns the exit code. `early` is true
- * if the work has not begun. The spec or its files are then the cause. `least_bytes` is the device memory
- * that would be enough, or 0. */
+ * if the work has not begun, which means that the spec or its files caused the error. `least_bytes` is the
+ * number of bytes of device memory that would be enough, or 0 if no such number is known. */
 int report_error(const struct verb_options *o, int code, const struct err *err, uint64_t least_bytes,
                  bool early);
 

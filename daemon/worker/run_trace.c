@@ -21,12 +21,13 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/predict/simulate.h"
 
-/* The number of runs of the cycle until a job is in the steady state. */
+/* A job is in the steady state after this many runs of the cycle. The window starts after them if the phase
+ * has enough steps left. */
 #define WARM_UP 2
-/* The number of runs of the cycle that are tried as the first run of the window. */
+/* The search for a window moves the start of the window forward by at most this many runs of the cycle. */
 #define SEARCH 64
-/* The most instructions that a window may have. Their times need 1 MB of memory, and their trace.json has
- * about 20 MB. */
+/* A window may have at most this many instructions. Their start and end times take 1 MB of memory, and a
+ * trace.json with so many instructions has about 20 MB. */
 #define RUN_TRACE_INSTRS 60000u
 
 static uint64_t least(uint64_t a, uint64_t b)

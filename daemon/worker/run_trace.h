@@ -30,8 +30,9 @@ struct run_trace {
     uint64_t first_step;
     /* The number of runs of the cycle in the window. A run has phase.cycle_steps training steps. */
     uint32_t runs;
-    /* The number of runs of the cycle between the last moment at which all streams were empty and the start
-     * of the window. At most 2 runs are counted. */
+    /* The number of runs of the cycle directly before the window, counted back to the last moment at which
+     * all streams were empty. The number is at most 2. The simulation in trace.json starts with the same
+     * number of runs. */
     uint32_t warm_up;
     /* Start and end time of every instruction in the window. NULL if there is no window. */
     struct plan_span *spans;
@@ -48,9 +49,9 @@ void run_trace_start(struct run_trace *t, const struct prepared_job *j, const st
 /* Asks the executor whether it has measured the whole window, and stores the answer in `t`. */
 void run_trace_end(struct run_trace *t, const struct exec *e);
 
-/* Returns the fraction of time in which the compute streams waited between tasks, such as 0.1. For each
- * device, only the time from the start of its first task to the end of its last task counts. Returns NaN if
- * the window is not complete. */
+/* Returns the fraction of time in which the compute streams waited between tasks, such as 0.1. The time of
+ * each device is counted from the start of its first task to the end of its last task. Returns NaN if the
+ * window is not complete. */
 double run_trace_stall(const struct run_trace *t, const struct plan *plan);
 
 /* Writes the measured window to trace.json. If the window is not complete, the trace of an earlier run is

@@ -92,8 +92,8 @@ static void close_trainer(struct trainer *t)
     devset_close(t->devices);
 }
 
-/* Removes the result.json of an earlier run. Only a job that has ended has a result, but this job has steps
- * left. */
+/* Removes the result.json of an earlier run. Only a job that has ended may have a result.json, and this job
+ * still has training steps to do. */
 static int forget_result(const struct trainer *t, struct err *err)
 {
     int r = fs_remove_tree(t->out->fd, RUN_RESULT_FILE);
@@ -102,8 +102,8 @@ static int forget_result(const struct trainer *t, struct err *err)
 
 /* ---- phases ---- */
 
-/* Returns whether phase `phase`, which ended before the position `at`, must run again. This is so if its
- * outputs are the inputs of the phase at that position, or of another phase that must run again. */
+/* Returns whether phase `phase`, which ended before the position `at`, must run again. It must run again if
+ * the phase at the position `at` reads its outputs, or if another phase that must run again reads them. */
 static bool is_needed(const struct trainer *t, struct train_position at, uint32_t phase)
 {
     const struct phase *p = &t->job->phases.at[at.phase];

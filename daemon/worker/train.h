@@ -13,8 +13,8 @@
 #include "daemon/worker/job.h"
 #include "daemon/worker/run_trace.h"
 
-/* How a run of the training loop went. Numbers of steps count the steps of all phases. steps_done counts the
- * training steps whose result is known. After a failure, only steps_done is valid. */
+/* How a run of the training loop went. All numbers of steps include the steps of all phases. steps_done
+ * counts only the training steps whose result is known. After a failure, only steps_done is valid. */
 struct train_report {
     uint64_t steps_done, total_steps;
     /* Number of training steps of the job that were already done when this run started. */
@@ -57,8 +57,8 @@ struct train_report {
 /* An event of the training loop, for the progress display. The comment of each member names the events that
  * set it. */
 struct train_progress {
-    /* What happened. PROGRESS_PHASE: a phase of a job with several phases begins. PROGRESS_OUTPUTS: a
-     * forward-only phase has kept the outputs of one more batch. */
+    /* What happened. PROGRESS_PHASE means that a phase of a job with several phases begins. PROGRESS_OUTPUTS
+     * means that a forward-only phase has kept the outputs of one more batch. */
     enum {
         PROGRESS_RESUME,
         PROGRESS_PHASE,
@@ -99,7 +99,7 @@ struct train_options {
     uint64_t link_bytes_per_s;
     /* Speed limit in bytes per second for copies between two virtual devices. 0 means as fast as possible. */
     uint64_t peer_bytes_per_s;
-    /* A function that is called at the start of a phase, and after each of these: a resume, an evaluation, a
+    /* The training loop calls this function at each event: the start of a phase, a resume, an evaluation, a
      * checkpoint, a training step whose result is known, and a batch of a forward-only phase. May be NULL. */
     void (*progress)(void *ctx, const struct train_progress *p);
     void *ctx;

@@ -1,6 +1,6 @@
-/* Counts the bytes that the devices move, and compares them with the bytes that the plans promise. Also
- * measures how long the compute streams wait. The devices do not reset their counters between the phases of a
- * run. */
+/* Adds up the bytes that the devices have moved, and compares the sums with the bytes that the plans promise.
+ * Also measures how long the compute streams wait. The devices do not reset their counters between the phases
+ * of a run, so the sums cover all phases. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>

@@ -43,8 +43,8 @@ static uint32_t last_layer(const struct trainer *t)
     return t->plan->n_layers - 1;
 }
 
-/* The place of the tensors of one training step. They belong to step `step` of the cycle and are in the host
- * slot `slot`. */
+/* Says where the tensors of one training step are. `slot` is the number of their host slot. `step` is the
+ * number of the training step within the run of the cycle. */
 struct place {
     uint64_t slot;
     uint32_t step;
@@ -56,9 +56,9 @@ static struct place place_of(const struct trainer *t, uint64_t first, uint32_t i
     return (struct place){exec_slot(t->plan, first), i};
 }
 
-/* Fills the input of micro-batch `micro` with `n` samples, and the targets of the micro-batch if the phase
- * has targets. The samples are those with the numbers `indices` in the data set `d`, or the kept outputs of
- * these samples. */
+/* Fills the input of micro-batch `micro` with `n` samples. Also fills the targets of the micro-batch if the
+ * phase has targets. `indices` has the numbers of the samples in the data set `d`. If the inputs of the phase
+ * are kept outputs, the input gets the kept outputs of these samples. */
 static int fill_micro(struct trainer *t, const struct dataset *d, const uint64_t *indices, uint32_t n,
                       uint32_t micro, struct place at, uint64_t *ret_targets, struct err *err)
 {
@@ -74,8 +74,8 @@ static int fill_micro(struct trainer *t, const struct dataset *d, const uint64_t
     return dataset_fill(d, indices, n, rows, x, target, ret_targets, err);
 }
 
-/* Fills the inputs and targets of the training step at the place `at` with the first `valid` samples in
- * t->indices. *ret_targets receives the number of targets that count for the loss. */
+/* Fills the inputs and targets of one training step with the first `valid` samples in t->indices. `at` is the
+ * place of the step's tensors. *ret_targets receives the number of targets that count for the loss. */
 static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, struct place at,
                       uint64_t *ret_targets, struct err *err)
 {
@@ -288,22 +288,23 @@ static int record_step(struct trainer *t, const struct metrics_step *m, const st
     return r;
 }
 
-/* The figures that all steps in a run of the cycle share, because such a run is measured as a whole. */
+/* Measurements of one run of the cycle. All steps of the run share them, because the run is measured as a
+ * whole. */
 struct run_figures {
     double seconds, stall_s; /* of one step, on average */
     struct device_counters counters;
 };
 
-/* A run of the cycle moves `bytes` bytes, which are divided equally among its steps. Returns the part of step
- * `i`. The parts of all steps add up to exactly `bytes`. */
+/* A run of the cycle moves `bytes` bytes. Returns how many of these bytes count for step `i` of the run. The
+ * bytes are divided equally among the steps. The results for all steps add up to exactly `bytes`. */
 static uint64_t bytes_of_step(const struct trainer *t, uint64_t bytes, uint32_t i)
 {
     uint32_t n = t->plan->steps;
     return bytes / n + (i < bytes % n);
 }
 
-/* Reads and records the result of training step t->known. It is step `at.step` of a run of the cycle that is
- * complete. */
+/* Reads and records the result of training step t->known. This training step is step `at.step` of a run of
+ * the cycle. The run is complete, and `f` has its measurements. */
 static int read_step(struct trainer *t, struct place at, const struct run_figures *f, struct err *err)
 {
     uint64_t step = t->known;

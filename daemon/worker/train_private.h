@@ -16,8 +16,8 @@
 #include "swap/exec.h"
 #include "swap/store.h"
 
-/* The position of a job in its training: all phases before `phase` are done, and `step` training steps of
- * phase `phase`. */
+/* The position of a job in its training. All phases before `phase` are done. In phase `phase`, `step`
+ * training steps are done. */
 struct train_position {
     uint32_t phase;
     uint64_t step;
@@ -42,8 +42,8 @@ struct trainer {
     struct train_report *report;
     struct devset *devices;
     struct metrics *metrics;
-    /* The checkpoint from which this run resumes. NULL if there is none. Also NULL after the phase at which
-     * the run resumes has read its tensors. */
+    /* The checkpoint from which this run resumes. NULL if the run does not resume from a checkpoint.
+     * train_load_state closes the checkpoint and sets this member to NULL. */
     struct checkpoint *resume;
     /* True if the weights of all layers were initialized or loaded. */
     bool loaded;
@@ -70,7 +70,8 @@ struct trainer {
     /* The plans of the phase. `whole` is the plan with all steps of a cycle, and `single` is the plan with
      * one step. If a cycle has only one step, `single` is all zeros. */
     struct train_cycle whole, single;
-    /* The plan, the store and the executor in use: those of `whole` or of `single`. */
+    /* The plan in use, with its store and its executor. The three members are copies of those of `whole` or
+     * of `single`. */
     const struct plan *plan;
     struct store *store;
     struct exec *exec;
@@ -160,9 +161,9 @@ int train_find_position(struct trainer *t, struct train_position *ret, struct er
 /* Initializes the weights of all layers, from the checkpoint if there is one. Call this function in the first
  * phase of the run. */
 int train_load_weights(struct trainer *t, struct err *err);
-/* Sets the number of steps that the current phase has done, and closes the checkpoint. If the checkpoint was
- * written in this phase, first reads the optimizer state from it. Call this function when the inputs of the
- * phase are available. */
+/* Sets the number of steps that the current phase has done. If the checkpoint was written in this phase, also
+ * reads the optimizer state from the checkpoint. Closes the checkpoint in every case. The inputs of the phase
+ * must be available before this call. */
 int train_load_state(struct trainer *t, uint64_t step, struct err *err);
 /* Moves the weights of the current phase's layers from parked memory to the store. Parked memory is host
  * memory for layers outside the current phase. Also allocates parked memory for the other layers. */
@@ -170,9 +171,9 @@ int train_unpark(struct trainer *t, struct err *err);
 /* Copies the weights of the current phase's layers from the store to parked memory. All streams must be
  * empty, and the host must have the newest values. */
 int train_park_all(struct trainer *t, struct err *err);
-/* Returns the memory of a layer's weights, optimizer state or buffers, as a checkpoint_block_fn. `ctx` is the
- * trainer, and `layer` is an index in the whole model. Returns NULL for optimizer state that the phase does
- * not have. */
+/* Returns the address of a layer's weights, optimizer state or buffers. Can be passed as a
+ * checkpoint_block_fn. `ctx` is the trainer, and `layer` is an index in the whole model. Returns NULL for
+ * optimizer state that the phase does not have. */
 void *train_block(void *ctx, uint32_t layer, enum tensor_kind kind);
 /* Writes a checkpoint. The results of all training steps must have been read, so that the last loss is known
  * to be finite. */

@@ -27,13 +27,13 @@ static void *stored_block(const struct trainer *t, uint32_t layer, enum tensor_k
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, 0);
 }
 
-/* In parked memory, the buffers (B) of a layer follow its weights (W). */
 void *train_block(void *ctx, uint32_t layer, enum tensor_kind kind)
 {
     const struct trainer *t = ctx;
     uint32_t at = phase_find_layer(t->phase, t->spec->model.layers[layer].id);
     if (at != PLAN_NONE)
         return stored_block(t, at, kind);
+    /* In parked memory, the buffers (B) of a layer follow its weights (W). */
     if (kind == TENSOR_B)
         return (char *)t->parked[layer] + job_weight_bytes(&t->spec->model.layers[layer]);
     return kind == TENSOR_W ? t->parked[layer] : NULL;
@@ -147,8 +147,8 @@ static bool weights_are_finite(const struct trainer *t, uint32_t layer)
                       layer_w_elements(&g->layers[layer].size));
 }
 
-/* If several layers have weights that are not finite, the last of these layers was the first to diverge,
- * because the backward pass starts at the end of the model. */
+/* Returns the last layer whose weights are not finite. If there are several such layers, the last of them
+ * diverged first, because the backward pass starts at the end of the model. */
 uint32_t train_find_ruined(const struct trainer *t)
 {
     for (uint32_t l = t->plan->n_layers; l-- > 0;)
@@ -157,8 +157,8 @@ uint32_t train_find_ruined(const struct trainer *t)
     return STEP_NO_LAYER;
 }
 
-/* Checks that all weights and the optimizer state of the phase are finite before a new checkpoint replaces a
- * good one. A finite loss alone does not prove that they are. */
+/* Checks that all weights and the optimizer state of the phase are finite, so that a good checkpoint is never
+ * replaced by one with NaN or infinity. A finite loss alone does not prove that the weights are finite. */
 static int check_state(struct trainer *t, struct err *err)
 {
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
@@ -342,8 +342,9 @@ int train_load_weights(struct trainer *t, struct err *err)
     return r;
 }
 
-/* This run has computed the inputs of the phase again. Checks that they are equal to the inputs with which
- * the checkpoint was trained. With other numerics the inputs may differ, so they are not checked. */
+/* Checks the inputs of the phase, which this run has computed again. They must equal the inputs with which
+ * the checkpoint was trained. If the numerics have changed, such as the instruction set, the inputs may
+ * differ and are not checked. */
 static int check_kept_inputs(const struct trainer *t, const struct checkpoint_info *info, struct err *err)
 {
     const struct kept *inputs = train_inputs(t);

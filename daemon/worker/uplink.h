@@ -48,8 +48,8 @@ struct uplink_times {
 struct uplink_config {
     const char *socket, *secret; /* copied by uplink_open */
     uint64_t job, attempt;
-    /* A function that is called when the daemon asks the worker to stop or refuses the worker. `reason` says
-     * why. It runs on the uplink's thread and may be called more than once. */
+    /* The uplink calls this function when the daemon asks the worker to stop or refuses the worker. `reason`
+     * says why. The function runs on the uplink's thread and may be called more than once. */
     void (*stop)(void *ctx, const char *reason);
     void *ctx;
     struct uplink_times times;

@@ -52,8 +52,9 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
     return r;
 }
 
-/* Appends the backend and the profile, and why they were chosen. If the job has several phases, also appends
- * the phase to which the plan belongs. `head` gets text for the page, and `members` gets JSON members. */
+/* Appends the backend and the profile (the source of the task durations), and why they were chosen. If the
+ * job has several phases, also appends the phase to which the plan belongs. Appends lines of text to `head`
+ * and JSON members to `members`. */
 static void say_where(const struct prepared_job *j, struct strbuf *head, struct strbuf *members)
 {
     if (j->phases.n > 1) {
@@ -78,8 +79,8 @@ static const char *describe_times(const struct prepared_job *j, char *buf, size_
     return buf;
 }
 
-/* Plans the job again with more memory, with one more device, and without the task DECIDE, to find out what
- * each of these would gain. */
+/* Plans the job again in three ways: with more memory, with one more device, and without the task DECIDE. The
+ * new plans show how much faster the job would be in each case. */
 static int ask_about_job(void *arg)
 {
     const struct asking *a = arg;
@@ -102,7 +103,7 @@ static int ask_about_job(void *arg)
     if (r->decision && job_plain_graph(phase, &plain, NULL) == 0) {
         request.machine = &j->machine;
         request.train = plain;
-        /* The graph `plain` shares no tensors with the evaluation graph, so this plan has no evaluation. */
+        /* Plan without evaluations, because the evaluation graph shares no tensors with the graph `plain`. */
         request.eval = NULL;
         what_if_plan(&request, &r->plain);
     }

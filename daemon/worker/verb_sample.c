@@ -327,8 +327,8 @@ static void add_sample_json(struct strbuf *b, struct sampling *g)
     strbuf_addf(b, ",\"seconds\":%.6f}\n", g->seconds);
 }
 
-/* Prints the rest of the output. The text itself was already printed while it was sampled, but on a terminal
- * its last line still needs a line feed. */
+/* Prints the end of the output. With --json, this is the whole JSON object. Otherwise the text was already
+ * printed while it was sampled, so only the logits and a last line feed may be missing. */
 static int print_sample(struct sampling *g)
 {
     struct strbuf b = {0};

@@ -31,11 +31,11 @@
 #define SECRET_NAME "TUTTI_SECRET"
 /* Shortest time between two progress lines in the job's log, in nanoseconds. */
 #define LOG_EVERY_NS 10000000000ull
-/* Length of a time window in nanoseconds. The training speed is an average over the last one to two
- * windows. */
+/* The length of a time window in nanoseconds. The training speed is an average over a period as long as one
+ * to two windows. */
 #define WINDOW_NS 1000000000ull
-/* How long to wait for the lock of the output directory, which an earlier attempt of the same job may still
- * hold. In nanoseconds. */
+/* How long to wait for the lock of the output directory, in nanoseconds. An earlier attempt of the same job
+ * may still hold the lock. */
 #define LOCK_WAIT_NS 10000000000ull
 
 /* A point in time, and the number of training steps that were done at that time. */
@@ -46,10 +46,11 @@ struct step_mark {
 /* Measures the speed of training in steps per second, as an average over the last one to two time windows.
  * The time of evaluations and checkpoints does not count. */
 struct meter {
-    /* The point at which the current average starts. It is one to two time windows ago, or at the start of
-     * the run. */
+    /* The point from which the current average is computed. The point is one to two time windows (WINDOW_NS)
+     * in the past, or at the start of the run. */
     struct step_mark old;
-    /* The point at which the next average will start. It is at most one time window ago. */
+    /* The point from which the next average will be computed. The point is at most one time window in the
+     * past. */
     struct step_mark mid;
     uint64_t last_ns; /* time of the last event */
 };

@@ -97,8 +97,9 @@ static void find_kinds(struct timing *t)
     }
 }
 
-/* Returns the number of bytes of memory that is enough to measure any layer with micro-batches of `rows`
- * samples. If `updates` is true, returns the number that is enough to measure any optimizer update. */
+/* Returns how many bytes of memory are enough to measure any layer of the job with micro-batches of `rows`
+ * samples. If `updates` is true, returns how many bytes are enough to measure any optimizer update of the job
+ * instead. */
 static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
 {
     const struct spec *s = t->job.spec;
@@ -114,8 +115,8 @@ static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
     return most;
 }
 
-/* Returns how many bytes of device memory the measurements may use. On a virtual device, this may be more
- * than the job itself may use, because the amount of memory does not change the times. */
+/* Returns how many bytes of device memory the measurements may use. On a virtual device, the measurements may
+ * use more than the job itself, because the amount of memory does not change the measured times. */
 static uint64_t device_limit(const struct timing *t)
 {
     const struct machine *m = &t->job.machine;
@@ -220,8 +221,9 @@ static int measure_kinds(struct timing *t, struct timer *timer, struct err *err)
     return r;
 }
 
-/* Returns the size of the copies to measure, in bytes. For virtual devices it is the size of the job's
- * largest block of weights, because plans move such blocks. */
+/* Returns the size of the copies to measure, in bytes. For real devices, the size is MEASURE_BYTES. For
+ * virtual devices, the copies are as large as the job's largest block of weights, because plans move such
+ * blocks. */
 static uint64_t copy_bytes(const struct timing *t)
 {
     const struct model *m = &t->job.spec->model;

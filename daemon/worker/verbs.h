@@ -216,7 +216,7 @@ struct option_table {
 
 /* The options that say where a job runs, such as --devices. Each verb takes all, some or none of them. */
 extern const struct option_table where_table;
-/* A verb with this value in worker_verb.where takes all options of where_table. */
+/* The value of worker_verb.where for a verb that takes all options of where_table. */
 extern const char *const where_all[1];
 /* The options that --plan and --plan-profile share (verb_plan.c). plan_options_check returns -EINVAL if they
  * contradict each other. */

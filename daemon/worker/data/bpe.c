@@ -101,8 +101,8 @@ static bool stands_for_itself(uint32_t c)
     return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* vocab.json and merges.txt write each byte as one printable character. Returns the byte that is written as
- * the character `c`, or -1 if no byte is written as `c`. */
+/* Returns the byte that the character `c` stands for in vocab.json and merges.txt. These files write each
+ * byte as one printable character. Returns -1 if `c` stands for no byte. */
 static int byte_of(uint32_t c)
 {
     uint32_t next = 0x100;

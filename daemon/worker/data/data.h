@@ -76,9 +76,8 @@ int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, u
  * read. */
 void dataset_prefetch(const struct dataset *d, const uint64_t *indices, uint32_t n);
 
-/* Training takes its samples from an endless stream, which repeats the data set epoch after epoch. Returns
- * the index of the training sample at `position` of this stream. With shuffling, every epoch has its own
- * order. Call spec_resolve first. */
+/* Returns the index of the training sample at `position` of an endless stream of samples. The stream repeats
+ * the data set epoch after epoch. With shuffling, every epoch has its own order. Call spec_resolve first. */
 uint64_t data_index(const struct spec *s, uint64_t position);
 
 #endif

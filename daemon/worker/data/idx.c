@@ -117,8 +117,8 @@ static int refill(struct source *s)
     return n > 0;
 }
 
-/* Looks for another gzip member after the end of one, because a gzip file may have several. Returns 1 if
- * another member follows, 0 at the end of the file, or a negative errno. */
+/* Looks for the next gzip member at the end of a member, because a gzip file may have several members.
+ * Returns 1 if another member follows, 0 at the end of the file, or a negative errno. */
 static int next_member(struct source *s)
 {
     int r = s->z.avail_in > 0 ? 1 : refill(s);

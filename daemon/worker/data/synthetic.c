@@ -16,9 +16,9 @@
 
 #include "base/rng.h"
 
-/* Numbers of independent streams of random numbers. STREAM_NEXT decides which token follows which.
- * STREAM_TOKENS is for the tokens of training samples, and STREAM_TOKENS + 1 is for those of validation
- * samples. */
+/* Numbers of independent streams of random numbers. The numbers of STREAM_NEXT decide which token follows
+ * which token. STREAM_TOKENS is for the tokens of training samples, and STREAM_TOKENS + 1 is for the tokens
+ * of validation samples. */
 enum { STREAM_NEXT = 5, STREAM_TOKENS = 6 };
 
 /* Returns the number of the random stream for the labels of this split. No other random numbers come from

@@ -244,8 +244,8 @@ static int checksum(struct token_file *f, struct err *err)
     for (uint64_t i = 0; i < TOKENS_CRC_BLOCKS; i++) {
         uint64_t at = i * TOKENS_CRC_BYTES, n = sizeof block;
         if (f->bytes > all) {
-            /* The blocks are evenly spread: block i begins at span * i / parts. Compute this offset without
-             * the product span * i, which could overflow. */
+            /* The blocks are evenly spread: block i begins at span * i / parts. The product span * i could
+             * overflow, so compute the offset without it. */
             uint64_t span = f->bytes - sizeof block, parts = TOKENS_CRC_BLOCKS - 1;
             at = span / parts * i + span % parts * i / parts;
         } else if (at >= f->bytes) {

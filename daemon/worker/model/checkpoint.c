@@ -31,14 +31,15 @@ struct tensor_list {
     size_t n;
 };
 
-/* Adds one tensor to the list: the parameter `p` of layer `l`, or a part of its optimizer state. If `part` is
- * NULL, the tensor is the parameter itself, and `block` is the layer's weights (W) or buffers (B). Otherwise
- * the tensor is that part of the optimizer state, and `block` is the layer's optimizer state (K). */
+/* Adds one tensor to the list. If `part` is NULL, the tensor is the parameter `p` of layer `l`, and `block`
+ * points to the layer's weights (W) or buffers (B). Otherwise the tensor is one part of the optimizer state
+ * of `p`, and `block` points to the layer's optimizer state (K). */
 static void add_param(struct arena *arena, struct tensor_list *list, const struct layer *l,
                       const struct layer_param *p, const struct state_part *part, void *block)
 {
     struct st_tensor *t = &list->at[list->n++];
-    /* The parameter begins at this element of W, and of every part of K. */
+    /* The parameter's offset in W (the weights), in elements. Every part of K (the optimizer state) has the
+     * same offset. */
     uint64_t first = dtype_elements(p->dtype, p->offset);
     char name[128];
 

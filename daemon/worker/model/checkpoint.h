@@ -106,8 +106,8 @@ struct checkpoint;
 /* What the state.json of a checkpoint says. */
 struct checkpoint_info {
     uint64_t step, data_position;
-    /* The phase in which the checkpoint was written, and the number of steps done in that phase. For a job
-     * with one phase: 0 and `step`. */
+    /* The phase in which the checkpoint was written, and the number of steps done in that phase. If the job
+     * has only one phase, `phase` is 0 and `phase_step` equals `step`. */
     uint32_t phase;
     uint64_t phase_step;
     bool has_inputs;     /* inputs_crc is valid */
@@ -118,9 +118,9 @@ struct checkpoint_info {
     const char *numerics;
     double loss; /* NaN if it was not finite */
     uint64_t skipped_steps;
-    /* The values that all weight updates of a step read, as far as checkpoints save them. All other values
-     * are 0. Older checkpoints save none of these values. For them, `t` is the number of training steps that
-     * were not skipped. */
+    /* The group state: the values that every weight update of a step reads. Values that checkpoints do not
+     * save are 0 here. Older checkpoints do not save the group state. In this case, group.t is the number of
+     * training steps that were not skipped. */
     struct group_state group;
     struct checkpoint_eval eval;
     /* The value of the job's key checkpoint.best when the checkpoint was written. BEST_NONE for older

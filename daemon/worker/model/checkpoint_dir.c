@@ -282,8 +282,9 @@ static void mark_kept(struct prune_candidate *c, size_t n, uint32_t keep, enum s
         winner->keep = true;
 }
 
-/* Removes all checkpoints that are not marked as kept. First renames them all, then syncs the directory once,
- * and then deletes their files. So a crash never leaves a checkpoint without some of its files. */
+/* Removes all checkpoints that are not marked as kept. The function first renames all of them, then syncs the
+ * directory once, and then deletes their files. In this order, a crash never leaves a checkpoint without some
+ * of its files. */
 static int remove_candidates(int fd, const struct prune_candidate *c, size_t n)
 {
     char name[STEP_NAME_BYTES], gone[STEP_NAME_BYTES];

@@ -89,8 +89,8 @@ static void add_groups(struct strbuf *b, const struct optimizer *o, const struct
     strbuf_add(b, "}]");
 }
 
-/* For a job with several phases, appends the current phase and the steps done in it. A job with one phase has
- * no such members, so its state.json is like that of older versions. */
+/* If the job has several phases, appends the current phase and the number of steps done in it. For a job with
+ * one phase, appends nothing, so that state.json is like that of older versions. */
 static void add_position(struct strbuf *b, const struct checkpoint_data *data)
 {
     if (data->n_phases <= 1)
@@ -135,8 +135,8 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
 
 /* ------------------------------------------------------------------------------------------ reading */
 
-/* Verifies the checksum of state.json, which is stored in the file itself. The checksum was computed while
- * its own place was filled with zeros, so this function overwrites that place with zeros. */
+/* Verifies the checksum at the end of state.json, which covers the whole file. When the checksum was
+ * computed, its characters were zeros, so this function overwrites the checksum in `text` with zeros. */
 static int check_self(char *text, size_t bytes, const char *file, struct err *err)
 {
     char *tail = text + bytes - TAIL_BYTES, *crc = tail + sizeof tail_before - 1;
@@ -233,9 +233,9 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
     }
 }
 
-/* Reads the values that all weight updates of a step read. `node` is NULL if the job has no such values or if
- * the checkpoint is old. In that case `t`, the number of updates, becomes the number of training steps that
- * were not skipped. */
+/* Reads the group state: the values that every weight update of a step reads, such as the number of updates,
+ * `t`. `node` is NULL if the job has no group state or if the checkpoint is old. If `node` is NULL, sets `t`
+ * to the number of training steps that were not skipped. */
 static int read_groups(const struct json *node, struct checkpoint_state *s, struct err *err)
 {
     const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* its group state has all parts */
@@ -283,8 +283,8 @@ static int read_files(const struct json *node, struct checkpoint_state *s, struc
     return 0;
 }
 
-/* Reads the phase that was current, and the steps done in it. Without a member "phase", the job has one
- * phase. */
+/* Reads the phase in which the checkpoint was written, and the number of steps done in that phase. If the
+ * member "phase" is missing, the job has only one phase. */
 static void take_position(struct json_obj *o, struct checkpoint_info *info)
 {
     uint64_t phase = 0, crc = 0;

@@ -25,7 +25,7 @@
 #include "base/checked.h"
 #include "kernels/device.h"
 
-/* The number of the host's stream. The streams of the only device have the numbers below LANE_COUNT. */
+/* The number of the host's stream. The numbers below LANE_COUNT belong to the streams of the only device. */
 #define STREAM LANE_COUNT
 
 struct decoder {
@@ -96,8 +96,9 @@ static void *block_of(void *ctx, uint32_t layer, enum tensor_kind kind)
     return d->w[layer];
 }
 
-/* Each transformer block has two residual layers: 0 for the attention and 1 for the mlp. Returns the layer
- * `i` inside one of them: 0 is the norm, and 1 is the attention or the mlp itself. */
+/* Returns a layer inside transformer block number `block`. `residual` selects one of the block's two residual
+ * layers: 0 contains the attention, and 1 contains the mlp. `i` selects a layer inside the residual layer: 0
+ * is the norm, and 1 is the attention or the mlp itself. */
 static const struct layer *inside(const struct model *m, uint32_t block, uint32_t residual, uint32_t i)
 {
     return &m->layers[block].inner[residual].inner[i];
@@ -126,8 +127,9 @@ static float *take(char *base, uint64_t *at, uint64_t floats)
     return p;
 }
 
-/* Divides the memory d->work into all arrays, and returns the number of bytes that they need. If d->work is
- * NULL, only the returned number is valid. */
+/* Places all arrays one after another in the memory d->work, and returns the number of bytes that the arrays
+ * need together. If d->work is NULL, the function only computes this number, and the addresses of the arrays
+ * are not valid. */
 static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
 {
     uint64_t at = 0, rows = (uint64_t)d->capacity * d->t.width, text = (uint64_t)d->capacity * d->qkv;
@@ -289,8 +291,9 @@ static const float *find_param(const struct layer *l, const float *w, const char
     return NULL;
 }
 
-/* Stores the address of the queries, keys and values of all tokens in *ret. For a model with rotary
- * positions, it is the address of a copy to which the positions were applied. */
+/* Sets *ret to the array with the queries, keys and values of all tokens. For a model with rotary positions,
+ * the function applies the positions to a copy in d->rotated, and *ret points to this copy. For other models,
+ * *ret is `cached`. */
 static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret)
 {
     const struct decoder *d = p->d;

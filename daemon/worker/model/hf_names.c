@@ -82,8 +82,8 @@ static const struct scheme {
     size_t n_block;
     const struct name_row *after; /* the one layer after the blocks */
     size_t n_after;
-    /* Names of constants, such as masks, that old folders may have. The names omit the prefix and the block.
-     * The list ends with NULL. */
+    /* Names of constants, such as attention masks, that old folders may have. A name in this list omits
+     * `prefix` and the name and number of the block. The list ends with NULL. */
     const char *constants[3];
 } schemes[ARCH_COUNT] = {
     [ARCH_GPT2] = {"transformer.",
@@ -152,8 +152,8 @@ static void add_link(struct hf_names *names, const struct transformer *t, uint32
     names->n++;
 }
 
-/* One parameter may have several links, each for some of its rows. Sets `rows` of every link to the number of
- * rows of the whole parameter. All links must exist before this call. */
+/* Sets `rows` of every link to the number of rows of the whole parameter. A parameter may have several links,
+ * each for some of its rows. All links must exist before this call. */
 static void add_up_rows(struct hf_names *names)
 {
     for (size_t i = names->n; i-- > 0;) {

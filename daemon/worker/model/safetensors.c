@@ -66,9 +66,9 @@ static int put(struct sink *s, const void *p, uint64_t bytes)
     return 0;
 }
 
-/* Copies `n` elements of `size` bytes from a dense array to an array in which they are `step` elements apart.
- * The two usual sizes have loops of their own, because a memcpy of a constant size is fast: one load and one
- * store. */
+/* Copies `n` elements of `size` bytes from a dense array. Element i goes to position i * `step` of the array
+ * `to`. The two usual sizes have separate loops, because a memcpy of a constant size is fast: one load and
+ * one store. */
 static void spread_elements(char *to, uint64_t step, const char *from, uint64_t n, uint64_t size)
 {
     if (size == sizeof(uint32_t))
@@ -82,9 +82,9 @@ static void spread_elements(char *to, uint64_t step, const char *from, uint64_t 
             memcpy(to + i * step * size, from + i * size, size);
 }
 
-/* Writes a tensor that is transposed in memory, so that a row of the file is a column in memory. Collects as
- * many rows as fit into a block and then writes the block, because it is faster to read neighbouring elements
- * together. */
+/* Writes a tensor that is transposed in memory, so that a row of the file is a column in memory. The function
+ * collects as many rows as fit into a block before it writes them. In this way it reads neighbouring elements
+ * of the memory together, which is faster. */
 static int put_transposed(struct sink *s, const struct st_tensor *t)
 {
     uint64_t rows = t->shape[0], columns = t->shape[1], size = dtype_size(t->dtype),

@@ -68,9 +68,9 @@ static double random_unit(uint64_t seed, uint64_t n)
     return (double)((uint64_t)(b.v[0] >> 5) << 26 | b.v[1] >> 6) * 0x1p-53;
 }
 
-/* Returns the weight of token `i` in the random choice. Weights are proportional to probabilities, and the
- * likeliest token, `best`, has weight 1. `least` is the token with the k-th largest logit. Tokens with
- * smaller logits have weight 0. */
+/* Returns the weight of token `i` in the random choice. Weights are proportional to probabilities. `best` is
+ * the likeliest token, and its weight is 1. `least` is the token with the k-th largest logit. A token with a
+ * smaller logit than `least` has weight 0. */
 static double weigh(const struct sampler *s, const float *logits, uint32_t best, uint32_t least, uint32_t i)
 {
     if (is_larger(logits, least, i))
@@ -94,7 +94,7 @@ uint32_t sampler_choose(const struct sampler *s, const float *logits, uint32_t v
         if (at > want)
             return i;
     }
-    /* The loop finds no token only if rounding made `want` equal to `sum`. Then the likeliest token is
-     * returned. */
+    /* The loop above finds a token unless rounding made `want` equal to `sum`. In that case, return the
+     * likeliest token. */
     return best;
 }

@@ -15,8 +15,9 @@ struct sampler {
     uint64_t seed;
 };
 
-/* Chooses token number `n` of a text and returns its id. `logits` has `vocab` finite numbers. If two logits
- * are equal, the one with the lower id counts as larger. `order` is scratch memory for `vocab` ids. */
+/* Chooses token number `n` of a text and returns its id. `logits` has `vocab` finite numbers. If two tokens
+ * have equal logits, the logit of the token with the lower id counts as larger. `order` is scratch memory for
+ * `vocab` ids. */
 uint32_t sampler_choose(const struct sampler *s, const float *logits, uint32_t vocab, uint64_t n,
                         uint32_t *order);
 

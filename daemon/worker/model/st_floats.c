@@ -44,9 +44,9 @@ static uint32_t f16_bits(uint16_t v)
     return sign | exponent << 23 | (fraction & 0x3ff) << 13;
 }
 
-/* Converts `n` two-byte elements to four-byte floats in place. The elements fill the upper half of the array
- * `at`, and the floats fill all of it. Going from front to back, each float overwrites only elements that
- * were already converted. */
+/* Converts `n` two-byte elements to four-byte floats in place. Before the call, the elements are in the upper
+ * half of the array `at`. Afterwards the floats fill the whole array. The loop runs from front to back, so
+ * each float overwrites only elements that were already converted. */
 static void spread(float *at, uint64_t n, enum dtype dtype)
 {
     const char *from = (const char *)at + n * sizeof(uint16_t);

@@ -113,9 +113,9 @@ static char *put_utf8(char *out, uint32_t v)
     return out;
 }
 
-/* Reads the rest of an escape after "\u" and appends its character as UTF-8. The text never grows: a pair of
- * surrogates has 12 characters and becomes 4 bytes, and any other escape has 6 characters and becomes at most
- * 3 bytes. */
+/* Reads the rest of an escape after "\u" and appends its character as UTF-8. The text never becomes longer. A
+ * pair of surrogates has 12 characters and becomes 4 bytes. Any other escape has 6 characters and becomes at
+ * most 3 bytes. */
 static int unicode_escape(struct header_cursor *c, char **out)
 {
     uint32_t v, low;

@@ -61,10 +61,11 @@ int weights_open(const struct outdir *out, const char *step, struct weights *ret
 /* Closes the weight file. May also be called after weights_open has failed. */
 void weights_close(struct weights *w);
 
-/* Adds the elements of one tensor, or of a part of it, to the hash `h` of a model's weights, and returns the
- * new hash. The hash of a model starts with WEIGHTS_HASH_START and takes the tensors in the order of the
- * layers. The hash is FNV-1a, but computed over whole elements instead of bytes. */
+/* The hash of a model's weights before the first tensor is added. */
 #define WEIGHTS_HASH_START 0xcbf29ce484222325ull
+/* Adds `elements` elements of a tensor to the hash `h` of a model's weights, and returns the new hash. The
+ * caller adds the tensors in the order of the layers, and may add a tensor in several parts. The hash is like
+ * FNV-1a, but each step of the hash takes a whole element instead of one byte. */
 uint64_t weights_hash(uint64_t h, const void *at, enum dtype dtype, uint64_t elements);
 
 /* Reads and checks the whole weight file. Copies it to the descriptor `to`, unless `to` is -1; error messages

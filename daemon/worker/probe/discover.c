@@ -1,7 +1,7 @@
 /* Implements discover.h: chooses the backend and describes the machine. The backend `auto` means cuda if
- * there is a usable CUDA device, otherwise cpu. If the user named a backend, no other backend is used: an
- * error costs the user less time than a job that silently runs on the CPU.
- */
+ * there is a usable CUDA device, otherwise cpu. If the user named a backend that cannot be used, discover
+ * returns an error and tries no other backend. An error costs the user less time than a job that silently
+ * runs on the CPU. */
 #include "daemon/worker/probe/discover.h"
 
 #include <errno.h>

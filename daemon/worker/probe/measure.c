@@ -31,8 +31,8 @@ static int compare_durations(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* Times MEASURE_REPEATS copies and stores the median rate in *ret, in bytes per second. The rate is at least
- * 2, because a rate of 1 has a special meaning (TOPOLOGY_PEER_DIRECT). */
+/* Measures the durations of MEASURE_REPEATS copies and stores the median rate in *ret, in bytes per second.
+ * The rate is at least 2, because a rate of 1 has a special meaning (TOPOLOGY_PEER_DIRECT). */
 static int time_copy(const struct bench *b, uint32_t stream, void *dst, const void *src, uint64_t *ret)
 {
     uint64_t took[MEASURE_REPEATS + 1];
@@ -75,9 +75,9 @@ static int measure_link(const struct bench *b, uint32_t device, struct topology 
     return r;
 }
 
-/* Measures copies from device `from` to device `to`. Without a direct connection, the copies go through the
- * host. In that case t->peers keeps 0, which means "not direct", but the rate still counts for
- * t->peer_bytes_per_s. */
+/* Measures copies from device `from` to device `to`, and stores the rate in t->peer_bytes_per_s if it is the
+ * lowest so far. If the devices have a direct connection, also stores the rate in t->peers. Otherwise the
+ * copies go through the host, and t->peers keeps 0, which means "not direct". */
 static int measure_peer(const struct bench *b, uint32_t from, uint32_t to, struct topology *t)
 {
     uint64_t rate = 0;

@@ -56,8 +56,9 @@ void time_cache_cpu(char *ret, size_t size)
              most != NULL ? most : "");
 }
 
-/* Writes a hash of all settings of a layer to `ret`, or "" for a simple layer. Layers with sequences or inner
- * layers need the hash, because the rest of their description is incomplete. */
+/* Writes a hash of all settings of a layer to `ret`, or "" for a simple layer. A layer with a sequence or
+ * with inner layers has more settings than its description in the cache shows, so the hash is added to the
+ * description. */
 static void describe_rest(const struct layer *l, char ret[16])
 {
     struct strbuf b = {0};
@@ -70,8 +71,8 @@ static void describe_rest(const struct layer *l, char ret[16])
     strbuf_finish(&b);
 }
 
-/* The settings that affect the time of a layer but not its sizes. The text that describes the layer in the
- * cache includes them. */
+/* Settings of a layer that change how long the layer takes, but not the sizes of its input and output.
+ * time_shape_layer includes these settings in the text that describes the layer. */
 struct time_words {
     bool bias;
     enum act act;
@@ -320,8 +321,8 @@ static const struct time_entry *find_layer(const struct time_cache *c, const str
     return time_cache_find(c, shape, rows);
 }
 
-/* Returns the index of the first layer with weights. Backward passes up to this layer do not compute the
- * gradient of their input, because nothing would use it. */
+/* Returns the index of the first layer with weights. The backward passes of this layer and of earlier layers
+ * do not compute the gradient of their input, because nothing would use the gradient. */
 static uint32_t first_trained(const struct model *m)
 {
     for (uint32_t l = 0; l < m->n_layers; l++) {

@@ -31,9 +31,9 @@ struct time_entry {
     char shape[TIME_SHAPE_MAX]; /* from time_shape_layer or time_shape_update */
     /* Number of samples in the micro-batch of a layer. 0 if the entry is for an optimizer update. */
     uint32_t rows;
-    /* Seconds that the forward pass of a layer takes, or that an update takes on the host. */
+    /* The duration in seconds of a layer's forward pass, or of an optimizer update on the host. */
     double first_s;
-    /* Seconds that the backward pass of a layer takes, or that an update takes on the device. */
+    /* The duration in seconds of a layer's backward pass, or of an optimizer update on the device. */
     double second_s;
     /* Time at which the entry was measured, in seconds since 1970. */
     uint64_t at_s;

@@ -72,22 +72,24 @@ uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
     return 2 * aligned(w_bytes) + aligned(k_bytes(o, w_bytes));
 }
 
-/* Returns how many bytes of a layer's operands are outside the processor's caches in training. They must be
- * outside the caches in a measurement too, so its repetitions use several copies of them in turn. */
+/* Returns how many bytes of a layer's operands are outside the processor's caches in training. In a
+ * measurement, these operands must be outside the caches too. Therefore the repetitions of a measurement use
+ * several copies of the operands in turn. */
 static uint64_t layer_cold_bytes(const struct layer_sizes *s)
 {
     return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
 }
 
-/* Returns how many copies of an operand of `bytes` bytes a measurement uses in turn. All copies must fit into
- * `available` bytes. More than TIMER_COLD_BYTES in total would not make the measurement better. */
+/* Returns how many copies of an operand of `bytes` bytes a measurement uses in turn. All copies together must
+ * fit into `available` bytes. The copies take at most TIMER_COLD_BYTES together, because more copies would
+ * not make the measurement better. */
 static uint32_t count_copies(uint64_t bytes, uint64_t available)
 {
     uint64_t n = bytes > 0 ? (available < TIMER_COLD_BYTES ? available : TIMER_COLD_BYTES) / bytes : 1;
     return n < 1 ? 1 : n > MOST ? MOST : (uint32_t)n;
 }
 
-/* The address of the next free byte in the memory that a measurement uses. */
+/* Hands out blocks of the memory that a measurement uses. `at` is the address of the next free byte. */
 struct blocks {
     char *at;
 };
@@ -180,8 +182,8 @@ static int launch(void *ctx, const struct op_call *call)
     return devset_launch(w->timer->devices, w->stream, call);
 }
 
-/* Enqueues the forward pass of a layer, in the same way as training does. Some loss layers compute their
- * result only in the backward pass, so their forward pass gets no memory for a result. */
+/* Enqueues the forward pass of a layer in the same way as training does. Some loss layers compute their
+ * result only in the backward pass. The forward pass of such a layer gets no memory for a result. */
 static int run_forward(const struct timed_task *w, const struct layer_io *io, const struct op_sink *sink)
 {
     struct layer_io in = *io;
@@ -241,8 +243,8 @@ static int time_task(struct timed_task *w, double *ret_s, struct err *err)
     return 0;
 }
 
-/* Gives every operand of a layer an address on the device. The target and the result come last. Returns the
- * number of bytes before the target. All these bytes are floats. */
+/* Gives every operand of a layer an address on the device. The target and the result come last. The operands
+ * before the target consist of floats. Returns the number of bytes of these operands. */
 static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool dx, uint32_t rows)
 {
     struct timer *t = w->timer;
@@ -273,8 +275,8 @@ static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool 
     return filled;
 }
 
-/* Fills the first `bytes` bytes of the device with floats. The target after them is filled with zeros,
- * because class 0 is valid for every loss. */
+/* Fills the first `bytes` bytes of device memory with floats. Fills the target, which follows these bytes,
+ * with zeros, because class 0 is valid for every loss. */
 static int fill_device(struct timer *t, uint64_t bytes, uint64_t target_bytes)
 {
     int r = 0;

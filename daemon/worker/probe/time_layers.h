@@ -30,9 +30,9 @@ struct timer_config {
     /* Bytes of host memory for measuring. They must be enough for the largest layer and for the largest
      * optimizer update. */
     uint64_t bytes;
-    /* Bytes of device memory for measuring. They must be enough for the largest layer. With TIMER_COLD_BYTES
-     * more, the measured times are more accurate. An optimizer update is timed on the device only if it fits
-     * into these bytes. */
+    /* The number of bytes of device memory to measure with. The largest layer must fit into this memory. The
+     * measured times are more accurate if the memory has TIMER_COLD_BYTES more. An optimizer update is timed
+     * on the device only if the update fits into this memory. */
     uint64_t device_bytes;
 };
 
