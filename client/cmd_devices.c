@@ -110,8 +110,8 @@ static void add_marks(struct strbuf *b, const struct style *s, const struct json
             add_mark(b, s, d);
 }
 
-/* Appends the reason why the daemon cannot start workers, since when this is so, and how often the daemon has
- * tried. If `pause` is NULL, appends nothing. */
+/* Appends three facts from `pause`: why the daemon cannot start workers, when the pause began, and how often
+ * the daemon has tried. If `pause` is NULL, appends nothing. */
 static void add_pause(struct strbuf *b, const struct style *s, const struct json *pause)
 {
     uint64_t since;

@@ -55,7 +55,8 @@ static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes
     return 0;
 }
 
-/* Prints the log, chunk by chunk. An empty chunk marks the end of the log. Without --follow, stops there. */
+/* Prints the log, chunk by chunk. An empty chunk means that the end of the log is reached. Without --follow,
+ * the function stops at the end of the log. */
 static int read_all(struct log_reader *r, struct tutti **t, struct err *err)
 {
     while (!r->end && !client_print_failed()) {

@@ -31,8 +31,8 @@ static const struct opt opts[] = {
 /* Runs `tutti plan --rules`, which simulates a schedule that the user describes by options. */
 static int run_rules(struct client *c, const struct args *a)
 {
-    /* A schedule has no instructions to show, so the options svg and trace make no sense here. They are
-     * passed on only so that the worker refuses them with an error message. */
+    /* A schedule has no instructions to show, so the options svg and trace make no sense here. These two
+     * options are passed on only so that the worker refuses them with an error message. */
     static const char *const passed[] = {"batch",         "form",      "micro-batch-bwd", "micro-batch-fwd",
                                          "packs-bwd",     "packs-fwd", "profile",         "svg",
                                          "task-overhead", "trace"};

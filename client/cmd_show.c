@@ -28,8 +28,8 @@ static const struct opt opts[] = {
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    /* The number of bytes at the start of `chunk` that are left from the last read, because that read ended
-     * in the middle of a UTF-8 character. */
+    /* If a read ends in the middle of a UTF-8 character, the bytes of this character stay at the start of
+     * `chunk` until the next read. `have` is the number of these bytes. */
     size_t have = 0;
     for (;;) {
         ssize_t n = read(from, chunk + have, sizeof chunk - have);

@@ -21,8 +21,8 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Fails if the user asks for a backend that the daemon does not have. Otherwise the job would run on the
- * wrong devices. */
+/* Fails if the user asks for a backend that the daemon does not have. Without this check, the job would run
+ * on devices that the user did not ask for. */
 static int check_backend(const struct json *machine, const struct args *a, struct err *err)
 {
     const char *want = opts_get(a, "backend"), *has = get_text(machine, "backend");

@@ -18,7 +18,8 @@ struct job_waiter {
     const struct client *c;
     struct tutti *t;
     uint64_t *ids;
-    /* For each job that has ended, the daemon's answer to `show`. For all other jobs, the entry is zeroed. */
+    /* The daemon's answers to `show`, one entry for each job. The entry of a job that has not ended is
+     * zeroed. */
     struct wire_msg *jobs;
     int n;    /* jobs */
     int left; /* jobs that have not ended */

@@ -367,8 +367,9 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
     return 1;
 }
 
-/* Looks for an error message that the daemon sent before it closed the connection, and returns the code of
- * this error. If there is no such message, returns `code`. */
+/* Called after the connection was lost. Reads the messages that the daemon sent before it closed the
+ * connection. If one of them is an error message about the whole connection, returns the code of this error.
+ * Otherwise returns `code`. */
 static int last_words(struct tutti *t, int code, struct err *err)
 {
     struct wire_msg m = {0};

@@ -196,8 +196,8 @@ static void add_number(struct spawn_args *to, const char *option, uint64_t n)
     spawn_add_option(to, option, text);
 }
 
-/* Returns the smaller of two sizes in bytes: `server`, the size that the daemon has, and the member `key` of
- * the spec's resources. If one size is 0, it is unknown and is ignored. */
+/* Returns the smaller of two sizes in bytes. `server` is the size that the daemon offers. The other size is
+ * the member `key` of the section `resources` of the spec. A size of 0 is unknown and is ignored. */
 static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
 {
     const struct json *node = get_node(get_object(spec, "resources"), key);

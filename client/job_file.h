@@ -32,8 +32,9 @@ int job_file_read(const char *path, const struct args *a, char **ret, struct err
 void job_file_pass_flags(const struct args *a, struct spawn_args *to);
 
 /* Checks the spec by running `tutti-worker --check` as this user. `machine` is the daemon's answer to
- * `devices`, or NULL without a daemon. If the option --machine is given, its file is used instead. Returns
- * CLIENT_DONE. After a failure, reports the reason and returns another exit code. */
+ * `devices`, or NULL if there is no daemon. If the user gave the option --machine, the machine is read from
+ * the file of this option instead. Returns CLIENT_DONE. After a failure, reports the reason and returns
+ * another exit code. */
 int job_file_check(const struct client *c, const char *spec, const struct args *a,
                    const struct json *machine);
 

@@ -33,8 +33,9 @@
 
 /* ---- the directory ---- */
 
-/* Creates a directory for the private daemon. The directory is in a place where the path of the socket is
- * short enough for a socket address. Returns the path of the directory, which the caller frees, or NULL. */
+/* Creates a directory for the private daemon. The sockets will be in this directory, and the path of a socket
+ * must fit into a socket address. So a parent directory with a longer path is not used. Returns the path of
+ * the directory, which the caller frees. On failure, returns NULL. */
 static char *make_dir(struct err *err)
 {
     const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};

@@ -30,8 +30,8 @@ struct curve_scale {
     bool log;             /* the scale of the values is logarithmic */
 };
 
-/* The points of a curve. If the curve has values that do not form a complete point yet, their mean is added
- * as the last point. */
+/* The points of a curve. The newest values of a curve wait until there are enough of them for one point. The
+ * mean of the waiting values is added here as the last point. */
 struct points {
     struct curve_point at[CURVE_POINTS + 1];
     int n;

@@ -48,9 +48,10 @@ static bool read_traffic(const struct json *o, const char *in, const char *out, 
     return known;
 }
 
-/* Returns the number of bytes that a training step moves for state, such as weights, and for stash, such as
- * activations. Only these bytes may be compared with the lower bound, which does not count training samples.
- * If `from` does not list them, returns `otherwise`. */
+/* Returns the number of bytes that a training step moves for state and for stash. State is weights and the
+ * like, and stash is activations and the like. Only these bytes may be compared with the lower bound, because
+ * the lower bound does not count training samples. If `from` has no separate numbers for state and stash,
+ * returns `otherwise`. */
 static uint64_t bounded_bytes(const struct json *from, uint64_t otherwise)
 {
     static const char *const keys[] = {"state_in", "state_out", "stash_in", "stash_out"};

@@ -1,6 +1,6 @@
-/* Implements struct view, the content of the live display. The daemon's answer to `show` already includes all
- * events up to a certain number. Such events are not applied again, because an old event would remove later
- * training steps from the curve. */
+/* Implements struct view, the content of the live display. The daemon's answer to `show` already includes the
+ * events up to a certain number. view_event ignores these events if they arrive later, because an old event
+ * would remove newer training steps from the curve. */
 #include "client/view.h"
 
 #include <math.h>
@@ -55,8 +55,8 @@ void view_from_job(struct view *v, const struct json *job)
     for (; e != NULL; e = json_array_next(e))
         if (get_number_at(e, 0, &step) && get_number_at(e, 2, &accuracy) && step >= 0 && step < 0x1p53)
             add_eval(v, (uint64_t)step, accuracy);
-    /* The answer to `show` may be older than the newest events. So if the view already has a newer evaluation
-     * than the answer, keep the evaluations of the view. */
+    /* The answer to `show` may be older than the newest event. If the newest evaluation in the view is newer
+     * than the newest evaluation in the answer, keep the view's evaluations. */
     if (known_step > v->eval_step && known_step <= v->step) {
         memcpy(v->accuracies, known, sizeof known);
         v->n_evals = n_known;

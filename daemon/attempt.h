@@ -10,8 +10,9 @@
 
 #include "daemon/jobs.h"
 
-/* A job may fail up to this many times in a row, and is restarted each time. One more failure without a new
- * checkpoint ends the job. */
+/* The largest number of failures in a row after which a job is restarted. With the value 3, a job is
+ * restarted after its first, second and third failure, and the fourth failure ends the job. A new checkpoint
+ * makes the count start again. */
 #define ATTEMPT_MOST_FAILURES 3
 
 /* Ends the job with the given state, exit code and error. `error` is the text of a JSON object that is shown
@@ -29,15 +30,15 @@ void attempt_requeue(struct daemon *d, struct job *j, const char *why, void (*do
 void attempt_pause(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                    void *ctx);
 
-/* Counts a failed attempt and puts the job back into the queue. The delay before the restart doubles with
- * every failure. After too many failures without a new checkpoint, ends the job instead. `why` says how the
- * worker ended, such as "was killed by signal 9". */
+/* Counts a failed attempt. Then puts the job back into the queue, or ends the job after too many failures
+ * without a new checkpoint. The delay before a restart doubles with every failure. `why` says how the worker
+ * ended, such as "was killed by signal 9". */
 void attempt_failed(struct daemon *d, struct job *j, const char *why, void (*done)(void *ctx, int status),
                     void *ctx);
 
-/* Ends the current attempt if the worker was asked to stop because of a cancel, the job's time limit or a
- * shutdown. Otherwise returns false and changes nothing. The caller then treats the end of the worker as a
- * failure. */
+/* Ends the current attempt and returns true if the worker was asked to stop. The reason for stopping may be a
+ * cancel, the job's time limit or a shutdown. If the worker was not asked to stop, changes nothing and
+ * returns false. The caller then treats the end of the worker as a failure. */
 bool attempt_stopped(struct daemon *d, struct job *j, void (*done)(void *ctx, int status), void *ctx);
 
 /* Returns true if the job has used up the time limit of its spec. The time of all attempts counts, including

@@ -320,8 +320,9 @@ static int place_worker(struct config *c, const struct words *w, struct err *err
                       "tutti-worker is not in the directory of tuttid; name it with --worker");
 }
 
-/* Takes the backend from the environment variable TUTTI_BACKEND, unless an option already decides the
- * backend: virtual devices always use the cpu backend, and a topology file names its own backend. */
+/* Takes the backend from the environment variable TUTTI_BACKEND. The variable is ignored if an option already
+ * decides the backend. This is also the case if an option asks for virtual devices or names a topology file.
+ * Virtual devices always use the cpu backend, and a topology file names its own backend. */
 static int default_backend(struct config *c, struct err *err)
 {
     const char *env = getenv("TUTTI_BACKEND");

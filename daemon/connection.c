@@ -122,8 +122,8 @@ static void give_lines(struct connection *p)
     size_t bytes;
     int r = 0, before;
     if (p->in_lines || p->more)
-        /* Do nothing now. Either an outer call of this function is still handing out lines, or the next turn
-         * of the loop will do so. */
+        /* Return without handing out lines. Either an outer call of this function is still handing out lines,
+         * or the lines must wait for the next turn of the loop. */
         return;
     /* uv_now changes only between two turns of the loop. So a new value of uv_now means that a new turn has
      * begun. */
@@ -239,8 +239,8 @@ static void on_written(uv_write_t *w, int status)
         give_lines(p);
 }
 
-/* Queues a copy of the bytes in `parts` that have not been sent yet. The first `skip` bytes have already been
- * sent, and `rest` is the number of bytes that remain. */
+/* Queues a copy of the unsent bytes in `parts`. The first `skip` bytes of `parts` have already been sent.
+ * `rest` is the number of unsent bytes. */
 static int queue_rest(struct connection *p, const uv_buf_t *parts, unsigned n, size_t skip, size_t rest)
 {
     struct send *s = mem_alloc(sizeof *s + rest);

@@ -149,8 +149,8 @@ bool devices_change(const struct daemon *d)
     return d->inventory.real && !d->inventory.from_file;
 }
 
-/* While jobs wait for devices, the daemon probes the devices once in this many restart delays. A restart
- * delay is 1 s by default, so the daemon probes every 10 s. */
+/* The daemon probes the devices again while jobs wait for devices. The time between two probes is this number
+ * of restart delays. With the default restart delay of 1 s, the daemon probes every 10 s. */
 #define REPROBE_DELAYS 10
 
 static bool somebody_is_stuck(const struct daemon *d)

@@ -32,8 +32,8 @@ struct ring_event {
 struct keeping {
     struct events *events;
     uint64_t seq;
-    /* Set when this event is on disk, or when the database has refused to store it. The event becomes visible
-     * to watchers once all earlier events are settled too. */
+    /* True if this event is on disk, or if the database has refused to store it. Watchers can see the event
+     * once this field is true for this event and for all earlier events. */
     bool settled;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -47,8 +47,9 @@ struct events {
     uint64_t first, next;
     /* Events that are still being written to disk, as a list in the order of their numbers. */
     struct keeping *oldest, *newest;
-    /* Watchers may see the events whose numbers are below this one. This number can be less than `first`, the
-     * oldest event in the ring, when new events fill the ring faster than the disk can store them. */
+    /* Watchers may see the events whose numbers are below this number. If new events come faster than the
+     * disk can store them, this number can become less than `first`, the number of the oldest event in the
+     * ring. */
     uint64_t visible;
     /* All event numbers below this number are reserved on disk. Only a reserved number is given to a new
      * event. */

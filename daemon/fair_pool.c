@@ -24,8 +24,9 @@ static struct fair_pool_turn *turn_of(struct fair_pool *p, uid_t uid)
     return &p->turns.at[p->turns.n - 1];
 }
 
-/* Chooses the waiting task that starts next and removes it from the list, which must not be empty. The next
- * task is the oldest task of the user whose last task started longest ago. */
+/* Chooses the waiting task that starts next, and removes this task from the list. Of all users with waiting
+ * tasks, the next user is the one whose last task started longest ago. The oldest task of this user is
+ * chosen. The list must not be empty. */
 static struct fair_pool_task *take_next(struct fair_pool *p)
 {
     struct fair_pool_task **best = &p->first;

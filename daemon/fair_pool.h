@@ -32,8 +32,8 @@ struct fair_pool_task {
 /* Remembers which task of a user was started last, so that users can take turns. */
 struct fair_pool_turn {
     uid_t uid;
-    /* The number of the task that was last started for this user. All tasks, whoever added them, are numbered
-     * from 1 in the order in which they start. */
+    /* The number of the last task that was started for this user. The pool numbers the tasks of all users
+     * together, from 1, in the order in which the tasks start. */
     uint64_t last;
 };
 

@@ -19,8 +19,8 @@
 
 /* A device counts as failed after this many errors in a row. */
 #define HEALTH_MOST_ERRORS 3
-/* A failed device is not tried again for this many restart delays. A restart delay is 1 s by default, so a
- * failed device rests for 10 min. */
+/* The time that a failed device rests before it is tried again, as a number of restart delays. With the
+ * default restart delay of 1 s, a failed device rests for 10 min. */
 #define HEALTH_RETRY_RESTS 600
 
 enum health_state { HEALTH_OK, HEALTH_SUSPECT, HEALTH_FAILED, HEALTH_STATE_COUNT };

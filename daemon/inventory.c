@@ -170,8 +170,8 @@ static void tell_change(const struct inventory *o, uint32_t device, uint64_t bef
 
 void inventory_refresh(struct inventory *o, uint64_t devices, const struct topology *now)
 {
-    /* Keep a copy of the old device numbers for was_asked, because the loop below changes the numbers in
-     * *o. */
+    /* was_asked below needs the old device numbers. Keep a copy of *o, because the loop changes the numbers
+     * in *o. */
     const struct inventory before = *o;
     for (uint32_t i = 0; i < o->n_devices; i++) {
         struct device_info *info = &o->topology.devices[i];

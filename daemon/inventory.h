@@ -1,7 +1,8 @@
 /* The devices that this daemon gives to jobs. They are virtual devices, real devices that `tutti-worker
  * --probe` found, or devices that a topology file lists.
  *
- * The daemon never uses a device itself. It relies on a probe at its start and on later probes (reprobe.h).
+ * The daemon never uses a device itself. What it knows about the devices comes from a probe at its start and
+ * from later probes (reprobe.h).
  * After the start, only inventory_count_own and inventory_refresh change the inventory. Loop thread only.
  */
 #ifndef DAEMON_INVENTORY_H
@@ -27,8 +28,8 @@ struct inventory {
     /* For each real device, the number of bytes that a job can get now. 0 if the device has too little free
      * memory. */
     uint64_t each_bytes[DEVICE_MAX];
-    /* For each real device, the largest value that each_bytes ever had. The check of a new job assumes that
-     * this much memory can become free again. */
+    /* For each real device, the largest value that each_bytes has had since the daemon started. When a new
+     * job is checked, the daemon assumes that this much memory can become free again. */
     uint64_t most_bytes[DEVICE_MAX];
     uint64_t limit_bytes; /* --device-memory for real devices; 0: no limit */
 };

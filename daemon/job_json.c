@@ -158,8 +158,8 @@ static void take_chars(struct json_obj *o, const char *key, char *ret, size_t si
         memcpy(ret, s, strlen(s) + 1);
 }
 
-/* Takes the member `key`, which must be null or have the given type. Returns true only if the member has that
- * type. */
+/* Takes the member `key`. The value must be null or have the type `type`, and any other value is reported as
+ * a mistake. Returns true if the value has the type `type`. Returns false if the value is null or wrong. */
 static bool take_known(struct json_obj *o, const char *key, enum json_type type, const struct json **ret)
 {
     if (!json_take(o, key, JSON_REQUIRED, ret) || json_type(*ret) == JSON_NULL)
@@ -229,9 +229,9 @@ static void take_devices(struct json_obj *o, struct job_lease *l)
     }
 }
 
-/* Reads the hash of the worker's secret. The old version tuttid 0.1.0 stored the secret itself, and workers
- * that it started may still run. So this function also accepts a secret, and computes the hash of the secret
- * here. */
+/* Reads the hash of the worker's secret from the member "secret_sha256". The old version tuttid 0.1.0 stored
+ * the secret in plain text, in the member "secret". Workers that tuttid 0.1.0 started may still run, so this
+ * function also accepts a plain secret and computes its hash. */
 static void take_secret(struct json_obj *o, struct job *j)
 {
     const char *hash = "", *plain;
@@ -409,8 +409,8 @@ static struct json *parse(struct strbuf *b, const char *text)
     return doc;
 }
 
-/* Adds a member to the line. If the value is too long for the line, the member is added as null instead.
- * Specs and reports can be too long for one line. */
+/* Adds the member `key` with the value `json` to the line. A value that does not fit into the line, such as a
+ * large spec or report, is replaced by null. */
 static void add_fitting(struct strbuf *b, const char *key, const char *json)
 {
     add_json(b, key, json != NULL && b->n + strlen(json) < LONG_BYTES ? json : NULL);

@@ -59,8 +59,8 @@ void job_destroy(struct job *j)
 }
 
 /* Computes the 64-bit hash FNV-1a over both texts, including their terminating zero bytes. Two 32-bit CRCs
- * with different seeds would be weaker: if two texts of equal length agree in one CRC, they also agree in the
- * other. */
+ * with different seeds would be a weaker hash. If one of the CRCs is the same for two texts of equal length,
+ * then the other CRC is the same too. */
 uint64_t job_spec_hash(const char *spec, const char *dir)
 {
     const char *const parts[] = {spec, dir};

@@ -71,9 +71,9 @@ struct job_said {
 struct jobs;
 struct worker; /* launch.h */
 
-/* Everything that the daemon knows about one job. The fields of the first part are written to disk once, when
- * the job is submitted. Those of the second part, the status, are written at every change. Those of the last
- * part are never written, because workers send them again. */
+/* Everything that the daemon knows about one job. The struct has three parts. The fields of the first part
+ * are written to disk once, when the job is submitted. The fields of the second part, the status, are written
+ * at every change. The fields of the third part are only in memory, because workers send them again. */
 struct job {
     /* The table of live jobs that contains this job. NULL if the record was read from the database for a
      * single request. */
@@ -84,8 +84,8 @@ struct job {
     /* A hash of the spec and of `dir`. When a later submit uses the same key, the hash tells whether that
      * submit asks for the same job. */
     uint64_t spec_hash;
-    /* The number of bytes that this job takes from the user's quota, for its spec and its body. 0 once the
-     * job has ended. */
+    /* The number of bytes that the spec and the body of this job take from the user's quota. The number
+     * becomes 0 when the job has ended. */
     uint64_t charged_bytes;
     struct job_ask ask;
     uint64_t submitted_ms; /* wall clock */
@@ -119,15 +119,15 @@ struct job {
 
     /* memory only */
     bool on_disk; /* the submit is on disk and acknowledged */
-    /* Set if the disk still has the worker's secret itself instead of a hash of the secret. The old version
-     * tuttid 0.1.0 stored the secret. */
+    /* True if the worker's secret is on disk in plain text, and not as a hash. The old version tuttid 0.1.0
+     * stored plain secrets. */
     bool secret_in_clear;
     /* The number of writes of this job to the database that have not finished yet. */
     uint32_t saves;
     /* The job must not start before the loop's clock reaches this time. 0 if the job may start at once. */
     uint64_t not_before_ms;
-    /* If the job could not start even on an idle machine, a text that names the devices it cannot get.
-     * Otherwise NULL. */
+    /* A text that names the devices that the job cannot get, if the job could not start even on an idle
+     * machine. NULL for any other job. */
     char *stuck;
     struct job_said said;
     /* Set once the end of the job and the last messages of its worker are on disk. */

@@ -289,7 +289,7 @@ int jobs_add(struct jobs *jobs, const struct job_new *n, void (*done)(void *ctx,
 struct saving {
     struct jobs *jobs;
     struct job *job;
-    /* Set if the job had already ended when this save was started. */
+    /* True if the job had already ended when this save was started. */
     bool ended;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -298,8 +298,8 @@ struct saving {
 static void saved(void *ctx, int status)
 {
     struct saving *s = ctx;
-    /* Archive the job only after a save that began when the job had already ended. A save that began earlier
-     * does not contain the end of the job, and may finish first. */
+    /* Archive the job only after a save that was started after the end of the job. An earlier save may still
+     * be under way when the job ends. Such a save does not contain the end of the job. */
     if (s->ended) {
         s->job->archived = true;
         job_forget_said(s->job);

@@ -91,9 +91,9 @@ void job_set_state(struct job *j, enum job_state state, const char *reason);
  * `before` is the job's state before this change. */
 void jobs_recount(const struct job *j, enum job_state before);
 
-/* Writes the job's status to the database. If `event` is not NULL, adds an event of that name. `members` is
- * the JSON text of the event's fields, such as "\"attempt\":1". `done` (may be NULL) is called when
- * everything is on disk. If memory runs out, ends the daemon. */
+/* Writes the job's status to the database. If `event` is not NULL, also adds an event with the name `event`.
+ * `members` is the JSON text of the event's fields, such as "\"attempt\":1". When everything is on disk,
+ * `done` is called, unless `done` is NULL. If memory runs out, this function ends the daemon. */
 void jobs_save(struct jobs *jobs, struct job *j, const char *event, const char *members,
                void (*done)(void *ctx, int status), void *ctx);
 

@@ -248,9 +248,9 @@ bool launch_adopt(struct daemon *d, struct job *j, const struct worker_ops *ops)
     int pidfd = (int)syscall(SYS_pidfd_open, j->process.pid, 0);
     if (pidfd < 0)
         return false;
-    /* A pidfd always means the same process, but a pid may be given to a new process. So open the pidfd
-     * first, and then read the identity of the pid. If the process of the pidfd is still alive after that,
-     * the identity belongs to that process. */
+    /* A pid may be given to a new process, but a pidfd always means the same process. The pidfd was opened
+     * before the identity of the pid is read. So if the process of the pidfd is still alive afterwards, the
+     * identity belongs to this process. */
     struct pollfd ended = {.fd = pidfd, .events = POLLIN};
     if (launch_identify(j->process.pid, &now) < 0 || now.start != j->process.start ||
         strcmp(now.boot, j->process.boot) != 0 || poll(&ended, 1, 0) != 0) {

@@ -22,7 +22,8 @@ enum worker_phase {
     WORKER_SPAWNED, /* spawned; hello has not come yet */
     /* The worker's first hello has come. The daemon is writing the start of the attempt to the state. */
     WORKER_STARTING,
-    /* The answer with the job has been sent to the worker, or is being sent now. */
+    /* The daemon has sent the job to the worker, or is sending the job now. The job is the answer to the
+     * worker's first hello. */
     WORKER_RUNNING,
     /* The worker has reported how its run ended, and the worker process is about to exit. */
     WORKER_ENDED,

@@ -6,8 +6,8 @@
 
 #include "base/utf8.h"
 
-/* The largest number of times that the delay is doubled. The limit keeps the shift from overflowing. Even a
- * delay of 1 ms reaches the longest allowed delay after 20 doublings. */
+/* The delay is doubled at most this many times. After 20 doublings, even a delay of 1 ms reaches the longest
+ * allowed delay, so more doublings would change nothing. They could only make the shift overflow. */
 #define MOST_DOUBLINGS 20
 
 bool launch_paused(const struct launch_pause *p)

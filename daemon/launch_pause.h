@@ -34,8 +34,8 @@ struct launch_pause {
 /* Returns whether launches are paused. */
 bool launch_paused(const struct launch_pause *p);
 
-/* Returns true if a worker may be started now. During a pause, only one try may be under way at a time, and
- * each try must wait until its time has come. */
+/* Returns true if a worker may be started now. During a pause, a worker may be started only after the delay
+ * since the last failed try, and only if no other try is under way. */
 bool launch_pause_allows(const struct launch_pause *p, uint64_t now_ms);
 
 /* Records that a worker is being started for this job. During a pause, this start is the try that may end the

@@ -73,9 +73,10 @@ static bool better(const struct queue_machine *m, uint32_t a, uint32_t b)
     return m->use[a] != m->use[b] ? m->use[a] < m->use[b] : bytes_of(m, a) > bytes_of(m, b);
 }
 
-/* Takes the best free device for the job. A device without errors comes first, then the device with the most
- * memory, then the device with the lowest number. If the device has fewer than *ret_bytes bytes, lowers
- * *ret_bytes to its bytes. Returns false if no free device is suitable. */
+/* Takes the best free device for the job. A device without errors is better than a device with errors. After
+ * that, a device with more memory is better, and then a device with a lower number. If the device has fewer
+ * than *ret_bytes bytes, sets *ret_bytes to the bytes of the device. Returns false if no free device is
+ * suitable. */
 static bool take_best(const struct job_ask *ask, const struct queue_machine *m, enum queue_use worst,
                       bool taken[DEVICE_MAX], uint64_t *ret_bytes)
 {
@@ -106,8 +107,9 @@ static bool lease_free(const struct job_ask *ask, const struct queue_machine *m,
     /* A lease grants the same number of bytes on each of its devices. So the device with the least memory
      * decides this number. */
     ret->device_bytes = ask->device_bytes > 0 ? ask->device_bytes : least;
-    /* If the job does not ask for a certain amount of host memory, it gets a share in proportion to its
-     * number of devices. With 2 of 8 devices, the job gets a quarter of the host memory. */
+    /* A job that does not ask for a number of bytes of host memory gets a share of the host memory. The share
+     * is in proportion to the number of devices. For example, a job with 2 of 8 devices gets a quarter of the
+     * host memory. */
     ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes
                       : m->one_job        ? m->host_bytes
                                           : m->host_bytes / m->n_devices * ret->n_devices;

@@ -55,8 +55,8 @@ struct request {
     /* The method that the request names. NULL if this method does not exist. */
     const struct verb *verb;
     struct wire_msg msg;
-    /* The parameters of the request, as a JSON object. NULL if the method has a `prepare` function, which has
-     * already read them. */
+    /* The parameters of the request, as a JSON object. NULL if the method has a `prepare` function. In that
+     * case, `prepare` has already read the parameters. */
     const struct json *params;
     /* The object that verb->prepare returned. The method must free the object. */
     void *prepared;

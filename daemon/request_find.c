@@ -11,8 +11,8 @@
 #include "daemon/jobs.h"
 #include "daemon/state.h"
 
-/* A job is read from the database at most this many times. If the job ends during the first read, the second
- * read finds the ended job. */
+/* The largest number of times that a job is read from the database. If the job ends during a read, the job is
+ * read once more. The second read usually finds the ended job. */
 #define MOST_READS 3
 
 void request_no_job(struct request *rq, uint64_t id)

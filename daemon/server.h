@@ -12,8 +12,9 @@
 /* Listens on tutti.sock. */
 int server_open(struct daemon *d, struct server **ret, struct err *err);
 
-/* Only tests call server_close, server_free and server_idle. server_close closes all connections while the
- * loop is still running. After that, server_free frees the server. Both functions accept NULL. */
+/* Only tests call server_close, server_free and server_idle. server_close closes all connections and must be
+ * called while the loop is still running. server_free frees the server and must be called last. Both
+ * functions accept NULL. */
 void server_close(struct server *s);
 void server_free(struct server *s);
 

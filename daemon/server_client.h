@@ -37,8 +37,8 @@ struct server_client {
      * client are answered. */
     bool leaving;
 
-    /* The server and the links of its ring list of clients, in the order of their last activity. Only
-     * server.c uses these fields. */
+    /* The server, and the links of the server's ring list of clients. The list is in the order of the
+     * clients' last activity. Only server.c uses these three fields. */
     struct server *server;
     struct server_client *prev, *next;
 };

@@ -26,8 +26,9 @@
 #include "daemon/lock.h"
 
 #define BACKLOG 512
-/* The daemon checks once in this many restart delays whether the files of its sockets are still in place. A
- * restart delay is 1 s by default, so the daemon checks every 5 s. */
+/* The daemon checks regularly whether the files of its sockets are still in place. The time between two
+ * checks is this number of restart delays. With the default restart delay of 1 s, there are
+ * 5 s between two checks. */
 #define CHECK_DELAYS 5
 #define CHECK_MOST   5000 /* ms: longest time between two checks */
 #define CHECK_LEAST  20   /* ms: shortest time between two checks */
@@ -51,7 +52,8 @@ struct sockets {
     struct lock lock;
     struct door doors[2];
     size_t n;
-    /* The checksum of the last failure that was logged. 0 if the last check found no failure. */
+    /* The checksum of the failure that the last check found. 0 if that check found no failure. A failure with
+     * the same checksum is not logged again. */
     uint32_t told;
 };
 
@@ -146,9 +148,10 @@ static bool we_answer(const char *path)
     return ours;
 }
 
-/* Returns true if `st` describes the file that this daemon created. The kernel may give the same inode number
- * to a new file. So if the ctime is different, the function also checks that this process listens at the
- * path. */
+/* Returns true if `st` describes the file that this daemon created. The same device, inode number and ctime
+ * mean that it is the same file. If only the ctime is different, either the attributes of the file were
+ * changed, or a new file got the same inode number. In that case, the function also checks that this process
+ * listens at the path. */
 static bool is_ours(struct door *door, const struct stat *st)
 {
     const struct stat *f = &door->file;

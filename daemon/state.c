@@ -189,8 +189,9 @@ static int write_numbers(struct state *s, const struct state_mark *m)
     return r;
 }
 
-/* Writes the file state.mark, which records the number of the newest transaction on disk. No callback has
- * been called yet. So the file covers every change that anybody is told about. */
+/* Writes the file state.mark, which records the number of the newest transaction on disk. The callbacks of
+ * the transaction's units are called only after this write. So when somebody is told about a change, the file
+ * already covers this change. */
 static void write_mark(struct state *s, const struct state_mark *m)
 {
     s->mark = *m;
@@ -242,8 +243,8 @@ static void commit_all(struct state *s)
 {
     s->refusal = 0;
     if (!has_writes(s->committing.first))
-        /* All these units are empty. Their callers only want to know when the units before them are on
-         * disk. */
+        /* There is nothing to write, because all these units are empty. An empty unit is committed only to
+         * find out when all earlier units are on disk. */
         return;
     int r = state_commit_changes(s, write_units, s->committing.first);
     s->refusal = (r & 0xff) == SQLITE_FULL ? -ENOSPC : db_no_memory(r) ? -ENOMEM : 0;

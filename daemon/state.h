@@ -49,8 +49,8 @@ struct state_config {
     /* Returns the number of ended jobs that must not be removed yet, and stores an array of their ids in
      * *ret_ids. The state frees the array. Called on the loop thread. May be NULL. */
     size_t (*in_use)(void *ctx, uint64_t **ret_ids);
-    /* Removes what a job has outside the database, such as its log file, when the job itself is removed.
-     * Called on a pool thread. May be NULL. */
+    /* Called on a pool thread when a job is removed from the database. This callback removes what the job has
+     * outside the database, such as its log file. May be NULL. */
     void (*pruning)(void *ctx, uint64_t id);
 };
 
@@ -81,9 +81,10 @@ int state_open(const struct state_config *config, struct state **ret, struct err
  * struct is freed in the next turn of the loop. */
 void state_close(struct state *s);
 
-/* Calls `each` for every live job, in ascending order of ids, after checking the job's rows. Stops if `each`
- * fails. Called once at start. Blocks. A small database is checked completely by this call. A large one is
- * checked later in the thread pool, and `die` is called if it is damaged. */
+/* Calls `each` for every live job, in ascending order of ids. The rows of a job are checked before `each` is
+ * called for the job. Stops if `each` fails. Called once at start. Blocks. This function checks a small
+ * database completely. A large database is checked later in the thread pool, and if the database is damaged,
+ * `die` is called. */
 int state_load(struct state *s, int (*each)(void *ctx, const struct state_job *job, struct err *err),
                void *ctx, struct err *err);
 
@@ -123,9 +124,9 @@ bool state_failed(const struct state_unit *u);
 /* Frees a unit that is not committed. */
 void state_discard(struct state_unit *u);
 
-/* Commits a unit that has not failed. `done` (may be NULL) is called with status 0 when the unit is on disk.
- * If the unit is given up, `done` gets another status: -EEXIST if the job's key is already taken, or -ENOSPC
- * or -ENOMEM for an optional unit. */
+/* Commits a unit that has not failed. When the unit is on disk, `done` is called with the status 0. If the
+ * unit is given up, `done` is called with another status. -EEXIST means that the key of the new job is
+ * already taken. An optional unit can also get -ENOSPC or -ENOMEM. `done` may be NULL. */
 void state_commit(struct state_unit *u, bool optional, void (*done)(void *ctx, int status), void *ctx);
 
 /* Returns true if no write, read or backup is waiting or being done. */

@@ -38,11 +38,11 @@
 #include "daemon/state_internal.h"
 
 #define SMALLEST_DATABASE 512
-/* The number of job ids that are skipped when there is no readable mark. Without the mark, nobody knows
- * whether these ids are already in use. */
+/* If there is no readable mark file, the daemon cannot know which job ids are already in use. In that case,
+ * it skips this many job ids. */
 #define ID_JUMP 1000000u
-/* The number of event numbers that are skipped when there is no readable mark. Without the mark, nobody knows
- * whether these numbers are already in use. */
+/* If there is no readable mark file, the daemon cannot know which event numbers are already in use. In that
+ * case, it skips this many event numbers. */
 #define SEQ_JUMP (UINT64_C(1) << 32)
 #define REMEDY                                                                                               \
     "Put back the newest copy of the whole state directory, or start tuttid with --accept-older-state to "   \
@@ -111,8 +111,9 @@ static char *immutable_uri(const char *path)
     return uri;
 }
 
-/* Reads the transaction number of state.db without its log. The read may fail if a crash interrupted the move
- * of the log into state.db. Such a failure is no damage, because the log still has the pages. */
+/* Reads the transaction number of state.db without its log. The read may fail because a crash interrupted the
+ * move of the log into state.db. This failure does not mean that data is lost, because the log still has the
+ * pages. */
 static void inspect_base(struct found *f)
 {
     sqlite3 *db = NULL;
@@ -137,9 +138,9 @@ static int read_numbers(struct found *f, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Reads the transaction number, job id and event number from state.db together with its log. The exclusive
- * lock keeps SQLite from creating a -shm file. The guard must change no file, so SQLite must not move the log
- * into the database when it closes the database. */
+/* Reads the transaction number, job id and event number from state.db together with its log. state_guard must
+ * change no file. So SQLite must not move the log into the database when it closes the database, and the
+ * exclusive lock keeps SQLite from creating a -shm file. */
 static int inspect_whole(struct found *f, struct err *err)
 {
     sqlite3 *db = NULL;
@@ -294,7 +295,8 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
     if (r == 0)
         r = drop_foreign_log(f, err);
     if (r == 0 && f->exists)
-        /* Read the numbers again. They may be lower now, because the log may have been removed. */
+        /* Read the transaction number, job id and event number again. They may be lower now, because
+         * drop_foreign_log may have removed the log. */
         r = inspect_whole(f, err);
     if (r < 0)
         return r;
@@ -302,8 +304,8 @@ static int accept_older(struct found *f, const struct err *why, struct state_mar
                 aside);
     *ret = f->mark;
     ret->folded = 0;
-    /* Without a mark, nobody knows which job ids and event numbers were given out. Skip many numbers, so that
-     * no number is used twice. */
+    /* Without a readable mark file, the daemon cannot know which job ids and event numbers were given out.
+     * Skip many numbers, so that no number is used twice. */
     if (f->mark_status < 0) {
         ret->id = f->id + ID_JUMP;
         ret->seq = f->seq + SEQ_JUMP;

@@ -32,7 +32,8 @@ enum write_kind { WRITE_EVENT, WRITE_JOB, WRITE_META, WRITE_STATUS, WRITE_COUNT 
  * are used. */
 struct row_write {
     enum write_kind kind;
-    /* The id of a job, the number of an event, or the number that table `meta` stores. */
+    /* For a job, its id. For an event, its number. For a row of the table `meta`, the number that the row
+     * stores. */
     uint64_t id;
     uint64_t job; /* id of an event's job */
     /* Key of a job (may be NULL), or the name of a number in table meta, such as "commits". */
@@ -115,8 +116,8 @@ struct state_unit {
     bool failed; /* a text could not be copied */
     /* Set if the unit may be given up when the disk is full or memory has run out. */
     bool optional;
-    /* The result of the commit. 0 means success, and -EEXIST means that another job already has the key of
-     * the unit's new job. */
+    /* The result of the commit. 0 means success. -EEXIST means that the unit adds a job whose key another job
+     * already has. */
     int status;
     void (*done)(void *ctx, int status);
     void *ctx;
@@ -177,8 +178,8 @@ struct state {
     bool large;
     bool fold_due;  /* the log is to be folded */
     bool prune_due; /* there may be jobs to prune */
-    /* Set if the last work that wrote to the database removed old jobs. A waiting commit then comes before
-     * more jobs are removed. */
+    /* True if the last work that wrote to the database removed old jobs. In that case, a waiting commit is
+     * done before more old jobs are removed. */
     bool pruned_last;
     uint32_t ended;          /* jobs that ended since the last pruning */
     struct pruning *pruning; /* the current batch; NULL: none */
@@ -189,10 +190,10 @@ struct state {
 
 /* ---- between the files ---- */
 
-/* Checks that the state directory has everything that was acknowledged. Stores the mark to continue from in
- * *ret, and a descriptor of the mark's file in *ret_fd. Blocks. If something is missing, fails. With
- * config->accept_older, however, copies the files aside, removes a log that belongs to another state.db, and
- * succeeds. */
+/* Checks that the files in the state directory contain every acknowledged change. *ret becomes the mark from
+ * which the daemon continues, and *ret_fd becomes a descriptor of the mark's file. Blocks. If something is
+ * missing, the function fails, unless config->accept_older is set. With accept_older, the function copies the
+ * files aside, removes a log that belongs to another state.db, and succeeds. */
 int state_guard(const struct state_config *config, struct state_mark *ret, int *ret_fd, struct err *err);
 
 /* Reads the version of the database's schema into *ret. A new file has version 0. Fails if a newer tuttid
@@ -242,8 +243,8 @@ void upkeep_begin(struct state *s);
  * commit. */
 void upkeep_committed(struct state *s);
 
-/* Starts one piece of background upkeep if any is due. Returns true if it started a piece. Loop thread
- * only. */
+/* Starts one piece of background upkeep if any is due. Returns true if a piece was started. May be called
+ * on the loop thread only. */
 bool upkeep_next(struct state *s);
 
 /* Copies a file and syncs the copy. */

@@ -118,8 +118,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0)
         r = db_open(s->path, true, &s->db, err);
     if (r == 0) {
-        /* If the state is refused below, its files must stay unchanged. So SQLite must not move an existing
-         * log into the database when it closes the database. */
+        /* The steps below may refuse to open the state. In that case the files must stay unchanged. So SQLite
+         * must not move an existing log into the database when it closes the database. */
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, (int)log, NULL);
         r = db_exec(s->path, s->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "open the state",
                     err);
@@ -140,8 +140,8 @@ static int open_database(struct state *s, struct err *err)
     if (r == 0) {
         char text[200];
         sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
-        /* Read something now, so that SQLite opens all files that it needs. Later there may be no free file
-         * descriptor. */
+        /* A first query makes SQLite open all files that this connection needs. Run a query now, because
+         * later there may be no free file descriptor. */
         r = db_first_text(s->path, s->reader, "PRAGMA temp_store=MEMORY; SELECT count(*) FROM meta", text,
                           err);
     }
@@ -184,7 +184,8 @@ int state_open(const struct state_config *config, struct state **ret, struct err
 
 /* ---- checking rows ---- */
 
-/* The last column of this query tells whether the row is also found through the indexes of the table. */
+/* The last column of this query is true if the row is also found through the indexes of the table. If the
+ * column is false, an index is damaged. */
 #define JOB_CHECK                                                                                            \
     "SELECT j.id, j.key, j.body, j.spec, j.crc, s.body, s.crc, s.ended_ms, s.uid, s.bytes,"                  \
     " EXISTS(SELECT 1 FROM status i INDEXED BY status_by_end WHERE i.ended_ms = s.ended_ms AND i.id = j.id)" \

@@ -175,8 +175,8 @@ static int move_v1_statuses(const char *path, sqlite3 *db, struct err *err)
     return r;
 }
 
-/* Copies the number `seq` from meta_v1, the table `meta` of version 1, to the new table `meta`. It is the
- * only number in the old table. The row `seq_crc` has its checksum. */
+/* Copies the number `seq` from the table meta_v1 to the new table `meta`. meta_v1 is the table `meta` of
+ * version 1. `seq` is the only number in meta_v1, and the row `seq_crc` has the checksum of `seq`. */
 static int move_v1_numbers(const char *path, sqlite3 *db, struct err *err)
 {
     char value[200], crc[200];

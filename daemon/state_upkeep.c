@@ -127,9 +127,9 @@ static bool is_spared(const struct pruning *p, uint64_t id)
     return false;
 }
 
-/* Adds ended jobs to the batch. Each row of the query `sql` gives a job's id and its size in bytes, and the
- * job that ended first comes first. Stops when the batch is full, or when it has `jobs` jobs or `bytes`
- * bytes. */
+/* Adds ended jobs to the batch. Each row of the query `sql` gives the id and the size in bytes of one job.
+ * The rows must be in the order in which the jobs ended. Stops when the batch is full, when it has `jobs`
+ * jobs, or when at least `bytes` bytes were chosen. */
 static int choose(struct pruning *p, const char *sql, uint64_t a, uint64_t jobs, uint64_t bytes)
 {
     sqlite3_stmt *q = NULL;

@@ -17,8 +17,8 @@
 /* One page is read from the state at most this many times. A page is read again if one of its jobs ends
  * during the read. */
 #define MOST_READS 100
-/* When an answer is longer than this many bytes, no more jobs are added to it. The remaining 8192 bytes are
- * enough for one last job and the end of the line. */
+/* No more jobs are added to an answer that is longer than this many bytes. The last job that is added and the
+ * end of the line fit into 8192 bytes. */
 #define LIST_BYTES (WIRE_LINE_MAX - 8192)
 
 /* A job that was read from the database for one page of the list. */

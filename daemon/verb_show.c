@@ -59,8 +59,8 @@ static void with_live(void *ctx, int status, const struct state_job *disk)
 static void with_ended(void *ctx, int status)
 {
     struct showing *s = ctx;
-    /* -EAGAIN means that the job's submit is not on disk yet, so clients must not see the job. If memory ran
-     * out while `text` was built, request_reply answers with an error. */
+    /* The status -EAGAIN, handled below, means that the job's submit is not on disk yet. Clients must not see
+     * such a job. If memory ran out while `text` was built, request_reply answers with an error. */
     bool found = status == 0 && (s->text.n > 0 || strbuf_status(&s->text) < 0);
     if (found)
         request_reply(s->rq, &s->text);

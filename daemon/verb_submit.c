@@ -41,8 +41,8 @@ struct submission {
     uint64_t id;
     /* An earlier job of the user with the same key, read from the database. NULL if there is none. */
     struct job *found;
-    /* The negative errno with which the submit is refused, unless the database has a job with the same key.
-     * In that case, that job is the answer. */
+    /* The negative errno with which the submit is refused. But if the database has an earlier job with the
+     * same key, the submit is answered with that job and is not refused. */
     int status;
     struct err refusal; /* the message for that refusal */
 };
@@ -205,23 +205,23 @@ static void submit_on_disk(void *ctx, int status)
     } else if (status == -ENOMEM) {
         refuse_submit(s, status, NULL);
     } else {
-        /* Either the disk is full, or an ended job has the same key (-EEXIST). refuse_full looks for such a
-         * job. If there is one, that job is the answer. */
+        /* Either the disk is full, or the status is -EEXIST: an ended job has the same key. refuse_full looks
+         * for that job. If refuse_full finds it, the client gets it as the answer. */
         refuse_full(s);
     }
 }
 
-/* Answers a submit whose key belongs to a live job. When this submit came, the job's own submit may not have
- * been on disk. So an empty unit was committed after the job's unit. The empty unit is on disk now, so it is
- * known whether the job was stored. */
+/* Answers a submit whose key belongs to a live job. That job may not have been on disk when this submit
+ * arrived. So this submit committed an empty unit, which came after the unit with the job. Now the empty unit
+ * is on disk, so it is known whether the job was stored. */
 static void duplicate_on_disk(void *ctx, int status)
 {
     struct submission *s = ctx;
     const struct job *j = jobs_find(s->rq->daemon->jobs, s->id);
     (void)status;
     if (j == NULL || !j->on_disk) {
-        /* The job of the first submit was not stored, or it has ended meanwhile. refuse_full looks for the
-         * ended job in the database. */
+        /* Either the job was not stored, or the job has ended since this submit arrived. refuse_full looks
+         * for the ended job in the database. */
         refuse_full(s);
         return;
     }

@@ -52,7 +52,8 @@ static uint32_t little(const uint8_t *p)
 }
 
 /* Adds `bytes` bytes at `p` to a checksum of SQLite's log, and returns the new checksum. A checksum consists
- * of two sums, each of which is also added to the other. `bytes` must be a multiple of 8. */
+ * of two sums, a and b. The function adds the 4-byte words alternately to a and to b, each time together with
+ * the value of the other sum. `bytes` must be a multiple of 8. */
 static struct wal_sum add_words(struct wal_sum s, const uint8_t *p, size_t bytes, bool big_endian)
 {
     for (size_t i = 0; i < bytes; i += 8) {
@@ -101,8 +102,9 @@ static bool take_header(struct wal_walker *w, const uint8_t h[HEADER_BYTES])
     return known && s.a == w->sum.a && s.b == w->sum.b;
 }
 
-/* Returns true if the frame's checksum continues that of the previous frame. Stores the frame's checksum,
- * which is needed to check the next frame. */
+/* Returns true if the frame is valid. Each checksum in the log is computed from the previous frame's checksum
+ * and the bytes of the frame. So this function also stores the frame's checksum, which is needed to check the
+ * next frame. */
 static bool take_frame(struct wal_walker *w)
 {
     const uint8_t *f = w->frame;

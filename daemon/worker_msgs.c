@@ -203,8 +203,8 @@ static void on_hello(struct worker_connection *c, struct wire_msg *m)
         if (w->phase == WORKER_SPAWNED)
             save_start(w, a);
         else
-            /* The answer to the first hello did not reach the worker, so the worker has sent its hello
-             * again. */
+            /* The worker has already sent this hello on an earlier connection, but the answer did not arrive.
+             * Answer again, without saving the start of the attempt again. */
             start_on_disk(a, 0);
         return;
     }

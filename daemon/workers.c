@@ -118,8 +118,9 @@ static void tell_pause(struct daemon *d)
     strbuf_finish(&b);
 }
 
-/* Makes the job fail because no worker can be started, although the job is not to blame. Only the private
- * daemon of `tutti run` does this. Its user sees the error at once and need not wait for an administrator. */
+/* Makes the job fail because no worker can be started. The cause is not the job, so an ordinary daemon keeps
+ * the job in the queue. Only the private daemon of `tutti run` calls this function, so that its user sees the
+ * error at once and need not wait for an administrator. */
 static void give_up_starting(struct daemon *d, struct job *j)
 {
     struct strbuf b = {0};
@@ -384,8 +385,8 @@ static void check_limits(struct daemon *d, struct worker *w, uint64_t now)
     }
 }
 
-/* Restarts the timeouts of all workers. Called when the daemon itself did not run for a while. In that time
- * the workers may have sent messages that the daemon has not read yet. */
+/* Restarts the timeouts of all workers. Called after a time in which the daemon itself did not run. The
+ * workers may have sent messages during that time, and the daemon has not read them yet. */
 static void forgive_silence(struct daemon *d, uint64_t now)
 {
     for (size_t i = 0; i < d->jobs->live.n; i++)
@@ -427,8 +428,8 @@ static void adopt(struct daemon *d)
             log_info("job %" PRIu64 ": worker %ld is alive and was adopted", j->id, (long)j->process.pid);
             occupy_devices(d, j);
             if (j->secret_in_clear)
-                /* The disk still has the worker's secret itself. Saving the job replaces the secret by its
-                 * hash. */
+                /* The worker's secret is on disk in plain text. Save the job, so that the secret is replaced
+                 * by its hash. */
                 jobs_save(d->jobs, j, NULL, NULL, NULL, NULL);
             for (uint32_t k = 0; k < j->lease.n_devices; k++)
                 inventory_count_own(&d->inventory, j->lease.devices[k]);

@@ -275,8 +275,8 @@ static void read_gpt2(struct config_reader *c, struct transformer *t)
 
 /* ------------------------------------------------------------------------------------------ llama */
 
-/* Returns true if the config does not scale the rotary angles. In such a config, "rope_type" (in old configs
- * "type") is "default", or it is absent and there is no "factor". */
+/* Returns true if the config does not scale the rotary angles. Such a config has the value "default" for the
+ * key "rope_type", which older configs call "type". Or it has neither this key nor the key "factor". */
 static bool rope_is_plain(const struct json *rope)
 {
     const char *key = get_node(rope, "rope_type") ? "rope_type" : "type";

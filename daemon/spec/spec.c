@@ -494,8 +494,8 @@ int spec_resolve_phase(struct spec *s, uint32_t phase, uint32_t batch, struct sp
         sizes.replicas = asked.replicas ? asked.replicas : 1;
     if (sizes.micro_batch == 0)
         sizes.micro_batch = asked.micro_batch ? asked.micro_batch : batch / sizes.replicas;
-    /* A micro-batch of 0 samples is possible here: there may be more replicas than samples in a batch.
-     * check_resolved_sizes below refuses such a job. */
+    /* If there are more replicas than samples in a batch, the division above gives a micro-batch of 0
+     * samples. Use 1 sample, so that check_resolved_sizes refuses the job with a proper message. */
     if (sizes.micro_batch == 0)
         sizes.micro_batch = 1;
     r = check_resolved_sizes(batch, asked, sizes, err);

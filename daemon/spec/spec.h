@@ -31,7 +31,7 @@
 #define SPEC_MAX_BYTES       (1ull << 53)  /* most bytes in any computed size */
 #define SPEC_MAX_STEPS       0xffffffffull /* most training steps; must fit 32 bits */
 #define SPEC_MAX_FILES       400u          /* most files per split, all open together */
-#define SPEC_MAX_CYCLE_STEPS 64u           /* the most training steps in one run of a plan */
+#define SPEC_MAX_CYCLE_STEPS 64u           /* most training steps in one run of a plan */
 
 /* The training methods, such as METHOD_backprop. daemon/worker/phase.h says what a method does. */
 enum method_id {
@@ -72,8 +72,9 @@ struct spec_rate {
     double gamma;
 };
 
-/* The two sizes that a spec may leave to Tutti by "auto", although they affect the bits of the result. So
- * once the sizes are chosen, a job must keep them. Every phase of a job has its own sizes. */
+/* The number of samples in a micro-batch, and the number of replicas. A spec may have the value "auto" for
+ * these sizes, and Tutti then chooses them. The sizes affect the bits of the result, so a job must keep its
+ * sizes once they are chosen. Every phase of a job has its own sizes. */
 struct spec_sizes {
     uint32_t micro_batch, replicas; /* 0: not decided yet */
 };
@@ -86,8 +87,8 @@ struct spec_files {
     const char *images, *labels;
 };
 
-/* The data files of the training samples or of the validation samples, if the format is "tokens" or
- * "bytes". */
+/* The data files for the formats "tokens" and "bytes". There is one struct spec_paths for the training
+ * samples and one for the validation samples. */
 struct spec_paths {
     /* The paths of the `n` data files. A relative path in the spec has already been resolved against
      * base_dir. */
@@ -110,8 +111,9 @@ struct spec {
     /* The number of classes. It is the number of outputs of the model per row, or per token if rows are
      * sequences of tokens. */
     uint32_t classes;
-    /* True if the loss is the mean squared error. The targets are then floats [rows][classes]. False if the
-     * loss is cross-entropy. The targets are then int32 numbers [rows]. */
+    /* True if the loss is the mean squared error, and false if the loss is cross-entropy. With the mean
+     * squared error, the targets are floats [rows][classes]. With cross-entropy, the targets are int32
+     * numbers [rows]. */
     bool mse;
     /* The description of a gpt2 or llama model. NULL for models of the types "mlp" and "chain". */
     const struct transformer *transformer;
@@ -122,7 +124,7 @@ struct spec {
     /* True if samples are sequences of token ids. The input and the targets of a sample are then both int32
      * [seq]. */
     bool tokens;
-    /* The number of tokens in a sample, or 0 or 1 if samples are not sequences. */
+    /* The number of tokens in a sample. The value is 0 or 1 if samples are not sequences. */
     uint32_t seq;
     /* The number of different token ids, or 0 if samples are not sequences of tokens. */
     uint32_t vocab;
@@ -144,8 +146,9 @@ struct spec {
         bool transpose;
         /* tokens, bytes */
         struct spec_paths train_files, val_files;
-        /* The size of one token in a data file, 2 or 4 bytes. 0 means the size that the header of the file
-         * gives, or 2 bytes if the file has no header. */
+        /* The number of bytes of one token in a data file, 2 or 4. 0 means that the spec does not give the
+         * number. In that case, the number comes from the header of the file. In a file without a header, a
+         * token has 2 bytes. */
         uint32_t token_bytes;
         bool has_ignore;
         /* If has_ignore is true, targets with this token id do not count in the loss. */
@@ -178,8 +181,8 @@ struct spec {
         enum spec_best best;
     } checkpoint;
 
-    /* The section `resources`, with the numbers that the user wrote. spec_demand returns the same numbers
-     * with defaults filled in. */
+    /* This is the section `resources` as the user wrote it. Other code calls spec_demand, which returns the
+     * same numbers with defaults filled in. */
     struct {
         uint32_t devices_min;              /* at least 1 */
         uint32_t devices_max;              /* at least devices_min; 0: not given */
@@ -225,8 +228,8 @@ struct spec_options {
     /* True if a daemon has accepted this spec before. Keys that earlier versions of Tutti ignored are then
      * ignored again, instead of refused. */
     bool accepted;
-    /* The function that reads the folder of {"model": {"from": DIR}}. NULL if the folder must not be opened.
-     * The spec then has no layers. The daemon passes NULL, because the folder belongs to a user. */
+    /* The function that reads the folder of {"model": {"from": DIR}}. If this field is NULL, the folder is
+     * not opened, and the spec has no layers. The daemon uses NULL, because the folder belongs to a user. */
     spec_folder_fn *read_folder;
 };
 
@@ -240,8 +243,8 @@ int spec_load(const char *path, const struct spec_options *options, struct spec 
 int spec_parse(const char *text, size_t bytes, const char *name, const struct spec_options *options,
                struct spec **ret, struct err *err);
 
-/* Reads a spec from a parsed JSON document. If memory runs out, spec_parse aborts the process, but this
- * function returns -ENOMEM. The daemon uses this function, because it must survive. */
+/* Reads a spec from a parsed JSON document. Returns -ENOMEM if memory runs out. The daemon uses this function
+ * and not spec_parse, because spec_parse aborts the process if memory runs out. */
 int spec_read(const struct json *doc, const struct spec_options *options, struct spec **ret, struct err *err);
 
 /* Frees the spec and everything that the spec points to. `s` may be NULL. */
@@ -284,18 +287,20 @@ int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples
 int spec_resolve_phase(struct spec *s, uint32_t phase, uint32_t batch, struct spec_sizes asked,
                        struct spec_sizes sizes, struct err *err);
 
-/* Finds the divisors of `batch` that are nearest to `want`. *ret_below is the largest divisor up to `want`,
- * and *ret_above the smallest divisor from `want` on. If there is no such divisor, the number is 0. For the
- * batch 96 and the wanted number 40, the divisors are 32 and 48. */
+/* Finds the divisors of `batch` that are nearest to `want`. *ret_below becomes the largest divisor that is
+ * not greater than `want`. *ret_above becomes the smallest divisor that is not less than `want`. If there is
+ * no such divisor, *ret_below or *ret_above becomes 0. For example, with batch 96 and want 40, the divisors
+ * are 32 and 48. */
 void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above);
 
 /* Returns the learning rate of the training step `step` in a phase with `total_steps` steps. The first step
  * has the number 0. */
 double spec_lr(const struct spec_rate *rate, uint64_t total_steps, uint64_t step);
 
-/* Returns true if an evaluation or checkpoint that happens as often as `every` says is due after `steps_done`
- * training steps of a phase. Each step of the phase has `batch` samples. An epoch ends with the step that
- * reaches its last sample. After 0 steps nothing is due. Call spec_resolve first. */
+/* Returns true if an evaluation or a checkpoint is due after `steps_done` training steps of a phase. `every`
+ * says how often evaluations or checkpoints happen. `batch` is the number of samples in each step of this
+ * phase. An epoch ends with the step that reaches the last sample of the epoch. After 0 steps nothing is due.
+ * Call spec_resolve first. */
 bool spec_due(const struct spec *s, const struct spec_every *every, uint32_t batch, uint64_t steps_done);
 
 /* Appends everything that determines the bits of a job's result, as one line of canonical JSON without paths.
@@ -310,8 +315,8 @@ void spec_layer_json(const struct layer *l, struct strbuf *b);
 uint64_t spec_hash(const struct spec *s);
 
 /* Reads the sizes of the `n_phases` phases of a job into the array `ret`. `resolved_json` is a text made by
- * spec_resolved_json. If a size was "auto" in the spec, the text has the value that was chosen when the job
- * was first planned. If the text has another number of phases, all sizes become 0. */
+ * spec_resolved_json. This text contains the chosen size even if the spec has "auto". The size was chosen
+ * when the job was first planned. If the text has another number of phases, all sizes become 0. */
 int spec_resolved_sizes(const char *resolved_json, size_t bytes, uint32_t n_phases, struct spec_sizes *ret,
                         struct err *err);
 

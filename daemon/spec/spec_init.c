@@ -32,8 +32,9 @@ int spec_read_init(const struct spec_reader *r, const struct json *node)
     return json_obj_end(&o);
 }
 
-/* Reads the key "init" of one layer. A value that the key does not contain stays unchanged. But if "init" has
- * `std` and no `proj_std`, *ret_proj_std becomes equal to *ret_std. `ret_proj_std` is NULL for a layer
+/* Reads the key "init" of one layer, an object that may have `std` and `proj_std`. *ret_std and *ret_proj_std
+ * become these values. If only `std` is given, *ret_proj_std also becomes `std`. If only `proj_std` is given,
+ * *ret_std stays unchanged. If neither is given, both stay unchanged. `ret_proj_std` is NULL for a layer
  * without a projection. */
 static void take_own_init(struct json_obj *o, float *ret_std, float *ret_proj_std)
 {
@@ -91,8 +92,8 @@ static bool any_layer(const struct layer *layers, uint32_t n, bool (*is)(const s
     return false;
 }
 
-/* Returns the name of the first key in the section `init` of the spec, not counting the seed. Returns NULL if
- * there is no such key. */
+/* Returns the name of a key that the section `init` of the spec sets, such as "init.std". The key "init.seed"
+ * does not count. Returns NULL if the section sets no other key. */
 static const char *given_key(const struct spec *s)
 {
     return s->init.std > 0             ? "init.std"

@@ -29,11 +29,12 @@
 struct chain_builder {
     const struct spec_reader *r;
     VEC(struct layer) layers;
-    /* The shape of the last layer's output for one sample: {1, {width}}, or {2, {tokens, width}} for a
-     * sequence. A row of token ids is a sequence with one id per token. */
+    /* The shape of the last layer's output for one sample. The shape is {1, {width}} for a vector of `width`
+     * numbers, and {2, {tokens, width}} for a sequence of tokens. A row of token ids is a sequence with one
+     * id per token. */
     struct shape row;
-    /* The number of different token ids, as long as the rows consist of token ids. After a layer that turns
-     * token ids into numbers, such as an embedding, this field is 0. */
+    /* The number of different token ids, if a row consists of token ids. 0 after a layer that turns token ids
+     * into numbers, such as an embedding. */
     uint32_t vocab;
     uint64_t weight_bytes; /* weights of all layers so far */
     bool inside;           /* the layers are inside another layer */
@@ -110,9 +111,9 @@ static int check_row(const struct chain_builder *b, const char *path, const stru
                       row_tokens(b), out->dim[out->rank - 1], SPEC_MAX_DIM);
 }
 
-/* Adds the layer `l` to the chain and sets its position and its input. `path` is the layer's place in the
- * spec, for messages. If l.out is empty, the output gets the shape of the input, so the caller must set l.out
- * for any other shape. A loss has no output. */
+/* Adds the layer `l` to the chain and sets the position and the input of the layer. `path` is the layer's
+ * place in the spec, for messages. If l.out is empty, the output gets the same shape as the input. The caller
+ * must set l.out if the output has another shape. A loss has no output. */
 static int add_layer(struct chain_builder *b, const char *path, struct layer l)
 {
     struct layer_sizes size;

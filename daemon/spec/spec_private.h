@@ -78,9 +78,10 @@ bool spec_take_paths(const struct spec_reader *r, struct json_obj *o, const char
 
 /* ---- initial values: spec_init.c ---- */
 
-/* Stores in *ret_std the standard deviation of a layer's initial weights, and in *ret_proj_std that of its
- * last matrix "proj". `ret_proj_std` is NULL for a layer without this matrix. The values come from the
- * layer's own key "init", or, where that key lacks a value, from the spec's section `init`. */
+/* Reads the standard deviations of the initial weights of one layer. *ret_std becomes the value for the
+ * layer's weights. *ret_proj_std becomes the value for the layer's last matrix, "proj". `ret_proj_std` is
+ * NULL for a layer without this matrix. The values come from the layer's own key "init". A value that is
+ * absent there comes from the section `init` of the spec. */
 void spec_take_init(const struct spec_reader *r, struct json_obj *o, float *ret_std, float *ret_proj_std);
 
 /* Works like spec_take_init, but for a layer whose weights are token embeddings or positions. */

@@ -23,9 +23,9 @@
 /* The JSON text of the layers while it is being written. */
 struct layer_text {
     struct strbuf *b;
-    /* The standard deviations that the JSON text of a layer contains even if the layer does not set them. In
-     * a gpt2 or llama model they are those of the model, because the texts of such models have always had
-     * them in every layer. For other models they are 0, and the text leaves them out. */
+    /* The model's standard deviations, if the model is of type gpt2 or llama. The JSON text of every layer
+     * contains these values, even if the layer does not set them, because the texts of such models have
+     * always had them. For any other model, both fields are 0, and the text leaves the values out. */
     float init_std, proj_std;
 };
 
@@ -139,9 +139,9 @@ static void norm_text(const struct layer_text *t, const struct layer *l)
     add_std(t, t->init_std, t->proj_std);
 }
 
-/* For a chain model, the JSON text leaves out init_std if it has the default value, 0.02. Earlier versions of
- * Tutti also left out their default, which was 1. So the text of an old job is unchanged, and the job can
- * resume from its checkpoint. The text of a gpt2 model always contains init_std. */
+/* In a chain model, the JSON text leaves out init_std if its value is the default 0.02. In earlier versions
+ * of Tutti, the default was 1, and the text left out the value 1. So the text of an old job is unchanged, and
+ * the job can resume from its checkpoint. In a gpt2 model, the text always contains init_std. */
 static void positions_text(const struct layer_text *t, const struct layer *l)
 {
     bool implied = l->positions.init_std == LAYER_EMBEDDING_STD && t->proj_std <= 0;

@@ -12,8 +12,8 @@
 #include "daemon/spec/hf_config.h"
 #include "daemon/spec/spec_private.h"
 
-/* The shapes that the key "size" of a model can name. A kv_heads of 0 means the same number as heads. If
- * hidden is 0, usual_hidden computes the hidden width. */
+/* The shapes that the key "size" of a model can name. If `kv_heads` is 0, the model has as many kv_heads as
+ * heads. If `hidden` is 0, usual_hidden computes the hidden width. */
 static const struct named_size {
     const char *name;
     uint32_t layers, width, heads, kv_heads, hidden;
@@ -55,9 +55,9 @@ static bool take_named_size(struct json_obj *o, const struct named_size *sizes, 
     return true;
 }
 
-/* Returns the usual hidden width of the mlp. For GPT-2 this is 4 times the width of the model. The mlp of
- * Llama has three matrices instead of two. So its hidden width is two thirds of that, rounded up to a
- * multiple of 256. */
+/* Returns the usual hidden width of the mlp. In GPT-2, the hidden width is 4 times the width of the model.
+ * The mlp of Llama has three matrices instead of two. So in Llama, the hidden width is 8/3 times the width of
+ * the model, rounded up to a multiple of 256. */
 static uint32_t usual_hidden(const struct transformer *t)
 {
     if (t->arch == ARCH_GPT2)

@@ -37,8 +37,8 @@ struct transformer {
     uint32_t kv_heads; /* heads of keys and values */
     uint32_t hidden;   /* elements per token inside the mlp */
     uint32_t vocab;    /* tokens in the vocabulary */
-    /* For gpt2, the number of learned positions, which is the largest length of a sequence. For llama, the
-     * longest sequence for which the model is intended. Longer sequences are still possible. */
+    /* In a gpt2 model, this is the number of learned positions, and no sequence can be longer. In a llama
+     * model, this is the longest sequence for which the model is intended, and a sequence can be longer. */
     uint32_t positions;
     enum act act;     /* activation in the mlp; gpt2 only */
     bool tied;        /* lm_head uses the weights of the embedding */
