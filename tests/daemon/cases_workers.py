@@ -568,7 +568,8 @@ def test_private_daemon_ends_with_whoever_started_it(t, phase):
         pid = int(d.log().split(": worker ")[1].split()[0])
     t.equal(d.call("ping"), {}, "answer to ping")
     os.close(writer)
-    if run is not None:
+    if run is not None:  # a worker that goes on before the daemon has noticed could finish the job
+        until(lambda: "has ended: stopping" in d.log(), "the daemon's end")
         run.thaw()
     t.contains(d.wait(0).err, "the program that started this daemon has ended", what="the daemon's log")
     t.check(pid is None or process_state(pid) == "Z", "the worker is left running")
