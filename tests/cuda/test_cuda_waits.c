@@ -23,6 +23,7 @@
 
 #include <cmocka.h>
 
+#include "tests/cases.h"
 #include "tests/cudasim/lookup.h"
 #include "tests/engine/engine.h"
 #include "tests/engine/plan_features.h"
@@ -149,8 +150,7 @@ static void test_every_wait_is_missed(void **state)
  * chains. */
 static void test_every_wait_of_random_chains_is_missed(void **state)
 {
-    const char *cases = getenv("TUTTI_CASES");
-    const uint32_t last = cases != NULL ? (uint32_t)atoi(cases) : 4;
+    const uint32_t last = random_cases(4);
 
     (void)state;
     n_plans = n_waits = 0;
@@ -187,8 +187,7 @@ static void replicated_case(struct engine_case *c, uint32_t seed)
 /* Data parallel plans, of every form that the planner knows: shares, pins, pipelines. */
 static void test_every_wait_of_replicas_is_missed(void **state)
 {
-    const char *cases = getenv("TUTTI_CASES");
-    const uint32_t last = cases != NULL ? (uint32_t)atoi(cases) : 60;
+    const uint32_t last = random_cases(60);
 
     (void)state;
     n_plans = n_waits = 0;

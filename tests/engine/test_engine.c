@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "tests/cases.h"
 #include "tests/engine/engine.h"
 #include "tests/engine/plan_features.h"
 #include "tests/engine/random_plan.h"
@@ -29,8 +30,7 @@ static bool on_cpu(void)
 /* More on demand: TUTTI_CASES=1000 test_engine. */
 static uint32_t n_cases(uint32_t on_the_cpu, uint32_t elsewhere)
 {
-    const char *s = getenv("TUTTI_CASES");
-    return s != NULL ? (uint32_t)atoi(s) : on_cpu() ? on_the_cpu : elsewhere;
+    return random_cases(on_cpu() ? on_the_cpu : elsewhere);
 }
 
 #define PLENTY (1ull << 30) /* bytes of a device: more than any case uses */

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "tests/cases.h"
 #include "tests/engine/engine.h"
 #include "tests/engine/shared_plan.h"
 
@@ -49,8 +50,7 @@ static bool on_cpu(void)
 
 static uint32_t n_cases(uint32_t on_the_cpu, uint32_t elsewhere)
 {
-    const char *s = getenv("TUTTI_CASES");
-    return s != NULL ? (uint32_t)atoi(s) : on_cpu() ? on_the_cpu : elsewhere;
+    return random_cases(on_cpu() ? on_the_cpu : elsewhere);
 }
 
 static void random_case(struct engine_case *c, uint32_t seed, uint32_t replicas)

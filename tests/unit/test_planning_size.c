@@ -21,6 +21,7 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/predict/why.h"
 #include "scheduler/verify/verify.h"
+#include "tests/cases.h"
 #include "tests/unit/random_chain.h"
 
 #define CASES      64
@@ -29,12 +30,6 @@
 #define STOP_CASES 8
 #define STOPS      24          /* moments at which each of these is stopped */
 #define LARGE      (24u << 20) /* estimated bytes from which on an estimate should be close */
-
-static uint32_t cases(uint32_t usual)
-{
-    const char *env = getenv("TUTTI_CASES");
-    return env ? (uint32_t)strtoul(env, NULL, 10) : usual;
-}
 
 /* A job, and the graphs and plan that were made from it. */
 struct work {
@@ -202,7 +197,7 @@ static void test_planning_takes_no_more_than_estimated(void **state)
 {
     static struct work w;
     struct tally t = {.least = 1};
-    uint32_t n = cases(CASES);
+    uint32_t n = random_cases(CASES);
     (void)state;
     for (uint32_t seed = 1; seed <= n; seed++)
         check_estimate(&w, seed, &t);
@@ -269,7 +264,7 @@ static void test_planning_stops_at_any_poll(void **state)
 {
     static struct work w;
     (void)state;
-    for (uint32_t seed = 1; seed <= cases(STOP_CASES); seed++) {
+    for (uint32_t seed = 1; seed <= random_cases(STOP_CASES); seed++) {
         uint64_t never = UINT64_MAX;
         struct bounded whole = {.poll_every = 1, .stop = stop_after, .ctx = &never};
         random_work(&w, seed, 60);
@@ -293,7 +288,7 @@ static void test_planning_keeps_to_its_limit(void **state)
 {
     static struct work w;
     (void)state;
-    for (uint32_t seed = 1; seed <= cases(STOP_CASES); seed++) {
+    for (uint32_t seed = 1; seed <= random_cases(STOP_CASES); seed++) {
         struct bounded whole = {0};
         random_work(&w, seed, 60);
         if (bounded_run(&whole, do_all, &w) < 0)
@@ -354,7 +349,7 @@ static void test_little_work_still_finds_a_plan(void **state)
     static struct work w;
     uint64_t usual = 0, least = 0;
     (void)state;
-    for (uint32_t seed = 1; seed <= cases(24); seed++) {
+    for (uint32_t seed = 1; seed <= random_cases(24); seed++) {
         struct bounded b = {0};
         random_work(&w, seed, 100);
         w.policy = POLICY_auto;

@@ -19,6 +19,7 @@
 #include "scheduler/predict/bound.h"
 #include "scheduler/table.h"
 #include "scheduler/verify/verify.h"
+#include "tests/cases.h"
 #include "tests/unit/random_chain.h"
 
 #define CASES         1000
@@ -29,12 +30,6 @@
 #define MAX_REPLICAS  4
 #define MAX_EACH      5 /* micro-batches of a replica */
 #define PLENTY        (1ull << 40)
-
-static uint32_t cases(uint32_t usual)
-{
-    const char *env = getenv("TUTTI_CASES");
-    return env ? (uint32_t)strtoul(env, NULL, 10) : usual;
-}
 
 struct tally {
     uint32_t plans, positive, close; /* bound above 0; moved at most a quarter more */
@@ -239,7 +234,7 @@ static void test_plans_of_random_chains_hold(void **state)
 {
     (void)state;
     struct tally tally = {0};
-    uint32_t n = cases(CASES);
+    uint32_t n = random_cases(CASES);
     for (uint32_t seed = 1; seed <= n; seed++) {
         struct rng rng = {.seed = seed};
         struct random_chain c;
@@ -310,7 +305,7 @@ static void test_plans_of_forward_only_chains_hold(void **state)
 {
     (void)state;
     struct tally tally = {0};
-    for (uint32_t seed = 1, n = cases(CASES) / 4; seed <= n; seed++) {
+    for (uint32_t seed = 1, n = random_cases(CASES) / 4; seed <= n; seed++) {
         struct rng rng = {.seed = seed};
         struct random_chain c;
         struct machine m;
@@ -385,7 +380,7 @@ static void test_plans_of_random_tables_hold(void **state)
 {
     (void)state;
     struct tally tally = {0};
-    uint32_t n = cases(TABLE_CASES);
+    uint32_t n = random_cases(TABLE_CASES);
     for (uint32_t seed = 1; seed <= n; seed++) {
         struct rng rng = {.seed = seed};
         struct random_table t;
@@ -507,7 +502,7 @@ static void test_plans_of_random_outlines_hold(void **state)
 {
     (void)state;
     struct tally tally = {0};
-    uint32_t n = cases(OUTLINE_CASES);
+    uint32_t n = random_cases(OUTLINE_CASES);
     for (uint32_t seed = 1; seed <= n; seed++) {
         struct rng rng = {.seed = seed};
         struct machine m;
@@ -588,7 +583,7 @@ static void test_plans_of_every_candidate_hold(void **state)
 {
     (void)state;
     struct tally tally = {0};
-    uint32_t n = cases(EVERY_CASES);
+    uint32_t n = random_cases(EVERY_CASES);
     for (uint32_t seed = 1; seed <= n; seed++) {
         struct rng rng = {.seed = seed + 7000};
         struct random_chain c;
