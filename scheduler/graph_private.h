@@ -14,7 +14,4 @@ int graph_describe_model(const struct graph_config *c, struct graph **ret, struc
 int graph_describe_table(const struct table *t, const struct graph_sizes *sizes, bool training,
                          struct graph **ret, struct err *err);
 
-/* Returns the largest and the smallest micro-batch of all layers that write or read the input of `layer`. */
-uint32_t graph_input_rows(const struct graph *g, uint32_t layer, uint32_t *ret_least);
-
 #endif
