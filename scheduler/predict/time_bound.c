@@ -18,13 +18,13 @@
  *
  * As in the bound on bytes (bound.c), whatever is kept has to fit in memory at certain moments: at the turns,
  * which are the backward tasks of the loss, and at the end, which is the last backward task of the first
- * layer. A byte on a device pays rent p at each turn and q at the end, and all bytes together pay at most p
- * times the room of all turns, plus q times the room at the end. So T is at least the cheapest cost with
- * rents, minus these two products, for any p and q.
+ * layer. A byte on a device pays a rent at each turn, a further rent at the last turn, and a rent at the end.
+ * All bytes together pay at most each rent times the room at its moments. So T is at least the cheapest cost
+ * with rents, minus these products, for any rents.
  *
- * Between two of its tasks, a layer either lets its W go or pays rent for it. If the layer computes r turns
- * long nothing, it needs W only once, but then all S of these r turns must be kept through all of them. This
- * is the trade between bytes of W and memory for activations.
+ * If a layer has no task between r turns in a row, it needs its W only once for them: W must be on a device
+ * at the last of these turns, or come in after it. But then S and Y of the micro-batches of all r turns must
+ * be kept through all r turns. This is the trade between bytes of W and memory for activations.
  *
  * Any weights and rents give a bound. The search for good ones is a matter of quality, not of truth. All
  * arithmetic is in doubles, and the result is lowered by more than their error.
@@ -37,8 +37,9 @@
 #include "scheduler/predict/time_bound_private.h"
 
 #define TURN TIME_BOUND_SHARED /* index of the rents among the numbers that are searched */
-#define END  (TURN + 1)
-#define N    (TURN + 2)
+#define LAST (TURN + 1)
+#define END  (TURN + 2)
+#define N    (TURN + 3)
 
 const char *const time_bound_names[TIME_BOUND_KIND_COUNT] = {
     [TIME_BOUND_COMPUTE] = "compute",         [TIME_BOUND_LINK_IN] = "link in",
@@ -49,18 +50,13 @@ const char *const time_bound_names[TIME_BOUND_KIND_COUNT] = {
 
 /* What the parts of a step cost, in nanoseconds of the step. */
 struct prices {
-    double compute, host;       /* a nanosecond of a task on a device, or on the host */
-    double in, out;             /* a byte from the host, or to the host */
-    double traffic;             /* a byte that a host task reads or writes */
-    double turn_rent, end_rent; /* a byte on a device at a turn, or at the end */
-    double memory;              /* a byte on a device for a nanosecond */
-    double step_ns;             /* a time that the step is known to take at least */
+    double compute, host;                  /* a nanosecond of a task on a device, or on the host */
+    double in, out;                        /* a byte from the host, or to the host */
+    double traffic;                        /* a byte that a host task reads or writes */
+    double turn_rent, last_rent, end_rent; /* a byte on a device at each turn, at the last, at the end */
+    double memory;                         /* a byte on a device for a nanosecond */
+    double step_ns;                        /* a time that the step is known to take at least */
 };
-
-static double least(double a, double b)
-{
-    return a < b ? a : b;
-}
 
 /* Returns the prices for the weights and rents in `x`. */
 static struct prices set_prices(const struct step_work *w, const double *x, double step_ns)
@@ -76,6 +72,7 @@ static struct prices set_prices(const struct step_work *w, const double *x, doub
         .out = unit[TIME_BOUND_LINK_OUT] + copy,
         .traffic = unit[TIME_BOUND_HOST_MEMORY],
         .turn_rent = x[TURN],
+        .last_rent = x[LAST],
         .end_rent = x[END],
         .memory = unit[TIME_BOUND_MEMORY],
         .step_ns = step_ns,
@@ -86,7 +83,7 @@ static struct prices set_prices(const struct step_work *w, const double *x, doub
 
 static double either(const struct prices *p, struct either_ns ns)
 {
-    return least(p->compute * ns.device, p->host * ns.host);
+    return work_least(p->compute * ns.device, p->host * ns.host);
 }
 
 /* Returns the least of a * turns / r + b * r over all whole r from 1 to `turns`: a layer uses its W once in r
@@ -96,7 +93,7 @@ static double cheapest_turns(double a, double b, double turns)
     double r = b > 0 ? floor(sqrt(a * turns / b)) : turns;
     r = r < 1 ? 1 : r > turns ? turns : r;
     double next = r < turns ? r + 1 : r;
-    return least(a * turns / r + b * r, a * turns / next + b * next);
+    return work_least(a * turns / r + b * r, a * turns / next + b * next);
 }
 
 /* Returns the cheapest cost of S and Y of a layer, together with using its W at cost `use` each time. */
@@ -104,12 +101,12 @@ static double stash_cost(const struct prices *p, const struct layer_work *l, dou
 {
     double move = p->in + p->out, s = p->turn_rent * l->s, y = p->turn_rent * l->y;
     double s_wait = p->memory * l->s * l->s_wait_ns, y_wait = p->memory * l->y * l->y_wait_ns;
-    double cost = use + least(p->compute * l->fwd_ns, move * (l->s + l->y));
+    double cost = use + work_least(p->compute * l->fwd_ns, move * (l->s + l->y));
     if (l->s + l->y == 0)
         return use;
-    cost = least(cost, s_wait + y_wait + cheapest_turns(use, s + y, turns));
-    cost = least(cost, s_wait + move * l->y + cheapest_turns(use, s, turns));
-    return least(cost, y_wait + move * l->s + cheapest_turns(use, y, turns));
+    cost = work_least(cost, s_wait + y_wait + cheapest_turns(use, s + y, turns));
+    cost = work_least(cost, s_wait + move * l->y + cheapest_turns(use, s, turns));
+    return work_least(cost, y_wait + move * l->s + cheapest_turns(use, y, turns));
 }
 
 /* Returns the cheapest cost of the state and the stash of one layer. */
@@ -117,16 +114,17 @@ static double layer_cost(const struct prices *p, const struct layer_work *l, dou
 {
     if (!l->trained)
         return either(p, l->upd) + stash_cost(p, l, 0, turns);
-    double move = p->in + p->out, turn = least(p->in, p->turn_rent) * l->w,
-           always = p->turn_rent * turns + p->end_rent, stay = p->memory * p->step_ns,
-           in_use = p->memory * l->w * l->pass_ns, moved = stash_cost(p, l, turn, turns);
+    double move = p->in + p->out, turn = work_least(p->in, p->turn_rent) * l->w,
+           last = work_least(p->in, p->turn_rent + p->last_rent) * l->w,
+           always = p->turn_rent * turns + p->last_rent + p->end_rent, stay = p->memory * p->step_ns,
+           in_use = p->memory * l->w * l->pass_ns, moved = stash_cost(p, l, turn, turns) + last - turn;
     double host = p->in * l->w + p->out * l->dw + p->host * l->upd.host + p->traffic * l->upd_traffic,
-           device = p->compute * l->upd.device + l->k * least(move, always + stay) +
-                    l->waiting * least(move, p->end_rent);
+           device = p->compute * l->upd.device + l->k * work_least(move, always + stay) +
+                    l->waiting * work_least(move, p->end_rent);
     double kept = l->w * (always + p->memory * (p->step_ns > l->pass_ns ? p->step_ns : l->pass_ns)) +
                   stash_cost(p, l, 0, turns);
-    double gone = l->w * (p->out + least(p->in, p->end_rent)) + in_use + moved;
-    return least(host + in_use + moved, device + least(kept, gone));
+    double gone = l->w * (p->out + work_least(p->in, p->end_rent)) + in_use + moved;
+    return work_least(host + in_use + moved, device + work_least(kept, gone));
 }
 
 /* Returns the bound for the weights and rents in `x`. `step_ns` is a bound that is already known. */
@@ -135,7 +133,7 @@ static double bound_with(const struct step_work *w, const double *x, double step
     struct prices p = set_prices(w, x, step_ns);
     double cost =
         p.in * w->data_in + p.out * w->data_out + either(&p, w->decide) + p.memory * w->in_use_byte_ns;
-    double rent = w->turns * p.turn_rent * w->turn_room + p.end_rent * w->end_room;
+    double rent = (w->turns * p.turn_rent + p.last_rent) * w->turn_room + p.end_rent * w->end_room;
     bounded_poll_steps(w->n_layers);
     for (uint32_t i = 0; i < w->n_layers; i++) {
         const struct layer_work *l = &w->layers[i];
@@ -167,12 +165,12 @@ static bool try_numbers(struct best *b, const double *x)
 }
 
 /* Tries to move `step` of the weight from one resource to another, for all pairs. */
-static bool try_weights(struct best *b, double step)
+static bool improve_weights(struct best *b, double step)
 {
     bool better = false;
     for (int from = 0; from < TIME_BOUND_SHARED; from++)
         for (int to = 0; to < TIME_BOUND_SHARED; to++) {
-            double x[N], moved = least(step, b->x[from]);
+            double x[N], moved = work_least(step, b->x[from]);
             if (from == to || b->w->per_ns[to] == 0 || moved == 0)
                 continue;
             for (int i = 0; i < N; i++)
@@ -185,7 +183,7 @@ static bool try_weights(struct best *b, double step)
 }
 
 /* Tries to change the rents. `unit` is the rent of a byte at which all room together would cost the step. */
-static bool try_rents(struct best *b, double step, double unit)
+static bool improve_rents(struct best *b, double step, double unit)
 {
     bool better = false;
     for (int rent = TURN; rent <= END && b->w->turns > 0; rent++)
@@ -200,11 +198,11 @@ static bool try_rents(struct best *b, double step, double unit)
 }
 
 /* Improves the numbers step by step, with smaller and smaller steps. */
-static void improve(struct best *b, double unit)
+static void improve_all(struct best *b, double unit)
 {
     for (double step = 0.25; step > 0.0005; step /= 2)
         for (int i = 0; i < 16; i++) {
-            bool weights = try_weights(b, step), rents = try_rents(b, step, unit);
+            bool weights = improve_weights(b, step), rents = improve_rents(b, step, unit);
             if (!weights && !rents)
                 break;
         }
@@ -233,12 +231,15 @@ static void search(struct best *b)
             try_numbers(&tried, x);
             x[END] = x[TURN];
             try_numbers(&tried, x);
+            x[LAST] = x[TURN] * b->w->turns;
+            x[TURN] = x[END] = 0;
+            try_numbers(&tried, x);
         }
-        improve(&tried, unit);
+        improve_all(&tried, unit);
         if (tried.ns > b->ns)
             *b = tried;
     }
-    improve(b, unit);
+    improve_all(b, unit);
 }
 
 void time_bound(const struct graph *g, const struct machine *m, const struct profile *prof,

@@ -5,6 +5,16 @@
 
 #include "scheduler/predict/time_bound.h"
 
+static inline double work_least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static inline double work_most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 /* A task that may run on a device or on the host, and its duration in nanoseconds on either. */
 struct either_ns {
     double device, host;

@@ -30,16 +30,6 @@ struct listing {
     double y_wait_ns; /* wait_ns of the next layer */
 };
 
-static double most(double a, double b)
-{
-    return a > b ? a : b;
-}
-
-static double least(double a, double b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- the machine ---- */
 
 /* Returns the rate in bytes per nanosecond at which the simulator divides `per_s` bytes per second among all
@@ -53,7 +43,7 @@ static double rate(const struct machine *m, double per_s)
 static double links_rate(const struct machine *m, uint64_t each_per_s, uint64_t all_per_s)
 {
     double each = (double)m->n_devices * (double)each_per_s, all = (double)all_per_s;
-    return rate(m, all_per_s == 0 ? each : each_per_s == 0 ? all : least(each, all));
+    return rate(m, all_per_s == 0 ? each : each_per_s == 0 ? all : work_least(each, all));
 }
 
 static double total_memory(const struct machine *m)
@@ -100,8 +90,8 @@ static struct either_ns state_ns(const struct listing *x, uint64_t device, uint6
 {
     struct either_ns ns = {(double)device, (double)host};
     if (x->m->cores > 0) {
-        ns.device = most(ns.device - DEVICE_MAX, 0);
-        ns.host = most(ns.host - DEVICE_MAX, 0);
+        ns.device = work_most(ns.device - DEVICE_MAX, 0);
+        ns.host = work_most(ns.host - DEVICE_MAX, 0);
     }
     if (x->m->host_shared_bytes_per_s > 0 && host > 0) {
         double per_s = (double)bytes * GIGA / (double)host / 2;
@@ -157,7 +147,7 @@ static double forward_bytes(const struct listing *x, uint32_t l)
     const struct layer_sizes *s = &x->g->layers[l].size;
     double io = (input_bytes(x->g, l) + output_bytes(x, l)) / graph_micros(x->g, l),
            saving = (double)s->s + (double)s->room, work = (double)s->scratch_fwd;
-    return l == x->last ? io : io + (s->s > 0 ? least(saving, work) : work);
+    return l == x->last ? io : io + (s->s > 0 ? work_least(saving, work) : work);
 }
 
 /* ---- layers ---- */
@@ -166,7 +156,7 @@ static double forward_bytes(const struct listing *x, uint32_t l)
  * for the same rows: the layers after it, which `x` has added up, do both passes of these rows. */
 static double wait_ns(const struct listing *x, uint32_t l)
 {
-    return most(x->later_ns, x->later_row_ns * x->g->layers[l].rows / x->m->n_devices);
+    return work_most(x->later_ns, x->later_row_ns * x->g->layers[l].rows / x->m->n_devices);
 }
 
 /* Adds both passes of layer `l` to the passes of later layers. The backward pass of a loss that saves nothing
@@ -248,8 +238,8 @@ static void add_layer(struct step_work *w, const struct layer_work *layer, uint3
         return;
     }
     before->count++;
-    before->s_wait_ns = least(before->s_wait_ns, layer->s_wait_ns);
-    before->y_wait_ns = least(before->y_wait_ns, layer->y_wait_ns);
+    before->s_wait_ns = work_least(before->s_wait_ns, layer->s_wait_ns);
+    before->y_wait_ns = work_least(before->y_wait_ns, layer->y_wait_ns);
 }
 
 /* ---- the step ---- */
@@ -311,11 +301,11 @@ static double chain_ns(const struct listing *x)
         uint32_t sums = gl->size.w > 0 ? graph_micros(g, l) / g->n_replicas - 1 : 0;
         sum += tasks_ns(x, 1, x->prof->layers[l].bwd_ns);
         sum += l < x->last || gl->size.s > 0 ? tasks_ns(x, 1, x->prof->layers[l].fwd_ns) : 0;
-        longest = most(longest, tasks_ns(x, sums, x->prof->layers[l].bwd_ns));
+        longest = work_most(longest, tasks_ns(x, sums, x->prof->layers[l].bwd_ns));
     }
     sum += longest;
-    if (!graph_trains(g, x->first))
-        return sum;
+    if (!graph_trains(g, x->first)) /* then the next step need not wait for this one */
+        return 0;
     uint64_t bytes = g->layers[x->first].size.w;
     sum += (g->n_replicas - 1) * shared_ns(x, p->red_device_ns, p->red_host_ns, bytes);
     return sum + shared_ns(x, p->upd_device_ns, p->upd_host_ns, bytes);
@@ -330,8 +320,8 @@ static void list_chain(const struct listing *x, struct step_work *w)
     if (x->g->steps != 1)
         return;
     w->turns = graph_micros(x->g, x->last);
-    w->turn_room = most(memory - backward_bytes(x, x->last), 0);
-    w->end_room = most(memory - backward_bytes(x, x->first), 0);
+    w->turn_room = work_most(memory - backward_bytes(x, x->last), 0);
+    w->end_room = work_most(memory - backward_bytes(x, x->first), 0);
     w->per_ns[TIME_BOUND_MEMORY] = memory;
     list_memory_in_use(x, w);
 }
