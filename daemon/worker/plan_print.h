@@ -13,8 +13,8 @@
 #include "scheduler/predict/why.h"
 
 /* A plan with everything that is printed about it, or the reason why there is no plan. The verb fills the
- * struct in, but plan_print_simulate sets `sim`, `bound` and a part of `why`. plan_print_finish frees the plan
- * and the simulation. */
+ * struct in, but plan_print_simulate sets `sim`, `bound` and a part of `why`. plan_print_finish frees the
+ * plan and the simulation. */
 struct printed_plan {
     /* The policy that the user asked for. If this is "auto", plan->policy is the policy that `auto`
      * selected. */

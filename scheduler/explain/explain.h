@@ -20,8 +20,8 @@
 void plan_dump(const struct plan *p, struct strbuf *out);
 
 /* Prints the page that `tutti-worker --plan` shows. `times` names the source of the predicted times; if it is
- * NULL, they come from formulas. If `cycle` is NULL, the page has no times. If `bound` is NULL, the page has no
- * bound on the time. */
+ * NULL, they come from formulas. If `cycle` is NULL, the page has no times. If `bound` is NULL, the page has
+ * no bound on the time. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const struct time_bound *bound, const char *times, struct strbuf *out);
 

@@ -641,7 +641,7 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, con
     strbuf_addf(out,
                 "],\"host_bytes\":%llu,\"host_in_bytes\":%llu,\"host_out_bytes\":%llu,\"peer_bytes\":%llu,"
                 "\"state_bytes\":%llu,\"activation_bytes\":%llu,\"bound_bytes\":%llu,\"time_bound_s\":%.9g,"
-                "\"time_bound\":\"%s\",\"plan_s\":%.3g,\"verified\":true}",
+                "\"time_bound_by\":\"%s\",\"plan_s\":%.3g,\"verified\":true}",
                 (unsigned long long)p->host_bytes, (unsigned long long)b->in, (unsigned long long)b->out,
                 (unsigned long long)b->peer, (unsigned long long)(b->state_in + b->state_out),
                 (unsigned long long)(b->stash_in + b->stash_out + b->peer), (unsigned long long)f.bound_bytes,

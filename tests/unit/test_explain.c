@@ -828,7 +828,7 @@ static void check_reports(const struct plan *p, const struct graph *g, const str
     json_free(doc);
     char bound[128];
     snprintf(bound, sizeof bound,
-             ",\"bound_bytes\":%llu,\"time_bound_s\":1e-06,\"time_bound\":\"compute\",\"plan_s\":0.5,",
+             ",\"bound_bytes\":%llu,\"time_bound_s\":1e-06,\"time_bound_by\":\"compute\",\"plan_s\":0.5,",
              (unsigned long long)bound_bytes(p));
     assert_contains(&out, bound);
     out.n = 0;

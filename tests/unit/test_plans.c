@@ -1,7 +1,7 @@
 /* Tests the plans of every policy for random chains, tables, replicas and machines, and the plans of random
- * outlines, whose micro-batch sizes differ between layers. Each plan must verify, stay inside its leases, move
- * no less than the bound on bytes and take no less than the bound on time. A failure names its seed. TUTTI_CASES=N tries the first N seeds instead of the
- * default number. */
+ * outlines, whose micro-batch sizes differ between layers. Each plan must verify, stay inside its leases,
+ * move no less than the bound on bytes and take no less than the bound on time. A failure names its seed.
+ * TUTTI_CASES=N tries the first N seeds instead of the default number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -115,17 +115,10 @@ static void check_time_on(const struct plan *p, const struct graph *g, const str
     tally->traded += b.traded;
     tally->near += (double)cycle_ns < 1.1 * (double)(b.ns * p->steps);
     tally->hasty += cycle_ns < b.ns * p->steps;
-    if (cycle_ns < b.ns * p->steps && getenv("TUTTI_DUMP")) {
-        uint64_t longer;
-        average_ns(p, 40, prof, m, &longer);
-        print_message("# seed %u %s: cycle %llu, of 40 runs %llu, bound %llu by %s%s\n", seed, p->policy,
-                      (unsigned long long)cycle_ns, (unsigned long long)longer, (unsigned long long)b.ns,
-                      time_bound_names[b.kind], b.traded ? " and others" : "");
-    }
 }
 
-/* Checks the bound on time with the machine of the request and with random other rates, so that every resource
- * is sometimes the scarcest. */
+/* Checks the bound on time with the machine of the request and with random other rates, so that every
+ * resource is sometimes the scarcest. */
 static void check_time(const struct plan_request *r, const struct plan *p, uint32_t seed, struct tally *tally)
 {
     struct rng rng = {.seed = seed * 31 + p->programs[PROGRAM_CYCLE].n_instrs};
