@@ -342,6 +342,9 @@ static inline uint32_t graph_replica(const struct graph *g, uint32_t layer, uint
     return micro / (graph_micros(g, layer) / g->n_replicas);
 }
 
+/* Returns the largest and the smallest micro-batch of all layers that write or read the input of `layer`. */
+uint32_t graph_input_rows(const struct graph *g, uint32_t layer, uint32_t *ret_least);
+
 /* Returns the id of a tensor of training step `step`, or PLAN_NONE if there is no such tensor. `of` is the
  * layer, or the decision group for GROUP and DECISION. `which` is the replica for a dW, the micro-batch for
  * kinds that have one, such as Y, and PLAN_NONE otherwise. For a tied layer, W is the owner's W. All steps

@@ -14,8 +14,4 @@ int graph_describe_model(const struct graph_config *c, struct graph **ret, struc
 int graph_describe_table(const struct table *t, const struct graph_sizes *sizes, bool training,
                          struct graph **ret, struct err *err);
 
-/* Looks at two layers: `layer` and the layer that writes its input. Returns the rows in the larger of their
- * micro-batches, and sets *ret_least to the rows in the smaller. */
-uint32_t graph_input_rows(const struct graph *g, uint32_t layer, uint32_t *ret_least);
-
 #endif

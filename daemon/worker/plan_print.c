@@ -13,6 +13,7 @@
 void plan_print_simulate(struct printed_plan *p, const struct profile *times, const struct machine *m)
 {
     p->sim = plan_simulate(p->plan, PROGRAM_CYCLE, SIM_RUNS, times, m);
+    time_bound(p->graph, m, times, &p->bound);
     why_of(p->plan, p->sim, &p->why.why);
     p->why.host_bytes = p->sim->bytes.in + p->sim->bytes.out;
 }
@@ -67,7 +68,7 @@ static int write_files(const struct verb_options *o, const struct printed_plan *
  * before it. */
 static void add_json(struct strbuf *b, const struct printed_plan *p, const char *members)
 {
-    plan_summary_json(p->plan, p->sim, p->plan_s, b);
+    plan_summary_json(p->plan, p->sim, &p->bound, p->plan_s, b);
     b->at[--b->n] = '\0';
     strbuf_add(b, ",\"why\":");
     plan_why_json(&p->why, b);
@@ -88,7 +89,7 @@ int plan_print_one(const struct verb_options *o, const struct printed_plan *p, c
         return print_buffer(&b);
     }
     strbuf_add(&b, head);
-    plan_summary(p->plan, p->graph, p->sim, times, &b);
+    plan_summary(p->plan, p->graph, p->sim, &p->bound, times, &b);
     plan_why(&p->why, &b);
     if (o->plan.dump)
         plan_dump(p->plan, &b);

@@ -9,11 +9,12 @@
 #include "scheduler/graph.h"
 #include "scheduler/plan.h"
 #include "scheduler/predict/simulate.h"
+#include "scheduler/predict/time_bound.h"
 #include "scheduler/predict/why.h"
 
 /* A plan with everything that is printed about it, or the reason why there is no plan. The verb fills the
- * struct in, except for `sim` and a part of `why`, which plan_print_simulate sets. plan_print_finish frees
- * the plan and the simulation. */
+ * struct in, but plan_print_simulate sets `sim`, `bound` and a part of `why`. plan_print_finish frees the
+ * plan and the simulation. */
 struct printed_plan {
     /* The policy that the user asked for. If this is "auto", plan->policy is the policy that `auto`
      * selected. */
@@ -22,8 +23,8 @@ struct printed_plan {
     struct plan *plan;
     const struct graph *graph; /* the graph of the plan */
     struct sim_result *sim;
-    /* Says what limits the speed of the plan. The verb may add how much faster the plan would be with more
-     * memory or with more devices. */
+    struct time_bound bound; /* the least time of a training step */
+    /* What limits the speed of the plan. The verb adds how much more memory or more devices would gain. */
     struct why_report why;
     double plan_s; /* seconds that planning and verifying took */
     int code;      /* 0, or the negative errno of planning */
@@ -33,7 +34,8 @@ struct printed_plan {
     uint64_t least_bytes;
 };
 
-/* Simulates p->plan with the task durations `times` and finds out what limits its speed. */
+/* Simulates p->plan with the task durations `times`, finds out what limits its speed, and computes the bound
+ * on the time of any plan of p->graph. */
 void plan_print_simulate(struct printed_plan *p, const struct profile *times, const struct machine *m);
 
 /* Destroys the plan and its simulation. A zero-initialized struct is also allowed. */

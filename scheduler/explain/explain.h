@@ -8,6 +8,7 @@
 #include "base/strbuf.h"
 #include "scheduler/graph.h"
 #include "scheduler/predict/simulate.h"
+#include "scheduler/predict/time_bound.h"
 #include "scheduler/predict/why.h"
 
 /* Prints the whole plan as text, with one line for each instruction. Equal plans give the same text, so the
@@ -17,16 +18,17 @@
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 
-/* Prints the page that `tutti-worker --plan` shows. `times` says where the predicted times come from. NULL
- * means that they come from formulas. The page has no times if `cycle` is NULL. */
+/* Prints the page that `tutti-worker --plan` shows. `times` names the source of the predicted times; if it is
+ * NULL, they come from formulas. If `cycle` is NULL, the page has no times. If `bound` is NULL, the page has
+ * no bound on the time. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
-                  const char *times, struct strbuf *out);
+                  const struct time_bound *bound, const char *times, struct strbuf *out);
 
-/* Prints the most important numbers of a verified plan as one JSON object. Times are averages over all
- * devices. "activation_bytes" counts activations moved between host and devices, and everything moved between
- * devices. `plan_s` is the time that planning took, in seconds. */
-void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
-                       struct strbuf *out);
+/* Prints the figures of a verified plan as one JSON object. Times are averages over all devices.
+ * "activation_bytes" counts the activations moved to and from the host, and all bytes moved between devices.
+ * `bound` is the bound on the time of a training step. `plan_s` is the time spent on planning, in seconds. */
+void plan_summary_json(const struct plan *p, const struct sim_result *cycle, const struct time_bound *bound,
+                       double plan_s, struct strbuf *out);
 
 /* The figures by which plans are compared with each other. plan_summary_json prints the same figures. */
 struct plan_figures {

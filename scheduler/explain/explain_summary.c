@@ -470,8 +470,27 @@ static void add_prediction(struct strbuf *out, const struct plan *p, const struc
     }
 }
 
+/* Adds a line that says how far the predicted time is above its lower bound, and which resource makes the
+ * bound as long as it is. The bound is of one training step, and an iteration may have several. */
+static void add_time_bound(struct strbuf *out, const struct plan *p, const struct sim_result *sim,
+                           const struct time_bound *bound)
+{
+    double least = (double)bound->ns * p->steps, ns = (double)sim->cycle_ns;
+
+    if (bound->ns == 0)
+        return;
+    explain_label(out, "bound");
+    if (ns > least * 1.0005)
+        strbuf_addf(out, "at most %.1f%% above what any plan could reach", 100 * (ns / least - 1));
+    else
+        strbuf_add(out, "no plan could be faster");
+    strbuf_add(out, " with these micro-batches (bound ");
+    explain_add_time(out, bound->ns * p->steps);
+    strbuf_addf(out, ": %s%s)\n", time_bound_names[bound->kind], bound->traded ? " and others" : "");
+}
+
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
-                  const char *times, struct strbuf *out)
+                  const struct time_bound *bound, const char *times, struct strbuf *out)
 {
     add_summary_head(out, p, g);
     add_compute(out, p);
@@ -479,6 +498,8 @@ void plan_summary(const struct plan *p, const struct graph *g, const struct sim_
     add_memory(out, p);
     if (cycle)
         add_prediction(out, p, cycle, times);
+    if (cycle && bound)
+        add_time_bound(out, p, cycle, bound);
 }
 
 /* ---------------------------------------------------------------------------------- figures */
@@ -589,8 +610,8 @@ static void add_json_sizes(struct strbuf *out, const struct plan *p, const uint3
     }
 }
 
-void plan_summary_json(const struct plan *p, const struct sim_result *cycle, double plan_s,
-                       struct strbuf *out)
+void plan_summary_json(const struct plan *p, const struct sim_result *cycle, const struct time_bound *bound,
+                       double plan_s, struct strbuf *out)
 {
     const struct plan_bytes *b = &cycle->bytes;
     struct plan_figures f;
@@ -618,10 +639,10 @@ void plan_summary_json(const struct plan *p, const struct sim_result *cycle, dou
         strbuf_addf(out, "%s%.6g", d ? "," : "", fragmentation(p, d, live));
     strbuf_addf(out,
                 "],\"host_bytes\":%llu,\"host_in_bytes\":%llu,\"host_out_bytes\":%llu,\"peer_bytes\":%llu,"
-                "\"state_bytes\":%llu,\"activation_bytes\":%llu,\"bound_bytes\":%llu,\"plan_s\":%.3g,"
-                "\"verified\":true}",
+                "\"state_bytes\":%llu,\"activation_bytes\":%llu,\"bound_bytes\":%llu,\"time_bound_s\":%.9g,"
+                "\"time_bound_by\":\"%s\",\"plan_s\":%.3g,\"verified\":true}",
                 (unsigned long long)p->host_bytes, (unsigned long long)b->in, (unsigned long long)b->out,
                 (unsigned long long)b->peer, (unsigned long long)(b->state_in + b->state_out),
                 (unsigned long long)(b->stash_in + b->stash_out + b->peer), (unsigned long long)f.bound_bytes,
-                plan_s);
+                (double)bound->ns * 1e-9, time_bound_names[bound->kind], plan_s);
 }

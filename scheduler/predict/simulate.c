@@ -97,15 +97,30 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* Makes an operation use cores. At its highest rate, which is `per_s` bytes per second, the operation uses
- * `parts` hundredths of a core. At a lower rate, it uses less. */
+/* Returns the units of the shared cores that a byte takes, if it occupies `parts` hundredths of a core at a
+ * rate of `per_s` bytes per second. */
+static uint32_t core_weight(uint64_t parts, uint64_t full_per_s, uint64_t per_s)
+{
+    unsigned __int128 weight = (unsigned __int128)parts * full_per_s / (per_s > 0 ? per_s : 1);
+    return weight == 0 ? 1 : weight > UINT32_MAX ? UINT32_MAX : (uint32_t)weight;
+}
+
+/* Makes an operation use `parts` hundredths of a core while it runs at its full rate of `per_s` bytes per
+ * second. At a lower rate, it uses less of the core. */
 static void use_cores(const struct sim *s, struct timeline_op *op, uint64_t parts, uint64_t per_s)
 {
-    unsigned __int128 weight = (unsigned __int128)parts * s->full_per_s / (per_s > 0 ? per_s : 1);
     if (s->shared[SHARED_CORES] == UNLIMITED || parts == 0)
         return;
-    op->weights[op->n_uses] = weight == 0 ? 1 : weight > UINT32_MAX ? UINT32_MAX : (uint32_t)weight;
+    op->weights[op->n_uses] = core_weight(parts, s->full_per_s, per_s);
     use(op, s->shared[SHARED_CORES]);
+}
+
+double sim_copy_cores(const struct machine *m)
+{
+    const uint64_t full_per_s = full_speed(m);
+    if (m->cores == 0 || m->core_copy_bytes_per_s == 0)
+        return 0;
+    return (double)core_weight(CORE, full_per_s, m->core_copy_bytes_per_s) / CORE / (double)full_per_s;
 }
 
 /* ---- instructions ---- */

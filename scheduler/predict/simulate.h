@@ -56,6 +56,9 @@ struct sim_result {
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
 
+/* Returns for how long a core is busy with one byte of a move, in seconds, or 0 if moves use no core. */
+double sim_copy_cores(const struct machine *m);
+
 /* Frees a prediction and everything in it. Does nothing if `r` is NULL. */
 void sim_destroy(struct sim_result *r);
 

@@ -10,7 +10,7 @@ EXAMPLE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "examples"
 POLICIES = ["auto", "harmony-dp", "harmony-pp", "lru", "resident", "stream"]
 KEYS = {"policy", "form", "micro_batch_fwd", "micro_batch_bwd", "packs_fwd", "packs_bwd", "iteration_s", "compute_s",
         "stall_s", "device_peak_bytes", "host_in_bytes", "host_out_bytes", "peer_bytes", "state_bytes",
-        "activation_bytes", "bound_bytes", "plan_s", "verified"}
+        "activation_bytes", "bound_bytes", "time_bound_s", "time_bound_by", "plan_s", "verified"}
 BATCH = 16
 WHERE = ["--devices", "2", "--device-memory", "600MB", "--batch", BATCH]
 

@@ -291,9 +291,10 @@ def test_plan_as_json_fits_and_agrees_with_the_file(t, policy):
         covered = [l for first, last in figures[key] for l in range(first, last + 1)]
         t.equal(covered, list(range(plan["n_layers"])), f"layers in {key}")
     for key in ("iteration_s", "compute_s", "stall_s", "host_in_bytes", "host_out_bytes", "peer_bytes", "state_bytes",
-                "activation_bytes", "bound_bytes", "plan_s"):
+                "activation_bytes", "bound_bytes", "time_bound_s", "plan_s"):
         t.check(figures[key] >= 0, key)
     t.check(figures["bound_bytes"] <= figures["state_bytes"] + figures["activation_bytes"], "more moves than must")
+    t.check(0 < figures["time_bound_s"] <= figures["iteration_s"], "an iteration takes longer than it must")
     t.equal((plan["policy"], plan["n_devices"], plan["n_micro"], plan["rows"]), (policy, 3, 3, 8), "the plan")
     t.equal(sorted(plan["programs"]), ["cycle", "entry", "eval", "exit", "flush"], "programs")
     t.equal(plan["columns"]["devices"], ["lease_bytes", "peak_bytes"], "columns")

@@ -141,6 +141,8 @@ static struct graph_layer tiny_layers[2] = {
     {.type = "softmax_xent", .size = {.w = 2048}, .k_bytes = 4096},
 };
 static const struct graph tiny_graph = {.n_layers = 2, .layers = tiny_layers};
+/* A bound on time that no test computes. */
+static const struct time_bound least = {.ns = 1000, .kind = TIME_BOUND_COMPUTE, .traded = true};
 
 static void test_summary_tells_the_essentials(void **state)
 {
@@ -152,7 +154,7 @@ static void test_summary_tells_the_essentials(void **state)
     machine_init_cpu(&m, 2, 1 << 20, 1 << 20);
     struct profile *prof = profile_analytic(&tiny_graph, &m);
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 4, prof, &m);
-    plan_summary(p, &tiny_graph, sim, NULL, &out);
+    plan_summary(p, &tiny_graph, sim, &least, NULL, &out);
     assert_contains(&out, "policy by-hand on 2 devices");
     assert_contains(&out, "2 layers (dense, softmax_xent), weights 6.00 KiB, optimizer state 12.00 KiB");
     assert_contains(&out, "device 0    forward     0\n");
@@ -169,6 +171,14 @@ static void test_summary_tells_the_essentials(void **state)
     assert_contains(&out, "addresses   peak by most bytes alive at once: ");
     assert_contains(&out, "predicted with the analytic profile, not measured");
     assert_contains(&out, "compute  18.5%   stall  81.5%");
+    assert_contains(&out,
+                    "% above what any plan could reach with these micro-batches (bound 1.000 us: compute "
+                    "and others)\n");
+    const struct time_bound same = {.ns = sim->cycle_ns, .kind = TIME_BOUND_CHAIN};
+    out.n = 0;
+    plan_summary(p, &tiny_graph, sim, &same, NULL, &out);
+    assert_contains(&out, "\nbound       no plan could be faster with these micro-batches (bound ");
+    assert_contains(&out, ": chain)\n");
     strbuf_finish(&out);
     sim_destroy(sim);
     profile_destroy(prof);
@@ -181,7 +191,7 @@ static void test_summary_without_prediction(void **state)
     struct strbuf out = {0};
 
     (void)state;
-    plan_summary(p, &tiny_graph, NULL, NULL, &out);
+    plan_summary(p, &tiny_graph, NULL, NULL, NULL, &out);
     assert_contains(&out, "MEMORY");
     assert_lacks(&out, "predicted");
     strbuf_finish(&out);
@@ -228,7 +238,7 @@ static void assert_summary(const struct tasks *t, const char *text)
 {
     struct strbuf out = {0};
 
-    plan_summary(&t->plan, &t->graph, NULL, NULL, &out);
+    plan_summary(&t->plan, &t->graph, NULL, NULL, NULL, &out);
     assert_contains(&out, text);
     strbuf_finish(&out);
 }
@@ -487,8 +497,8 @@ static void use_everything(const struct plan *p)
     struct profile *prof = profile_analytic(&tiny_graph, &m);
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, 2, prof, &m);
     plan_dump(p, &out);
-    plan_summary(p, &tiny_graph, sim, NULL, &out);
-    plan_summary_json(p, sim, 0, &out);
+    plan_summary(p, &tiny_graph, sim, NULL, NULL, &out);
+    plan_summary_json(p, sim, &least, 0, &out);
     trace_plan(p, PROGRAM_CYCLE, sim, &out);
     plan_svg(p, sim, &out);
     assert_round_trip(p);
@@ -809,15 +819,16 @@ static void check_reports(const struct plan *p, const struct graph *g, const str
     plan_dump(p, &out);
     assert_contains(&out, "program eval");
     out.n = 0;
-    plan_summary(p, g, sim, NULL, &out);
+    plan_summary(p, g, sim, NULL, NULL, &out);
     assert_contains(&out, "4 layers (dense x3, softmax_xent)");
     assert_contains(&out, "  state + stash cannot be less; here ");
     out.n = 0;
-    plan_summary_json(p, sim, 0.5, &out);
+    plan_summary_json(p, sim, &least, 0.5, &out);
     assert_int_equal(json_parse(out.at, out.n, "summary", false, &doc, NULL), 0);
     json_free(doc);
-    char bound[64];
-    snprintf(bound, sizeof bound, ",\"bound_bytes\":%llu,\"plan_s\":0.5,",
+    char bound[128];
+    snprintf(bound, sizeof bound,
+             ",\"bound_bytes\":%llu,\"time_bound_s\":1e-06,\"time_bound_by\":\"compute\",\"plan_s\":0.5,",
              (unsigned long long)bound_bytes(p));
     assert_contains(&out, bound);
     out.n = 0;

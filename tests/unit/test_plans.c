@@ -1,7 +1,7 @@
 /* Tests the plans of every policy for random chains, tables, replicas and machines, and the plans of random
- * outlines, whose micro-batch sizes differ between layers. Each plan must verify, stay inside its leases, and
- * move no less than the bound. A failure names its seed. TUTTI_CASES=N tries the first N seeds instead of the
- * default number. */
+ * outlines, whose micro-batch sizes differ between layers. Each plan must verify, stay inside its leases,
+ * move no less than the bound on bytes and take no less than the bound on time. A failure names its seed.
+ * TUTTI_CASES=N tries the first N seeds instead of the default number. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +17,8 @@
 #include "scheduler/build/build.h"
 #include "scheduler/policy/outline.h"
 #include "scheduler/predict/bound.h"
+#include "scheduler/predict/simulate.h"
+#include "scheduler/predict/time_bound.h"
 #include "scheduler/table.h"
 #include "scheduler/verify/verify.h"
 #include "tests/cases.h"
@@ -38,6 +40,9 @@ struct tally {
     uint32_t sent, reduced;     /* plans of devices that share state; instructions RED in part */
     uint32_t short_host, small; /* of machines with little host memory: plans; refused */
     uint32_t lost;              /* of these, although there is a plan */
+    uint32_t by_kind[TIME_BOUND_KIND_COUNT],
+        traded;           /* bounds on time, by what makes them as long as they are */
+    uint32_t near, hasty; /* within a tenth of the bound; faster than it in the first few runs */
 };
 
 /* ---- one plan ---- */
@@ -76,6 +81,56 @@ static void check_bound(const struct plan_request *r, const struct plan *p, uint
     tally->plans++;
     tally->positive += least > 0;
     tally->close += least > 0 && moved <= least + least / 4;
+}
+
+/* Returns the average time of the first `runs` runs of the cycle. */
+static uint64_t average_ns(const struct plan *p, uint32_t runs, const struct profile *prof,
+                           const struct machine *m, uint64_t *ret_cycle_ns)
+{
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, runs, prof, m);
+    uint64_t ns = sim->total_ns / runs;
+    *ret_cycle_ns = sim->cycle_ns;
+    sim_destroy(sim);
+    return ns;
+}
+
+/* Checks the bound on time with one machine. No number of runs may take less than the bound on average. The
+ * time of a run that reports show is a difference of two ends, and may be less if the first run ends late. */
+static void check_time_on(const struct plan *p, const struct graph *g, const struct profile *prof,
+                          const struct machine *m, uint32_t seed, struct tally *tally)
+{
+    struct time_bound b;
+    uint64_t cycle_ns, average;
+    time_bound(g, m, prof, &b);
+    average = average_ns(p, SIM_RUNS, prof, m, &cycle_ns);
+    if (average < b.ns * p->steps)
+        say(seed, p, "%llu ns are less than %llu, the bound by %s%s", (unsigned long long)average,
+            (unsigned long long)b.ns, time_bound_names[b.kind], b.traded ? " and others" : "");
+    tally->by_kind[b.kind]++;
+    tally->traded += b.traded;
+    tally->near += (double)cycle_ns < 1.1 * (double)(b.ns * p->steps);
+    tally->hasty += cycle_ns < b.ns * p->steps;
+}
+
+/* Checks the bound on time with the machine of the request and with random other rates, so that every
+ * resource is sometimes the scarcest. */
+static void check_time(const struct plan_request *r, const struct plan *p, uint32_t seed, struct tally *tally)
+{
+    struct rng rng = {.seed = seed * 31 + p->programs[PROGRAM_CYCLE].n_instrs};
+    struct machine m = *r->machine;
+    struct profile *prof = plan_profile(r);
+    check_time_on(p, r->train, prof, &m, seed, tally);
+    uint64_t slower = 1 + rng_below(&rng, 1000);
+    m.link_bytes_per_s /= slower;
+    m.link_out_bytes_per_s = rng_below(&rng, 2) ? m.link_bytes_per_s / (1 + rng_below(&rng, 4)) : 0;
+    m.all_links_bytes_per_s = rng_below(&rng, 2) ? m.link_bytes_per_s : 0;
+    m.host_shared_bytes_per_s = rng_below(&rng, 2) ? m.link_bytes_per_s * (1 + rng_below(&rng, 3)) : 0;
+    m.cores = rng_below(&rng, 2) ? 1 + rng_below(&rng, 4) : 0;
+    m.device_cores = m.cores > 0 ? 1 + rng_below(&rng, 4) : 0;
+    m.host_cores = m.cores > 0 ? 1 + rng_below(&rng, 4) : 0;
+    m.core_copy_bytes_per_s = m.cores > 0 ? 1 + m.link_bytes_per_s * rng_below(&rng, 3) : 0;
+    check_time_on(p, r->train, prof, &m, seed, tally);
+    profile_destroy(prof);
 }
 
 /* Checks that the plan stays inside the leases of devices and host, and that the live bytes never exceed the
@@ -123,6 +178,7 @@ static void check_made(const struct plan_request *r, const struct plan *p, uint3
         say(seed, p, "%s", err.msg);
     check_leases(r, p, seed);
     check_bound(r, p, seed, tally);
+    check_time(r, p, seed, tally);
     count_shares(p, tally);
 }
 
@@ -208,6 +264,10 @@ static void print_tally(const struct tally *t)
         "# %u plans, bound above 0 for %u, moved at most a quarter more: %u; state is shared in %u, reduced "
         "by shares in %u; with little host memory %u, and %u refused, %u of these in vain\n",
         t->plans, t->positive, t->close, t->sent, t->reduced, t->short_host, t->small, t->lost);
+    print_message("# bound on time: near in %u, traded in %u, hasty %u; by", t->near, t->traded, t->hasty);
+    for (int i = 0; i < TIME_BOUND_KIND_COUNT; i++)
+        print_message(" %s %u", time_bound_names[i], t->by_kind[i]);
+    print_message("\n");
 }
 
 /* ---- chains of layers ---- */
