@@ -1,15 +1,14 @@
 /* Searches exhaustively for the least time of a step of a tiny chain.
  *
- * A state says which tasks are done and where every block is. An edge is one task, with the blocks that leave
- * the device for it and those that it fetches. A label is a state with the busy time of every resource so far.
- * Labels are expanded in ascending order of the least time of a step that they allow, which never decreases
- * along an edge, so the first complete step is the best.
- * A label is dropped if another label of its state is nowhere busier.
+ * A state says which tasks are done and where every block is. An edge is one task, with the blocks that
+ * leave the device for it and those that it fetches. A label is a state with the busy time of every resource
+ * so far. Labels are expanded in ascending order of the least time of a step that they allow, which never
+ * decreases along an edge, so the first complete step is the best. A label is dropped if another label of
+ * its state is nowhere busier.
  *
- * Three kinds of choices are left out, because they change no busy time for the better: a block is fetched only
- * for the task that reads it, is spilled only when it leaves the device or when the host reads it, and leaves
- * only when its room is needed.
- */
+ * Three kinds of choices are left out, because they change no busy time for the better: a block is fetched
+ * only for the task that reads it, is spilled only when it leaves the device or when the host reads it, and
+ * leaves only when its room is needed. */
 #include "tests/unit/brute_time.h"
 
 #include <assert.h>
@@ -24,7 +23,8 @@
 #define NONE        UINT32_MAX
 
 enum { ON_HOST = 1, ON_DEVICE = 2 };
-/* SERIAL is the time of all forward and backward tasks and of the update of layer 0, which follow one another. */
+/* SERIAL is the time of all forward and backward tasks and of the update of layer 0, which follow one
+ * another. */
 enum busy { COMPUTE, IN, OUT, HOST, SERIAL, BUSY_COUNT };
 
 /* The places of all blocks, two bits each, and the tasks that are done, a bit each. */

@@ -1,5 +1,5 @@
-/* Tests the bound on the time of a training step: against values by hand, and against an exhaustive search for
- * tiny chains. tests/unit/test_plans.c compares the bound with the plans of all policies. */
+/* Tests the bound on the time of a training step: against values by hand, and against an exhaustive search
+ * for tiny chains. tests/unit/test_plans.c compares the bound with the plans of all policies. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -155,7 +155,8 @@ static void test_time_bound_never_above_brute_force(void **state)
 
 /* ---- values by hand ---- */
 
-/* Two layers of 10 bytes of W and 20 of K, two micro-batches. The passes take 2 * (3 + 3 + 6 + 6 + 2) = 40 ns. */
+/* Two layers of 10 bytes of W and 20 of K, two micro-batches. The passes take 2 * (3 + 3 + 6 + 6 + 2) = 40
+ * ns. */
 static struct brute_time_case by_hand(uint32_t capacity)
 {
     struct brute_time_layer layer = {.w = 10, .k = 20, .y = 1, .fwd_ns = 3, .bwd_ns = 6, .upd_host_ns = 4};
@@ -189,8 +190,8 @@ static void test_time_bound_of_compute(void **state)
     assert_bound(&c, 42, TIME_BOUND_COMPUTE);
 }
 
-/* With slow links and little memory, bytes bind. The bound on bytes is 3 W - R: with 12 bytes free at the turn,
- * 48 of 60 bytes move. At best half of them come in, at 40 ns each. */
+/* With slow links and little memory, bytes bind. The bound on bytes is 3 W - R: with 12 bytes free at the
+ * turn, 48 of 60 bytes move. At best half of them come in, at 40 ns each. */
 static void test_time_bound_of_links(void **state)
 {
     (void)state;
