@@ -11,7 +11,7 @@ static const struct opt opts[] = {
     {"dump", 0, NULL, "print every instruction"},
     {"micro-batch", 0, "N|auto", "without a job: samples per micro-batch"},
     {"no-what-if", 0, NULL, "do not compute what one more GB or device would gain"},
-    {"objective", 0, "WHAT", "what the plan minimizes: time, bytes"},
+    {"objective", 0, "WHAT", "what the plan minimizes: balanced, time, bytes"},
     {"out", 0, "FILE", "write the plan as JSON"},
     {"profile", 0, "FILE", "take times from a profile (none: use computed times)"},
     {"replicas", 0, "N", "without a job: parts of a step that sum their own gradients"},

@@ -49,6 +49,9 @@ struct machine {
     /* Number of cores that one task on the host uses when nothing else runs. 0 if tasks on the host use no
      * cores. */
     uint32_t host_cores;
+    /* Whether the number of cores is assumed to be the number of devices. A machine with one more device then
+     * also has one more core. */
+    bool cores_by_devices;
     /* Rate at which one core copies bytes. 0 means that transfers use no core. */
     uint64_t core_copy_bytes_per_s;
 };

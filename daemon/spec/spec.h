@@ -193,6 +193,7 @@ struct spec {
         enum update_place update;
         /* The number of training steps in one run of the plan, from 1 to SPEC_MAX_CYCLE_STEPS. */
         uint32_t cycle_steps;
+        enum plan_objective objective; /* of the search for a plan */
     } memory;
     /* Only the daemon uses this section. */
     struct {

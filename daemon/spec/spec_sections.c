@@ -329,16 +329,18 @@ int spec_read_memory(const struct spec_reader *r, const struct json *node)
     static const char *const recompute_now[] = {"auto", NULL}, *const recompute_later[] = {"always", "never",
                                                                                            NULL};
     struct json_obj o;
-    int policy = POLICY_auto, update = UPDATE_AUTO, recompute = 0;
+    int policy = POLICY_auto, update = UPDATE_AUTO, objective = OBJECTIVE_BALANCED, recompute = 0;
 
     json_obj_begin(&o, node, "memory", r->err);
     spec_take_auto_u32(&o, "cycle_steps", 1, SPEC_MAX_CYCLE_STEPS, &r->s->memory.cycle_steps);
     spec_take_choice(&o, "policy", JSON_OPTIONAL, policy_names, nothing_later, &policy);
+    spec_take_choice(&o, "objective", JSON_OPTIONAL, plan_objective_names, nothing_later, &objective);
     spec_take_choice(&o, "optimizer_on", JSON_OPTIONAL, update_place_names, nothing_later, &update);
     spec_take_choice(&o, "recompute", JSON_OPTIONAL, recompute_now, recompute_later, &recompute);
     spec_refuse_key(&o, "file_tier", "tensors are kept on devices and in host memory only; remove it");
     r->s->memory.policy = (enum policy_id)policy;
     r->s->memory.update = (enum update_place)update;
+    r->s->memory.objective = (enum plan_objective)objective;
     return json_obj_end(&o);
 }
 

@@ -160,7 +160,7 @@ static int resolve_phase(struct prepared_job *j, struct phase *p, struct spec_si
         sizes.micro_batch = earlier.micro_batch;
     if (sizes.replicas == 0)
         sizes.replicas = earlier.replicas;
-    p->resolved_now = sizes.micro_batch == 0;
+    p->resolved_now = sizes.micro_batch == 0 || sizes.replicas == 0;
     return job_resolve_phase(j, p, sizes, err);
 }
 

@@ -43,9 +43,9 @@ struct job_options {
     uint64_t device_bytes;
     /* Bytes of host memory that the job may use. 0 means the number in the spec. */
     uint64_t host_bytes;
-    int policy; /* enum policy_id; -1 means the spec's */
-    int update; /* enum update_place; -1 means the spec's */
-    enum plan_objective objective;
+    int policy;    /* enum policy_id; -1 means the spec's */
+    int update;    /* enum update_place; -1 means the spec's */
+    int objective; /* enum plan_objective; -1 means the spec's */
     /* The path of a profile with task durations, or "none" for computed durations. NULL means the value of
      * $TUTTI_PROFILE. If that variable is not set, NULL means the cache of measured times. */
     const char *profile;
@@ -58,6 +58,8 @@ struct job_options {
     uint64_t peer_bytes_per_s;
     /* Tests set this seed to add random delays to every stream of device commands. 0 means no delays. */
     uint64_t delay_seed;
+    /* Number of devices that the machine has, whether leased or not. 0 if it is not known. */
+    uint32_t all_devices;
     /* True if the daemon has leased devices to this job. device_bytes is then the most that the job may use
      * on each of them. */
     bool leased;
@@ -78,8 +80,8 @@ struct job_options {
 /* The size of the planning work that is about to start, for the phase with the most work. The daemon shows
  * these numbers to users, because planning may take long. */
 struct job_planning {
-    /* The number of samples in a micro-batch. If the spec says "auto", this is the number that is tried
-     * first. */
+    /* The number of samples in a micro-batch. If the spec says "auto", this is the largest number that is
+     * possible. */
     uint32_t micro_batch;
     uint64_t tasks; /* number of tasks in a step */
     /* Estimate of the most bytes of memory that planning takes at any time. */
@@ -128,6 +130,11 @@ struct prepared_job {
     struct phase_list phases; /* each with its graphs and its plan */
     /* The devices and the bytes of host memory that the plan may use. */
     struct machine machine;
+    /* The machine as the job describes it: with as many devices as the job can use at most, and with all of
+     * their memory, whether it is free at the moment or not. Sizes that are "auto" are chosen for it. */
+    struct machine described;
+    bool is_described;        /* the machine that the job has is the machine as described */
+    uint32_t least_devices;   /* the fewest devices that the job accepts */
     const char *backend;      /* "cpu" or "cuda" */
     char backend_reason[832]; /* why this backend was chosen, for messages */
     /* True if a topology file describes the machine. The plan may then be for another computer, and this
@@ -208,16 +215,8 @@ uint64_t job_weight_bytes(const struct layer *l);
  * means. */
 uint64_t job_kept_bytes(const struct layer *l);
 
-#define JOB_MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
-
-/* Stores the micro-batch sizes that "auto" tries for a phase, in the order of the tries, and returns their
- * number. p->sizes.replicas must be set. With each of these sizes, a training step has at most
- * GRAPH_MAX_TASKS tasks. The tasks for all sizes but the last add up to at most AUTO_MOST_TASKS. The last
- * size is the smallest and usually needs the least memory. */
-uint32_t job_auto_sizes(const struct phase *p, uint32_t ret[JOB_MAX_DIVISORS]);
-
-/* Computes the smallest number of bytes per device with which every phase of the job can be planned. If
- * "auto" has not chosen the micro-batch size of a phase yet, the size that needs the fewest bytes counts. */
+/* Computes the fewest bytes per device with which every phase of the job can be planned. If "auto" may still
+ * choose the micro-batch size of a phase, this phase counts with the size that needs the fewest bytes. */
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err);
 
@@ -246,7 +245,7 @@ int job_check_backend(const struct prepared_job *j, struct err *err);
  * stands for a number that "auto" has not chosen yet. Defined in job_plan.c. */
 int job_resolve_phase(struct prepared_job *j, struct phase *p, struct spec_sizes sizes, struct err *err);
 
-/* Builds the graphs and the plan of every phase. Also chooses the micro-batch size of each phase whose
+/* Builds the graphs and the plan of every phase. Also chooses the sizes that are "auto" of each phase whose
  * `resolved_now` is true. Defined in job_plan.c. */
 int job_plan(const struct job_options *o, struct prepared_job *j, struct err *err);
 

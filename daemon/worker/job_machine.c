@@ -68,6 +68,17 @@ static int choose_virtual(const struct wish *w, const struct topology *t, struct
     return 0;
 }
 
+/* Tells the simulator that virtual devices, host updates and copies share the cores of the processor. Counts
+ * one core for each device, whatever the computer has, so that every computer makes the same plan.
+ * job_profile.c replaces these figures if durations were measured here. */
+static void share_cores(struct machine *m)
+{
+    m->cores_by_devices = true;
+    m->cores = m->host_cores = m->n_devices;
+    m->device_cores = 1;
+    m->core_copy_bytes_per_s = m->link_bytes_per_s;
+}
+
 /* ---- real devices ---- */
 
 /* A selection of the devices of a topology. at[i] is the position of a selected device in the topology. */
@@ -227,6 +238,46 @@ static int choose_real(const struct job_options *o, const struct wish *w, const 
 
 /* ---- the machine ---- */
 
+/* Returns the number of bytes that a job can use on each of the devices in `m`, if no other program uses
+ * them. */
+static uint64_t described_bytes(const struct wish *w, const struct topology *t, const struct machine *m)
+{
+    uint64_t least = UINT64_MAX, reserve = topology_reserve_bytes(t->backend);
+    if (w->device_bytes > 0 || t->n_devices == 0)
+        return w->device_bytes > 0 ? w->device_bytes & ~(uint64_t)(PLAN_ALIGN - 1) : m->capacity_bytes[0];
+    for (uint32_t i = 0; i < t->n_devices; i++) {
+        uint64_t total = t->devices[i].total_bytes, bytes = total > reserve ? total - reserve : 0;
+        least = bytes < least ? bytes : least;
+    }
+    return least & ~(uint64_t)(PLAN_ALIGN - 1);
+}
+
+/* Sets j->described and j->least_devices. A lease may have fewer devices than the job can use, and less
+ * memory than a device has. */
+static void describe_machine(const struct job_options *o, const struct wish *w, const struct topology *t,
+                             struct prepared_job *j)
+{
+    const struct spec_demand demand = spec_demand(j->spec);
+    struct machine *m = &j->described;
+    uint32_t all = o->all_devices > 0 ? o->all_devices : DEVICE_MAX;
+    *m = j->machine;
+    j->least_devices = m->n_devices;
+    if (o->leased) {
+        m->n_devices = demand.devices_max < all ? demand.devices_max : all;
+        j->least_devices = demand.devices_min;
+    }
+    if (m->n_devices < j->machine.n_devices)
+        m->n_devices = j->machine.n_devices;
+    uint64_t bytes = described_bytes(w, t, &j->machine);
+    j->is_described = m->n_devices == j->machine.n_devices;
+    for (uint32_t d = 0; d < m->n_devices; d++) {
+        j->is_described &= m->capacity_bytes[d] == bytes;
+        m->capacity_bytes[d] = bytes;
+    }
+    if (t->n_devices == 0 && !j->elsewhere)
+        share_cores(m);
+}
+
 static int choose_devices(const struct job_options *o, const struct discovery *d, struct prepared_job *j,
                           struct err *err)
 {
@@ -249,6 +300,10 @@ static int choose_devices(const struct job_options *o, const struct discovery *d
     }
     if (o->peer_bytes_per_s > 0)
         m->peer_bytes_per_s = o->peer_bytes_per_s;
+    if (r == 0 && t->n_devices == 0 && !j->elsewhere)
+        share_cores(m);
+    if (r == 0)
+        describe_machine(o, &w, t, j);
     return r;
 }
 

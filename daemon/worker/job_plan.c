@@ -1,9 +1,10 @@
-/* Plans the phases of a job: decides whether they may be planned, chooses the micro-batch sizes, and makes
- * and verifies the plans.
+/* Plans the phases of a job: decides whether they may be planned, chooses the sizes that are "auto", and
+ * makes and verifies the plans.
  *
- * micro_batch "auto" usually becomes the largest divisor of a replica's part of the global batch, up to
- * AUTO_ROWS, for which a plan fits. A smaller size is taken when it is faster, because less is computed
- * twice, or when it is as fast and moves far fewer bytes. replicas "auto" becomes 1.
+ * micro_batch and replicas "auto" are chosen by the search of scheduler/policy/sizes.h. They change the bits
+ * of the result, so they are chosen for the machine as the job describes it (prepared_job.described), with
+ * durations from formulas. Neither what is free at the moment nor measured durations have any influence. The
+ * phase is then planned with these sizes on the devices that the job really has.
  *
  * Both time and memory of planning grow with the number of tasks. Planning is refused when its estimated
  * memory (scheduler/policy/planning_size.h) is more than the host memory of the job. It runs in a scope of
@@ -11,9 +12,9 @@
  * inside the scope opens and locks nothing. Only the graphs and plans of a phase get memory of the scope.
  * Each phase is planned in a scope of its own.
  *
- * A phase is first planned with one training step in a cycle. This plan chooses the micro-batch size, which
- * changes the bits of the result and must not depend on memory.cycle_steps. If a cycle has more steps, the
- * phase is then planned again with that size and all steps of the cycle.
+ * A phase is first planned with one training step in a cycle. The sizes are chosen with such plans, because
+ * they change the bits of the result and must not depend on memory.cycle_steps. If a cycle has more steps,
+ * the phase is then planned again with these sizes and all steps of the cycle.
  *
  * Device memory holds one phase at a time, so each phase may use all of it. Host memory also holds the
  * graphs and plans of all phases, and the weights of the layers that are not in the current phase.
@@ -27,28 +28,12 @@
 #include "base/strbuf.h"
 #include "daemon/worker/job.h"
 #include "scheduler/policy/planning_size.h"
+#include "scheduler/policy/sizes.h"
 #include "scheduler/predict/bound.h"
-#include "scheduler/predict/simulate.h"
 #include "scheduler/verify/verify.h"
 
-/* More rows than this do not make a matrix product (GEMM) on a cpu device faster. */
-#define AUTO_ROWS       128
-#define AUTO_LEAST_ROWS 16 /* a GEMM with fewer rows is slow */
-/* Micro-batch sizes below AUTO_LEAST_ROWS are tried only if a training step then has at most this many
- * tasks. */
-#define AUTO_TASKS (1u << 16)
-#define AUTO_TRIES 4 /* number of sizes that are compared */
-/* A smaller micro-batch size is chosen only if it makes a training step faster by at least 1/50, which is 2
- * percent. */
-#define AUTO_WORTH 50
-/* Two micro-batch sizes count as equally fast if one is slower by at most 1/200, which is half a percent. */
-#define AUTO_AS_FAST 200
-/* With fewer tokens than this in a micro-batch, matrix products are so slow that moving fewer bytes does not
- * make up for it. */
-#define AUTO_FEW_TOKENS 512
-#define MAX_DIVISORS    JOB_MAX_DIVISORS
-/* job_compare plans a job only if a training step has at most this many tasks. It would take longer than a
- * second to plan a larger job. */
+/* Most tasks per training step in a job that job_compare plans again. Planning a larger job would take longer
+ * than a second. */
 #define COMPARE_TASKS  (1u << 14)
 #define COMPARE_LAYERS (1u << 10) /* most layers that job_compare plans */
 
@@ -115,7 +100,7 @@ struct plan_request job_request(const struct job_options *o, const struct prepar
         .policy = policy_of(o, j),
         .update = o->update >= 0 ? (enum update_place)o->update : j->spec->memory.update,
         .table = job_phase_table(j, p),
-        .objective = o->objective,
+        .objective = o->objective >= 0 ? (enum plan_objective)o->objective : j->spec->memory.objective,
     };
 }
 
@@ -128,27 +113,6 @@ int job_resolve_phase(struct prepared_job *j, struct phase *p, struct spec_sizes
 }
 
 /* ---- the memory of planning ---- */
-
-static int compare_u32(const void *pa, const void *pb)
-{
-    uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
-    return a < b ? -1 : a > b;
-}
-
-/* Stores all divisors of `of` in ascending order and returns their number. */
-static uint32_t find_divisors(uint32_t of, uint32_t ret[MAX_DIVISORS])
-{
-    uint32_t n = 0;
-    for (uint64_t k = 1; k * k <= of; k++) {
-        if (of % k != 0)
-            continue;
-        ret[n++] = (uint32_t)k;
-        if (k * k != of)
-            ret[n++] = (uint32_t)(of / k);
-    }
-    qsort(ret, n, sizeof *ret, compare_u32);
-    return n;
-}
 
 /* Returns the bytes of host memory that planning may use: the memory that the data sets do not need, but at
  * least PLANNING_FREE_BYTES. */
@@ -196,8 +160,8 @@ static bool may_plan(const struct job_options *o, const struct prepared_job *j, 
 static uint32_t larger_rows(const struct job_options *o, const struct prepared_job *j, const struct phase *p,
                             uint32_t rows)
 {
-    uint32_t divisors[MAX_DIVISORS];
-    uint32_t n = find_divisors(p->batch / p->sizes.replicas, divisors);
+    uint32_t divisors[SIZES_MAX_DIVISORS];
+    uint32_t n = sizes_divisors(p->batch / p->sizes.replicas, divisors);
     for (uint32_t i = 0; i < n; i++)
         if (divisors[i] > rows && may_plan(o, j, p, (struct division){divisors[i], 1}))
             return divisors[i];
@@ -297,10 +261,10 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
 
 /* ---- planning with one size ---- */
 
-/* Plans a phase with the division `d`: resolves the spec, builds the graphs and makes a plan. `most_work`
- * limits the work of the planner, and *used_work counts this work (struct plan_request). */
+/* Plans a phase that is divided in the given way: resolves the spec, builds the graphs and makes a plan.
+ * `most_work` and `report` are passed on in struct plan_request. */
 static int plan_with(const struct job_options *o, struct prepared_job *j, struct phase *p, struct division d,
-                     uint64_t most_work, uint64_t *used_work, struct err *err)
+                     uint64_t most_work, struct plan_report *report, struct err *err)
 {
     phase_drop_graphs(p);
     int r = job_resolve_phase(j, p, (struct spec_sizes){d.rows, p->sizes.replicas}, err);
@@ -312,191 +276,160 @@ static int plan_with(const struct job_options *o, struct prepared_job *j, struct
         return r;
     struct plan_request request = job_request(o, j, p);
     request.most_work = most_work;
-    request.used_work = used_work;
+    request.report = report;
     return plan_make(&request, &p->plan, &j->least_bytes, err);
 }
 
-/* Plans a phase with the given micro-batch size and one training step in a cycle. */
-static int plan_step(const struct job_options *o, struct prepared_job *j, struct phase *p, uint32_t rows,
-                     uint64_t most_work, uint64_t *used_work, struct err *err)
+/* Plans a phase with its resolved sizes and one training step in a cycle. */
+static int plan_step(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
 {
-    return plan_with(o, j, p, (struct division){rows, 1}, most_work, used_work, err);
+    return plan_with(o, j, p, (struct division){p->sizes.micro_batch, 1}, 0, &p->report, err);
 }
 
-/* ---- micro_batch "auto" ---- */
+/* ---- sizes that are "auto" ---- */
 
-static uint64_t tasks_of(const struct phase *p, uint32_t rows)
-{
-    return 2ull * p->model.n_layers * (p->batch / rows);
-}
-
-/* Stores the micro-batch sizes that "auto" may choose, the most promising first, and returns their number.
- * The divisors from AUTO_ROWS down to AUTO_LEAST_ROWS come first, and then the larger divisors. Smaller
- * divisors come last, because they are slow, and only if a step then has at most AUTO_TASKS tasks. */
-static uint32_t auto_rows(const struct phase *p, uint32_t ret[MAX_DIVISORS])
-{
-    uint32_t divisors[MAX_DIVISORS], n_ret = 0;
-    uint32_t n = find_divisors(p->batch / p->sizes.replicas, divisors), low = 0, high = n;
-    while (low < n && divisors[low] < AUTO_LEAST_ROWS)
-        low++;
-    while (high > low && divisors[high - 1] > AUTO_ROWS)
-        high--;
-    for (uint32_t i = high; i-- > low;)
-        ret[n_ret++] = divisors[i];
-    for (uint32_t i = high; i < n; i++)
-        ret[n_ret++] = divisors[i];
-    for (uint32_t i = low; i-- > 0;)
-        if (tasks_of(p, divisors[i]) <= AUTO_TASKS)
-            ret[n_ret++] = divisors[i];
-    return n_ret;
-}
-
-/* AUTO_MOST_TASKS and AUTO_MOST_WORK limit the work of trying micro-batch sizes for "auto". They are counts
- * and not times, because the chosen size changes the bits of the result and must not depend on the speed of
- * the computer.
- *
- * AUTO_MOST_TASKS is the most tasks that all tried sizes may have together. The smallest size is always tried
- * and does not count. */
-#define AUTO_MOST_TASKS (1u << 18)
-/* The most instructions that may be built for all tried micro-batch sizes together. After that, each
- * remaining size gets only one quick planning attempt. */
-#define AUTO_MOST_WORK (2ull * PLAN_WORK)
-
-static bool contains(const uint32_t *list, uint32_t n, uint32_t value)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (list[i] == value)
-            return true;
-    return false;
-}
-
-uint32_t job_auto_sizes(const struct phase *p, uint32_t ret[MAX_DIVISORS])
-{
-    uint32_t rows[MAX_DIVISORS], n = auto_rows(p, rows), n_ret = 0, smallest = 0;
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t tasks = tasks_of(p, rows[i]);
-        if (tasks > GRAPH_MAX_TASKS)
-            continue;
-        if (smallest == 0 || rows[i] < smallest)
-            smallest = rows[i];
-        if (sum + tasks > AUTO_MOST_TASKS)
-            continue;
-        sum += tasks;
-        ret[n_ret++] = rows[i];
-    }
-    if (smallest > 0 && !contains(ret, n_ret, smallest))
-        ret[n_ret++] = smallest;
-    if (n_ret == 0 && n > 0)
-        ret[n_ret++] = rows[n - 1]; /* planning fails with too many tasks */
-    return n_ret;
-}
-
-/* Returns the limit on the planner's work for the next micro-batch size (plan_request.most_work), after
- * `used` work for earlier sizes. Until `used` exceeds AUTO_MOST_WORK, the result is 0, which means the
- * default limit. After that, the result is 1, which means as little work as possible. */
-static uint64_t work_left(uint64_t used)
-{
-    return used > AUTO_MOST_WORK ? 1 : 0;
-}
-
-/* Predicts how long one training step with p->plan takes, in nanoseconds. */
-static uint64_t predict_ns(const struct job_options *o, const struct prepared_job *j, const struct phase *p)
-{
-    struct plan_request request = job_request(o, j, p);
-    struct profile *times = plan_profile(&request);
-    struct sim_result *sim = plan_simulate(p->plan, PROGRAM_CYCLE, SIM_RUNS, times, &j->machine);
-    uint64_t ns = sim->cycle_ns;
-    sim_destroy(sim);
-    profile_destroy(times);
-    return ns;
-}
-
-static uint64_t rows_of_products(const struct spec *s, uint32_t rows)
-{
-    return (uint64_t)rows * (s->seq > 0 ? s->seq : 1);
-}
-
-/* A micro-batch size with which the job fits the devices, and the predicted time and bytes of its plan. */
-struct choice {
-    uint32_t rows;
-    /* Nanoseconds that one training step takes, and bytes that the step moves to and from the host. */
-    uint64_t ns, bytes;
+/* The context of the functions that sizes_choose calls. */
+struct job_choosing {
+    const struct job_options *o;
+    struct prepared_job *j;
+    struct phase *p;
+    /* The best plan so far, with its graphs. */
+    struct graph *graph, *eval_graph;
+    struct plan *plan;
+    struct plan_report report, made; /* of the best plan, and of the plan that was made last */
 };
 
-static struct choice choice_of(const struct job_options *o, const struct prepared_job *j,
-                               const struct phase *p, uint32_t rows)
+static void drop_made(struct phase *p)
 {
-    struct plan_bytes b;
-    plan_count_bytes(p->plan, PROGRAM_CYCLE, &b);
-    return (struct choice){rows, predict_ns(o, j, p), b.in + b.out};
+    phase_drop_graphs(p);
+    plan_destroy(p->plan);
+    p->plan = NULL;
 }
 
-/* Returns whether the choice `a` is better than the choice `than`. The choice `a` must be clearly faster, or
- * equally fast while it moves a third fewer bytes. */
-static bool is_better(const struct spec *s, const struct choice *a, const struct choice *than)
+static int make_job_model(void *ctx, struct plan_sizes sizes, struct outline_model **ret)
 {
-    if (a->ns < than->ns - than->ns / AUTO_WORTH)
-        return true;
-    return rows_of_products(s, a->rows) >= AUTO_FEW_TOKENS && a->ns <= than->ns + than->ns / AUTO_AS_FAST &&
-           a->bytes < than->bytes / 3 * 2;
+    const struct job_choosing *c = ctx;
+    struct phase p = *c->p;
+    struct graph *g;
+    p.sizes = (struct spec_sizes){sizes.rows, sizes.replicas};
+    const struct division d = {sizes.rows, 1};
+    if (!may_plan(c->o, c->j, &p, d))
+        return -ENOSPC;
+    const struct graph_config config = config_of(&p, d, p.training);
+    int r = graph_describe(&config, &g, NULL);
+    if (r < 0)
+        return r;
+    struct profile *times = profile_analytic(g, &c->j->machine);
+    *ret = outline_model_graph(g, times);
+    profile_destroy(times);
+    graph_destroy(g);
+    return 0;
 }
 
-/* Chooses the micro-batch size: the first size with which the job fits, unless a later size is better. After
- * the first fit, sizes with fewer than AUTO_ROWS rows per matrix product are not tried, because they are
- * slow. If no size fits, returns -ENOSPC and stores the size that needs the least memory. */
-static int choose_rows(const struct job_options *o, struct prepared_job *j, struct phase *p, uint32_t *ret,
-                       uint64_t *ret_work, struct err *err)
+/* Returns whether the phase also fits the fewest devices that the job accepts. */
+static int check_fewest(const struct job_choosing *c, struct err *err)
 {
-    uint32_t rows[MAX_DIVISORS], n = job_auto_sizes(p, rows), fit = 0;
-    uint64_t least = UINT64_MAX;
-    struct choice best = {0};
-    bool resident = false;
-    *ret_work = 0;
-    *ret = p->sizes.micro_batch;
-    for (uint32_t i = 0; i < n && fit < AUTO_TRIES && !resident; i++) {
-        if (fit > 0 && rows_of_products(j->spec, rows[i]) < AUTO_ROWS)
-            break;
-        /* plan_step sets least_bytes if too little device memory is the problem. If only the host memory is
-         * too small, least_bytes stays 0. */
-        j->least_bytes = 0;
-        int r = plan_step(o, j, p, rows[i], work_left(*ret_work), ret_work, err);
-        if (r == 0) {
-            struct choice c = choice_of(o, j, p, rows[i]);
-            resident = strcmp(p->plan->policy, policy_names[POLICY_resident]) == 0;
-            if (fit++ == 0 || is_better(j->spec, &c, &best)) {
-                best = c;
-                *ret = rows[i];
-            }
-            plan_destroy(p->plan);
-            p->plan = NULL;
-            continue;
-        }
-        if (r != -ENOSPC)
-            return r;
-        uint64_t needs = j->least_bytes > 0 ? j->least_bytes : UINT64_MAX;
-        if (fit == 0 && (needs < least || (needs == least && rows[i] < *ret))) {
-            least = needs;
-            *ret = rows[i];
-        }
+    struct machine fewest = c->j->machine;
+    if (c->j->least_devices >= fewest.n_devices)
+        return 0;
+    fewest.n_devices = c->j->least_devices;
+    struct plan_request request = job_request(c->o, c->j, c->p);
+    request.machine = &fewest;
+    return plan_fits(&request, err);
+}
+
+static int plan_job_sizes(void *ctx, struct plan_sizes sizes, uint64_t most_work, struct plan_report *ret,
+                          uint64_t *ret_least, struct err *err)
+{
+    struct job_choosing *c = ctx;
+    drop_made(c->p);
+    c->p->sizes = (struct spec_sizes){sizes.rows, sizes.replicas};
+    /* If only the host memory is too small, plan_with does not set least_bytes. */
+    c->j->least_bytes = 0;
+    int r = plan_with(c->o, c->j, c->p, (struct division){sizes.rows, 1}, most_work, ret, err);
+    if (r == 0)
+        r = check_fewest(c, err);
+    if (r == -ENOSPC && c->j->least_bytes > 0)
+        *ret_least = c->j->least_bytes;
+    c->made = *ret;
+    return r;
+}
+
+static void keep_job_plan(void *ctx)
+{
+    struct job_choosing *c = ctx;
+    graph_destroy(c->graph);
+    graph_destroy(c->eval_graph);
+    plan_destroy(c->plan);
+    c->graph = c->p->graph;
+    c->eval_graph = c->p->eval_graph;
+    c->plan = c->p->plan;
+    c->report = c->made;
+    c->p->graph = c->p->eval_graph = NULL;
+    c->p->plan = NULL;
+}
+
+static struct sizes_request sizes_request(struct job_choosing *c)
+{
+    const struct prepared_job *j = c->j;
+    const struct plan_request r = job_request(c->o, j, c->p);
+    return (struct sizes_request){
+        .batch = c->p->batch,
+        .n_layers = c->p->model.n_layers,
+        .asked = {c->p->asked.micro_batch, c->p->asked.replicas},
+        .product_rows = j->spec->seq > 0 ? (uint32_t)j->spec->seq : 1,
+        .machine = &j->machine,
+        .policy = r.policy,
+        .update = r.update,
+        .objective = r.objective,
+        .ctx = c,
+        .model = make_job_model,
+        .plan = plan_job_sizes,
+        .keep = keep_job_plan,
+    };
+}
+
+/* Chooses the sizes of a phase for the machine as the job describes it. On success, the phase has a plan for
+ * that machine. If no sizes fit, returns -ENOSPC with the message for the sizes that come closest. */
+static int choose_job_sizes(const struct job_options *o, struct prepared_job *j, struct phase *p,
+                            struct err *err)
+{
+    struct job_choosing c = {.o = o, .j = j, .p = p};
+    const struct sizes_request q = sizes_request(&c);
+    int r = sizes_choose(&q, &p->choice, err);
+    drop_made(p);
+    if (r < 0 && r != -ENOSPC)
+        return r;
+    p->sizes = (struct spec_sizes){p->choice.sizes.rows, p->choice.sizes.replicas};
+    if (r == -ENOSPC) {
+        r = plan_step(o, j, p, err);
+        return r < 0 ? r : check_fewest(&c, err);
     }
-    return fit > 0 ? 0 : -ENOSPC;
+    p->graph = c.graph;
+    p->eval_graph = c.eval_graph;
+    p->plan = c.plan;
+    p->report = c.report;
+    return job_resolve_phase(j, p, p->sizes, err);
 }
 
-/* Chooses the micro-batch size and plans with it. The choice ignores measured times, because they differ
- * between computers, and the micro-batch size changes the bits of the result. */
+/* Chooses the sizes of a phase, and plans the phase with them on the devices that the job has. */
 static int plan_auto(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
 {
     struct table *measured = j->table;
-    uint32_t rows;
-    uint64_t work;
+    const struct machine real = j->machine;
+    bool same = measured == NULL && j->is_described;
     j->table = NULL;
-    int r = choose_rows(o, j, p, &rows, &work, err);
+    j->machine = j->described;
+    j->machine.host_taken_bytes = real.host_taken_bytes;
+    int r = choose_job_sizes(o, j, p, err);
     j->table = measured;
-    /* No size fits. Plan once more with the size that comes closest, to get its error message. */
-    if (r == -ENOSPC)
-        return plan_step(o, j, p, rows, work_left(work), NULL, err);
-    return r == 0 ? plan_step(o, j, p, rows, 0, NULL, err) : r;
+    if (!same)
+        j->machine = real;
+    if (r < 0 || same)
+        return r;
+    plan_destroy(p->plan);
+    p->plan = NULL;
+    return plan_step(o, j, p, err);
 }
 
 /* ---- planning and verifying ---- */
@@ -527,8 +460,8 @@ static int plan_cycle(const struct planning *a)
     p->single.plan = p->plan;
     p->graph = p->eval_graph = NULL;
     p->plan = NULL;
-    int r =
-        plan_with(a->o, a->j, p, (struct division){p->sizes.micro_batch, p->cycle_steps}, 0, NULL, a->err);
+    int r = plan_with(a->o, a->j, p, (struct division){p->sizes.micro_batch, p->cycle_steps}, 0, &p->report,
+                      a->err);
     if (r == 0)
         return verify_phase(a);
     struct err *err = a->err;
@@ -543,8 +476,7 @@ static int plan_and_verify(void *arg)
     const struct planning *a = arg;
     struct prepared_job *j = a->j;
     struct phase *p = a->phase;
-    int r = p->resolved_now ? plan_auto(a->o, j, p, a->err)
-                            : plan_step(a->o, j, p, p->sizes.micro_batch, 0, NULL, a->err);
+    int r = p->resolved_now ? plan_auto(a->o, j, p, a->err) : plan_step(a->o, j, p, a->err);
     if (r == 0)
         r = verify_phase(a);
     return r == 0 && p->cycle_steps > 1 ? plan_cycle(a) : r;
@@ -556,11 +488,9 @@ static void announce(const struct job_options *o, const struct prepared_job *j)
     struct job_planning most = {0};
     for (uint32_t i = 0; o->planning != NULL && i < j->phases.n; i++) {
         const struct phase *p = &j->phases.at[i];
-        uint32_t rows[MAX_DIVISORS], micro_batch = p->sizes.micro_batch;
         struct job_planning size;
-        if (p->resolved_now && job_auto_sizes(p, rows) > 0)
-            micro_batch = rows[0];
-        if (measure_planning(o, j, p, (struct division){micro_batch, p->cycle_steps}, &size, NULL) == 0 &&
+        if (measure_planning(o, j, p, (struct division){p->sizes.micro_batch, p->cycle_steps}, &size, NULL) ==
+                0 &&
             size.tasks > most.tasks)
             most = size;
     }
@@ -585,14 +515,16 @@ static int plan_phase(const struct job_options *o, struct prepared_job *j, struc
             return fail_phase(j, p, e, err);
         p->resolved_now = false;
     }
-    /* Remember the table, because plan_auto sets j->table to NULL for a while and may be stopped before it
-     * restores the table. */
+    /* Keep table and machine here, because plan_auto replaces them for a while and may be stopped before it
+     * restores them. */
     struct table *table = j->table;
+    const struct machine machine = j->machine;
     int r = job_bounded(o, j, plan_and_verify, &a, &p->held_bytes, err);
     if (r == -ECANCELED || r == -ENOMEM) { /* the scope has freed what was built */
         p->graph = p->eval_graph = p->single.graph = p->single.eval_graph = NULL;
         p->plan = p->single.plan = NULL;
         j->table = table;
+        j->machine = machine;
     }
     j->held_bytes += p->held_bytes;
     return r < 0 ? fail_phase(j, p, r, err) : 0;
@@ -639,32 +571,51 @@ static int least_capacity_with(const struct job_options *o, const struct prepare
     return r;
 }
 
+/* Computes the fewest bytes per device for which phase `p` with its resolved sizes can be planned. */
+static int least_with_sizes(const struct planning *a, const struct phase *p, uint64_t *ret_bytes)
+{
+    uint64_t cycle_bytes = 0;
+    const struct division d = {p->sizes.micro_batch, p->cycle_steps};
+    int r = least_capacity_with(a->o, a->j, p, (struct division){d.rows, 1}, ret_bytes, a->err);
+    if (r == 0 && d.steps > 1)
+        r = least_capacity_with(a->o, a->j, p, d, &cycle_bytes, a->err);
+    if (r == 0 && cycle_bytes > *ret_bytes)
+        *ret_bytes = cycle_bytes;
+    return r;
+}
+
+/* Tries every micro-batch size that "auto" may choose, with the given number of replicas. Fewer samples do
+ * not always need less memory: a whole batch at once needs no space for the next micro-batch. */
+static int least_with_replicas(struct planning *a, uint32_t replicas)
+{
+    struct phase p = *a->phase; /* borrows everything */
+    uint32_t rows[SIZES_MAX_DIVISORS] = {p.sizes.micro_batch}, n = 1;
+    p.sizes.replicas = replicas;
+    if (p.resolved_now && p.asked.micro_batch == 0)
+        n = sizes_divisors(p.batch / replicas, rows);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes;
+        p.sizes.micro_batch = rows[i];
+        if (p.batch / replicas % rows[i] != 0 ||
+            (p.resolved_now && !may_plan(a->o, a->j, &p, (struct division){rows[i], p.cycle_steps})))
+            continue;
+        int r = least_with_sizes(a, &p, &bytes);
+        if (r < 0)
+            return r;
+        a->least_bytes = bytes < a->least_bytes ? bytes : a->least_bytes;
+    }
+    return 0;
+}
+
 static int find_least_capacity(void *arg)
 {
     struct planning *a = arg;
-    const struct prepared_job *j = a->j;
     const struct phase *p = a->phase;
-    uint32_t rows[MAX_DIVISORS], n = p->resolved_now ? job_auto_sizes(p, rows) : 1;
-    uint64_t least = UINT64_MAX;
-    if (!p->resolved_now)
-        rows[0] = p->sizes.micro_batch;
-    /* Try every micro-batch size, because fewer samples do not always need less memory. For example, a whole
-     * batch at once needs no space for the next micro-batch. */
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t bytes, cycle_bytes = 0;
-        struct division d = {rows[i], p->cycle_steps};
-        if (p->resolved_now && !may_plan(a->o, j, p, d))
-            continue;
-        int r = least_capacity_with(a->o, j, p, (struct division){rows[i], 1}, &bytes, a->err);
-        if (r == 0 && d.steps > 1)
-            r = least_capacity_with(a->o, j, p, d, &cycle_bytes, a->err);
-        if (r < 0)
-            return r;
-        bytes = cycle_bytes > bytes ? cycle_bytes : bytes;
-        least = bytes < least ? bytes : least;
-    }
-    a->least_bytes = least;
-    return 0;
+    a->least_bytes = UINT64_MAX;
+    int r = least_with_replicas(a, p->sizes.replicas);
+    if (r == 0 && p->resolved_now && p->asked.replicas == 0 && p->sizes.replicas > 1)
+        r = least_with_replicas(a, 1);
+    return r;
 }
 
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,

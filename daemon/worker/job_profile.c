@@ -134,6 +134,7 @@ static void use_cores(struct prepared_job *j)
     if (j->elsewhere || j->real_devices)
         return;
     uint32_t cores = job_allowed_cores();
+    j->machine.cores_by_devices = false;
     j->machine.cores = cores;
     j->machine.device_cores = j->machine.host_cores = j->threads < cores ? j->threads : cores;
     j->machine.core_copy_bytes_per_s = j->table->link_bytes_per_s; /* 0 if it was not measured */

@@ -176,7 +176,8 @@ static int report_no_verb(const struct verb_options *o)
 
 int main(int argc, char **argv)
 {
-    struct verb_options o = {.job = {.policy = -1, .update = -1}, .json = asks_for_json(argc, argv)};
+    struct verb_options o = {.job = {.policy = -1, .update = -1, .objective = -1},
+                             .json = asks_for_json(argc, argv)};
     const struct worker_verb *verb = NULL;
     struct known_options known;
     struct args args;

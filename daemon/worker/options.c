@@ -45,8 +45,8 @@ static const struct worker_option where_rows[] = {
      OPTION_AT(job.planning_bytes)},
     {"policy", "NAME", "; with --plan and --plan-profile also `all`, which compares them", OPTION_PARSED,
      .names = policy_names, .parse = parse_policy},
-    {"objective", "WHAT", ": what the plan minimizes (default: time)", OPTION_NAME, OPTION_AT(job.objective),
-     .names = plan_objective_names},
+    {"objective", "WHAT", ": what the plan minimizes (default: memory.objective, else balanced)", OPTION_NAME,
+     OPTION_AT(job.objective), .names = plan_objective_names},
     {"profile", "FILE|none",
      "take the times of layers from a profile; none: compute them (default: $TUTTI_PROFILE, else the times "
      "that --time measured)",

@@ -25,6 +25,7 @@
 #include "daemon/spec/spec.h"
 #include "scheduler/graph.h"
 #include "scheduler/plan.h"
+#include "scheduler/policy/sizes.h"
 
 /* The value of phase.inputs that stands for the samples of the data set. */
 #define PHASE_DATA UINT32_MAX
@@ -82,11 +83,13 @@ struct phase {
         struct graph *graph, *eval_graph;
         struct plan *plan; /* verified */
     } single;
-    /* The number of bytes of memory that all graphs and plans of the phase take. */
-    uint64_t held_bytes;
-    /* True if this run chooses the micro-batch size of the phase, because the size is "auto" and no earlier
-     * run of the job has chosen it. */
+    uint64_t held_bytes; /* memory of all graphs and plans of the phase */
+    /* True if a size of this phase is "auto" and no earlier run of this job has chosen it, so that this run
+     * chooses the size. `choice` then says which sizes were considered. */
     bool resolved_now;
+    struct sizes_choice choice;
+    /* What the search for `plan` found besides the plan. */
+    struct plan_report report;
 };
 
 /* The phases of a job. A method fills the list, the prepared job owns it, and phases_finish frees it. */

@@ -184,6 +184,7 @@ static int take_job(const struct json *result, struct uplink_job *ret)
         .devices = (uint32_t)uplink_earlier(lease_number(lease, "devices"), UINT32_MAX),
         .device_bytes = lease_number(lease, "device_bytes"),
         .host_bytes = lease_number(lease, "host_bytes"),
+        .all_devices = (uint32_t)uplink_earlier(lease_number(lease, "all_devices"), DEVICE_MAX),
     };
     take_devices(lease, ret);
     take_machine(lease, ret);

@@ -52,6 +52,73 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
     return r;
 }
 
+/* Appends a duration in seconds with four digits. */
+static void add_plan_seconds(struct strbuf *b, uint64_t ns)
+{
+    strbuf_addf(b, "%.4g s", (double)ns * 1e-9);
+}
+
+/* Appends one of the pairs of sizes that were considered: the sizes, and what is known of their time. */
+static void say_pair(const struct sizes_trial *t, bool chosen, struct strbuf *head, struct strbuf *members)
+{
+    bool misfit = t->planned && !t->fits;
+    uint64_t ns = t->planned ? t->score.ns : t->estimate_ns;
+    strbuf_addf(members,
+                "{\"micro_batch\":%u,\"replicas\":%u,\"planned\":%s,\"fits\":%s,\"seconds\":", t->sizes.rows,
+                t->sizes.replicas, t->planned ? "true" : "false",
+                !t->planned ? "null"
+                : misfit    ? "false"
+                            : "true");
+    strbuf_addf(head, "\n        micro-batch %u, %u replica%s: ", t->sizes.rows, t->sizes.replicas,
+                t->sizes.replicas == 1 ? "" : "s");
+    if (misfit || ns == UINT64_MAX) {
+        strbuf_add(members, "null}");
+        strbuf_add(head, "does not fit");
+        return;
+    }
+    strbuf_addf(members, "%.9g}", (double)ns * 1e-9);
+    add_plan_seconds(head, ns);
+    strbuf_add(head, chosen ? ", chosen" : t->planned ? "" : ", estimated");
+}
+
+/* Appends the pairs of sizes that were considered, if a size is "auto" and was chosen now. */
+static void say_sizes(const struct phase *p, struct strbuf *head, struct strbuf *members)
+{
+    const struct sizes_choice *c = &p->choice;
+    if (!p->resolved_now || c->n_shown == 0)
+        return;
+    strbuf_addf(head, "sizes   chosen among %u; products with few rows count as slower", c->n_considered);
+    strbuf_add(members, ",\"sizes_considered\":[");
+    for (uint32_t i = 0; i < c->n_shown; i++) {
+        const struct sizes_trial *t = &c->shown[i];
+        strbuf_add(members, i > 0 ? "," : "");
+        say_pair(t, t->sizes.rows == c->sizes.rows && t->sizes.replicas == c->sizes.replicas, head, members);
+    }
+    strbuf_add(head, "\n");
+    strbuf_add(members, "]");
+}
+
+/* Appends the plans that no other plan of the search beats in both time and bytes, if there are several. */
+static void say_front(const struct phase *p, struct strbuf *head, struct strbuf *members)
+{
+    const struct plan_report *r = &p->report;
+    strbuf_add(members, ",\"front\":[");
+    for (uint32_t i = 0; i < r->n_front; i++) {
+        const struct score *s = &r->front[i];
+        strbuf_addf(members, "%s{\"seconds\":%.9g,\"host_bytes\":%llu}", i > 0 ? "," : "",
+                    (double)s->ns * 1e-9, (unsigned long long)s->bytes);
+        if (r->n_front < 2)
+            continue;
+        strbuf_add(head, i > 0 ? "        " : "choices ");
+        add_plan_seconds(head, s->ns);
+        strbuf_add(head, " with ");
+        strbuf_add_bytes(head, s->bytes);
+        strbuf_add(head, " to and from the host");
+        strbuf_add(head, s->ns == r->score.ns && s->bytes == r->score.bytes ? ", chosen\n" : "\n");
+    }
+    strbuf_add(members, "]");
+}
+
 /* Appends the backend and the profile (the source of the task durations), and why they were chosen. If the
  * job has several phases, also appends the phase to which the plan belongs. Appends lines of text to `head`
  * and JSON members to `members`. */
@@ -66,6 +133,8 @@ static void say_where(const struct prepared_job *j, struct strbuf *head, struct 
     strbuf_addf(head, "profile %s: %s\n", job_profile_names[j->profile], j->profile_reason);
     report_backend_members(j, members);
     report_profile_members(j, members);
+    say_sizes(job_largest_phase(j), head, members);
+    say_front(job_largest_phase(j), head, members);
 }
 
 /* Returns a phrase that says where the task durations come from, such as a measurement. Returns NULL if they
@@ -96,7 +165,7 @@ static int ask_about_job(void *arg)
     request.machine = &more;
     if (what_if_machine(&j->machine, WHY_MORE_BYTES, 0, &more) == 0)
         what_if_plan(&request, &r->memory);
-    what_if_keep(&r->memory, &now, o->objective);
+    what_if_keep(&r->memory, &now, request.objective);
     if (what_if_machine(&j->machine, 0, 1, &more) == 0)
         what_if_plan(&request, &r->device);
     r->decision = phase->graph->groups[0].decision;

@@ -1,12 +1,10 @@
 /* --plan-profile: plans a model from its profile alone (docs/profile.md). The command line describes the
- * machine. It needs no job and looks at no device. The plan is only printed; nothing can run
- * it.
+ * machine. It needs no job and looks at no device. The plan is only printed; nothing can run it.
  *
- * Policy `auto` searches over micro-batch sizes and forms (scheduler/policy/profile_search.h). The other
- * policies try every divisor of the batch within the measured sizes and take the plan that is best by the
- * objective. `auto` does the same when its own search finds no plan, or a plan that waits more than it
- * should. --micro-batch fixes one size for all layers. --replicas fixes the number of replicas, and then
- * `auto` also tries one size for all layers only.
+ * Jobs and profiles share the search over micro-batch sizes and replicas (scheduler/policy/sizes.h). Here the
+ * search takes the measured sizes and times. Policy `auto` first looks for plans whose layers have different
+ * micro-batch sizes (profile_search.h). --micro-batch fixes one size for all layers, and --replicas the
+ * number of replicas.
  *
  * When no plan fits, the message names the layer that needs most and the least capacity that would be
  * enough.
@@ -23,12 +21,12 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 #include "scheduler/policy/profile_search.h"
+#include "scheduler/policy/sizes.h"
 #include "scheduler/table.h"
 #include "scheduler/verify/verify.h"
 
 /* Bytes of host memory that are assumed if --host-memory is not given. This is more than any plan needs. */
-#define HOST_ENOUGH  (1ull << 50)
-#define MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
+#define HOST_ENOUGH (1ull << 50)
 
 /* The profile, the machine and the options to plan with. They are the same for every policy. */
 struct setting {
@@ -37,14 +35,11 @@ struct setting {
     struct machine machine;
 };
 
-/* A plan that was tried for one micro-batch size, with its graph and its predicted figures. */
+/* A plan with its graph and its score. */
 struct attempt {
-    uint32_t micro_batch;
     struct graph *graph;
     struct plan *plan;
-    /* Nanoseconds that one training step takes, and bytes that the step moves to and from the host. */
-    uint64_t ns, bytes;
-    bool moves_data_only; /* neither state nor stash moves */
+    struct score score;
 };
 
 static void attempt_finish(struct attempt *a)
@@ -105,6 +100,12 @@ static int refuse(const struct setting *s, const char *policy, const struct grap
 
 /* ---- planning ---- */
 
+static enum plan_objective objective_of(const struct setting *s)
+{
+    int objective = s->o->job.objective;
+    return objective >= 0 ? (enum plan_objective)objective : OBJECTIVE_BALANCED;
+}
+
 static struct plan_request request_of(const struct setting *s, const struct graph *g, int policy)
 {
     const struct job_options *j = &s->o->job;
@@ -114,7 +115,7 @@ static struct plan_request request_of(const struct setting *s, const struct grap
         .policy = (enum policy_id)policy,
         .update = j->update >= 0 ? (enum update_place)j->update : UPDATE_AUTO,
         .table = s->table,
-        .objective = j->objective,
+        .objective = objective_of(s),
     };
 }
 
@@ -130,154 +131,91 @@ static int build_table_graph(const struct setting *s, uint32_t replicas, uint32_
     return r;
 }
 
-/* Plans with the given micro-batch size and simulates the plan. On -ENOSPC, *ret_least is the number of bytes
- * per device that would be enough, or 0 if the host memory is too small. */
-static int try_size(const struct setting *s, int policy, uint32_t replicas, uint32_t micro_batch,
-                    struct attempt *ret, uint64_t *ret_least, struct err *err)
+/* The context of the functions that sizes_choose calls, for one policy. */
+struct profile_choosing {
+    const struct setting *s;
+    int policy;
+    struct attempt made, best;
+    uint64_t least; /* bytes per device that would be enough for the sizes that were planned last, or 0 */
+};
+
+static int make_profile_model(void *ctx, struct plan_sizes sizes, struct outline_model **ret)
 {
-    *ret = (struct attempt){.micro_batch = micro_batch};
-    *ret_least = 0;
-    int r = build_table_graph(s, replicas, micro_batch, &ret->graph, err);
-    if (r < 0)
-        return r;
-    struct plan_request request = request_of(s, ret->graph, policy);
-    r = plan_make(&request, &ret->plan, ret_least, err);
-    if (r == -ENOSPC && *ret_least > 0)
-        refuse(s, policy_names[policy], ret->graph, *ret_least, err);
-    else if (r == -ENOSPC)
-        err_set_at(err, r, "--host-memory", "%s", err->msg);
-    if (r < 0)
-        return r;
-    struct profile *times = plan_profile(&request);
-    struct sim_result *sim = plan_simulate(ret->plan, PROGRAM_CYCLE, SIM_RUNS, times, &s->machine);
-    ret->ns = sim->cycle_ns;
-    ret->bytes = sim->bytes.in + sim->bytes.out;
-    ret->moves_data_only = ret->bytes == sim->bytes.data_in + sim->bytes.data_out;
-    sim_destroy(sim);
-    profile_destroy(times);
+    const struct profile_choosing *c = ctx;
+    *ret = outline_model_table(c->s->table, &c->s->machine, &sizes.rows, 1);
     return 0;
 }
 
-/* Returns whether plan `a` is better than plan `than` for the objective that the user chose, such as time. */
-static bool is_better_attempt(const struct setting *s, const struct attempt *a, const struct attempt *than)
+/* Plans with the given sizes. On -ENOSPC, `err` has a message in the words of the command line. */
+static int plan_profile_sizes(void *ctx, struct plan_sizes sizes, uint64_t most_work, struct plan_report *ret,
+                              uint64_t *ret_least, struct err *err)
 {
-    if (than->plan == NULL)
-        return true;
-    if (s->o->job.objective == OBJECTIVE_BYTES)
-        return a->bytes < than->bytes || (a->bytes == than->bytes && a->ns < than->ns);
-    return a->ns < than->ns || (a->ns == than->ns && a->bytes < than->bytes);
-}
-
-/* Returns whether the search may end with plan `a`, because the user wants the fewest bytes and no other
- * micro-batch size can give a plan that moves fewer. */
-static bool is_best(const struct setting *s, const struct attempt *a)
-{
-    return a->plan != NULL && s->o->job.objective == OBJECTIVE_BYTES && a->moves_data_only;
-}
-
-/* Returns a lower bound on the time of a training step, in nanoseconds. The bound assumes that every task is
- * computed once and that the devices share the work evenly. */
-static uint64_t compute_ns(const struct setting *s, uint32_t micro_batch)
-{
-    uint64_t sum = 0;
-    for (uint32_t l = 0; l < s->table->n_layers; l++) {
-        struct table_point at;
-        table_at(s->table, l, micro_batch, &at);
-        sum += at.fwd_ns + at.bwd_ns;
+    struct profile_choosing *c = ctx;
+    uint64_t least = 0;
+    attempt_finish(&c->made);
+    int r = build_table_graph(c->s, sizes.replicas, sizes.rows, &c->made.graph, err);
+    if (r < 0)
+        return r;
+    struct plan_request request = request_of(c->s, c->made.graph, c->policy);
+    request.most_work = most_work;
+    request.report = ret;
+    r = plan_make(&request, &c->made.plan, &least, err);
+    c->made.score = ret->score;
+    c->least = r == -ENOSPC ? least : 0;
+    if (r == -ENOSPC && least > 0) {
+        *ret_least = least;
+        refuse(c->s, policy_names[c->policy], c->made.graph, least, err);
+    } else if (r == -ENOSPC) {
+        err_set_at(err, r, "--host-memory", "%s", err->msg);
     }
-    return sum * (s->o->profile_plan.batch / micro_batch) / s->machine.n_devices;
+    return r;
 }
 
-/* The reason why there is no plan. If several micro-batch sizes do not fit, the struct has the error of the
- * size that comes closest to fitting. */
-struct failure {
-    int code;
-    uint64_t least;
-    struct err err;
-};
-
-static void keep_failure(struct failure *f, int code, uint64_t least, const struct err *err)
+static void keep_profile_plan(void *ctx)
 {
-    bool better = f->code == 0 || (code == -ENOSPC && f->code != -ENOSPC) ||
-                  (code == -ENOSPC && least > 0 && (f->least == 0 || least < f->least));
-    if (better)
-        *f = (struct failure){code, least, *err};
+    struct profile_choosing *c = ctx;
+    enum plan_objective objective = objective_of(c->s);
+    if (c->best.plan != NULL && !score_is_better(objective, &c->made.score, &c->best.score))
+        return;
+    attempt_finish(&c->best);
+    c->best = c->made;
+    c->made = (struct attempt){0};
 }
 
-/* Stores the micro-batch sizes to try and returns their number. These are the value of --micro-batch, or else
- * all divisors of a replica's part of the batch within the range of measured sizes. With --replicas 0, the
- * whole batch counts as the part. */
-static uint32_t find_measured_divisors(const struct setting *s, uint32_t ret[MAX_DIVISORS])
+static int check_sizes(const struct setting *s, const uint32_t *sizes, uint32_t n, struct err *err)
 {
-    const struct table *t = s->table;
+    uint32_t batch = s->o->profile_plan.batch, u = s->o->profile_plan.micro_batch;
+    uint32_t replicas = s->o->profile_plan.replicas, part = replicas > 0 ? batch / replicas : batch;
+    if (u > 0 && batch % u != 0)
+        return err_set_at(err, -EINVAL, "--micro-batch", "%u does not divide --batch %u", u, batch);
+    if (replicas > 0 && (batch % replicas != 0 || (u > 0 && part % u != 0)))
+        return err_set_at(err, -EINVAL, "--replicas",
+                          "%u does not divide --batch %u into parts of whole micro-batches", replicas, batch);
+    for (uint32_t i = 0; i < n && u == 0; i++)
+        if (part % sizes[i] == 0)
+            return 0;
+    return u > 0
+               ? 0
+               : err_set_at(err, -EINVAL, "--batch",
+                            "%u has no divisor among the sizes that were measured, which end at %u; say one "
+                            "with --micro-batch",
+                            batch, table_largest(s->table));
+}
+
+/* Stores all numbers within the range of measured micro-batch sizes and returns how many there are. */
+static uint32_t find_measured(const struct table *t, uint32_t ret[SIZES_MAX_DIVISORS])
+{
     uint32_t least = t->fwd.sizes[0] > t->bwd.sizes[0] ? t->fwd.sizes[0] : t->bwd.sizes[0], n = 0;
-    uint32_t most = table_largest(t), batch = s->o->profile_plan.batch;
-    if (s->o->profile_plan.replicas > 0)
-        batch /= s->o->profile_plan.replicas;
-    if (s->o->profile_plan.micro_batch > 0) {
-        ret[0] = s->o->profile_plan.micro_batch;
-        return 1;
-    }
-    for (uint32_t u = least; u <= most && u <= batch && n < MAX_DIVISORS; u++)
-        if (batch % u == 0)
-            ret[n++] = u;
+    for (uint32_t u = least; u <= table_largest(t) && n < SIZES_MAX_DIVISORS; u++)
+        ret[n++] = u;
     return n;
 }
 
-static int check_sizes(const struct setting *s, uint32_t n, struct err *err)
+/* Runs the search over outlines in which layers have different micro-batch sizes. Stores its plan in
+ * c->best, if there is one. *ret_done is true if no other plan has to be tried. */
+static int search_mixed(struct profile_choosing *c, bool *ret_done, struct err *err)
 {
-    uint32_t batch = s->o->profile_plan.batch, u = s->o->profile_plan.micro_batch;
-    uint32_t replicas = s->o->profile_plan.replicas;
-    if (u > 0 && batch % u != 0)
-        return err_set_at(err, -EINVAL, "--micro-batch", "%u does not divide --batch %u", u, batch);
-    if (replicas > 0 && (batch % replicas != 0 || (u > 0 && batch / replicas % u != 0)))
-        return err_set_at(err, -EINVAL, "--replicas",
-                          "%u does not divide --batch %u into parts of whole micro-batches", replicas, batch);
-    if (n == 0)
-        return err_set_at(err, -EINVAL, "--batch",
-                          "%u has no divisor among the sizes that were measured, which end at %u; say one "
-                          "with --micro-batch",
-                          batch, table_largest(s->table));
-    return 0;
-}
-
-/* Returns the number of replicas to try, which is that of --replicas if given. Otherwise harmony-dp gets one
- * per device if the batch allows it. `auto` gets fewer, with several devices each, because its own search has
- * already tried one per device. Other policies get 1. */
-static uint32_t most_replicas(const struct setting *s, int policy, uint32_t micro_batch)
-{
-    if (s->o->profile_plan.replicas > 0)
-        return s->o->profile_plan.replicas;
-    uint32_t devices = s->machine.n_devices, n = policy == POLICY_harmony_dp ? devices : devices / 2;
-    if (policy != POLICY_auto && policy != POLICY_harmony_dp)
-        return 1;
-    while (n > 1 &&
-           (s->o->profile_plan.batch / micro_batch % n != 0 || (policy == POLICY_auto && devices % n != 0)))
-        n--;
-    return n > 0 ? n : 1;
-}
-
-static void try_replicas(const struct setting *s, int policy, uint32_t replicas, uint32_t micro_batch,
-                         struct attempt *best, struct failure *failed)
-{
-    struct attempt a;
-    uint64_t least;
-    struct err err = {0};
-    int e = try_size(s, policy, replicas, micro_batch, &a, &least, &err);
-    if (e < 0)
-        keep_failure(failed, e, least, &err);
-    if (e == 0 && is_better_attempt(s, &a, best)) {
-        attempt_finish(best);
-        *best = a;
-    } else {
-        attempt_finish(&a);
-    }
-}
-
-/* Runs the search of policy `auto`. *ret stays empty if the search finds no plan. *ret_done becomes true if
- * no other micro-batch size needs to be tried. */
-static int search(const struct setting *s, struct attempt *ret, bool *ret_done, struct err *err)
-{
+    const struct setting *s = c->s;
     const struct job_options *j = &s->o->job;
     const struct profile_search_request q = {
         .table = s->table,
@@ -285,55 +223,83 @@ static int search(const struct setting *s, struct attempt *ret, bool *ret_done, 
         .batch = s->o->profile_plan.batch,
         .micro_batch = s->o->profile_plan.micro_batch,
         .update = j->update >= 0 ? (enum update_place)j->update : UPDATE_AUTO,
-        .objective = j->objective,
+        .objective = objective_of(s),
     };
     struct profile_search_result found;
     int r = profile_search_outlines(&q, &found, err);
     *ret_done = false;
     if (r < 0 || found.plan == NULL)
         return r;
-    *ret = (struct attempt){found.graph->rows, found.graph, found.plan,
-                            found.ns,          found.bytes, found.moves_data_only};
-    *ret_done = j->objective == OBJECTIVE_BYTES ? found.moves_data_only : !found.waits;
+    c->best = (struct attempt){found.graph, found.plan, found.score};
+    *ret_done = q.objective == OBJECTIVE_BYTES ? found.moves_data_only : !found.waits;
     return 0;
 }
 
-/* Finds the best plan of a policy over all micro-batch sizes. If there is no plan, *ret_failed says why. */
-static int find_best(const struct setting *s, int policy, struct attempt *ret, struct failure *ret_failed)
+/* Runs the search over pairs of one micro-batch size and a number of replicas. */
+static int search_pairs(struct profile_choosing *c, const uint32_t *sizes, uint32_t n, struct err *err)
 {
-    uint32_t sizes[MAX_DIVISORS], n = find_measured_divisors(s, sizes);
-    bool done = false, any = s->o->profile_plan.replicas == 0; /* any number of replicas */
-    *ret = (struct attempt){0};
-    *ret_failed = (struct failure){0};
-    ret_failed->code = check_sizes(s, n, &ret_failed->err);
-    if (ret_failed->code == 0 && policy == POLICY_auto && any)
-        ret_failed->code = search(s, ret, &done, &ret_failed->err);
-    if (ret_failed->code < 0 || done)
-        return ret_failed->code;
-    /* Start with the largest micro-batch size, because its plan has the fewest tasks and is found fastest. */
-    for (uint32_t i = n; i-- > 0 && !is_best(s, ret);) {
-        uint32_t most = most_replicas(s, policy, sizes[i]);
-        if (ret->plan != NULL && s->o->job.objective == OBJECTIVE_TIME && compute_ns(s, sizes[i]) >= ret->ns)
-            continue;
-        try_replicas(s, policy, most, sizes[i], ret, ret_failed);
-        if (policy == POLICY_auto && any && most > 1)
-            try_replicas(s, policy, 1, sizes[i], ret, ret_failed);
+    const struct setting *s = c->s;
+    bool parallel = c->policy == POLICY_auto || c->policy == POLICY_harmony_dp;
+    uint32_t replicas = s->o->profile_plan.replicas;
+    struct sizes_choice choice;
+    const struct sizes_request q = {
+        .batch = s->o->profile_plan.batch,
+        .n_layers = s->table->n_layers,
+        .asked = {s->o->profile_plan.micro_batch, replicas > 0 ? replicas
+                                                  : parallel   ? 0
+                                                               : 1},
+        .allowed = sizes,
+        .n_allowed = n,
+        .machine = &s->machine,
+        .policy = (enum policy_id)c->policy,
+        .update = request_of(s, NULL, c->policy).update,
+        .objective = objective_of(s),
+        .to_beat = c->best.plan != NULL ? &c->best.score : NULL,
+        .ctx = c,
+        .model = make_profile_model,
+        .plan = plan_profile_sizes,
+        .keep = keep_profile_plan,
+    };
+    int r = sizes_choose(&q, &choice, err);
+    if (r == -ENOSPC && c->best.plan == NULL) {
+        struct plan_report report;
+        uint64_t least = 0;
+        return plan_profile_sizes(c, choice.sizes, 1, &report, &least, err);
     }
-    return ret->plan != NULL ? 0 : ret_failed->code;
+    return r == -ENOSPC ? 0 : r;
+}
+
+/* Finds the best plan of a policy over all sizes. If there is no plan, *ret_least is the number of bytes per
+ * device that is enough, or 0 if device memory alone does not help. */
+static int find_best(const struct setting *s, int policy, struct attempt *ret, uint64_t *ret_least,
+                     struct err *err)
+{
+    struct profile_choosing c = {.s = s, .policy = policy};
+    uint32_t sizes[SIZES_MAX_DIVISORS], n = find_measured(s->table, sizes);
+    bool done = false;
+    *ret = (struct attempt){0};
+    *ret_least = 0;
+    int r = check_sizes(s, sizes, n, err);
+    if (r == 0 && policy == POLICY_auto && s->o->profile_plan.replicas == 0)
+        r = search_mixed(&c, &done, err);
+    if (r == 0 && !done)
+        r = search_pairs(&c, sizes, n, err);
+    if (r == -ENOSPC)
+        *ret_least = c.least;
+    attempt_finish(&c.made);
+    if (r < 0)
+        attempt_finish(&c.best);
+    *ret = c.best;
+    return r;
 }
 
 /* Finds the best plan of a policy, verifies the plan and simulates it for printing. */
 static int plan_policy(const struct setting *s, int policy, struct attempt *ret, struct printed_plan *told)
 {
-    struct failure failed;
     uint64_t begin = clock_now_ns();
-    int r = find_best(s, policy, ret, &failed);
-    if (r < 0) {
-        told->err = failed.err;
-        told->least_bytes = failed.least;
-    } else {
+    int r = find_best(s, policy, ret, &told->least_bytes, &told->err);
+    if (r == 0)
         r = plan_verify(ret->plan, ret->graph, NULL, &s->machine, NULL, &told->err);
-    }
     told->policy = policy_names[policy];
     told->code = r;
     if (r < 0) {
@@ -358,15 +324,13 @@ static void try_machine(const struct setting *s, int policy, uint64_t more_bytes
 {
     struct setting better = *s;
     struct attempt a;
-    struct failure failed;
+    struct err err = {0};
+    uint64_t least;
     *ret = (struct what_if){0};
     if (what_if_machine(&s->machine, more_bytes, more_devices, &better.machine) < 0)
         return;
-    if (find_best(&better, policy, &a, &failed) == 0) {
-        struct plan_bytes b;
-        plan_count_bytes(a.plan, PROGRAM_CYCLE, &b);
-        *ret = (struct what_if){true, a.ns, b.in + b.out};
-    }
+    if (find_best(&better, policy, &a, &least, &err) == 0)
+        *ret = (struct what_if){true, a.score.ns, a.score.bytes};
     attempt_finish(&a);
 }
 
@@ -375,7 +339,7 @@ static void ask_about_profile(const struct setting *s, int policy, struct why_re
     const struct what_if now = {true, r->why.cycle_ns, r->host_bytes};
     r->asked = true;
     try_machine(s, policy, WHY_MORE_BYTES, 0, &r->memory);
-    what_if_keep(&r->memory, &now, s->o->job.objective);
+    what_if_keep(&r->memory, &now, objective_of(s));
     try_machine(s, policy, 0, 1, &r->device);
     why_report_settle(r);
 }
@@ -398,7 +362,7 @@ static void describe(const struct setting *s, struct strbuf *head, struct strbuf
     strbuf_add(head, "/s each way, peers ");
     strbuf_add_bytes(head, m->peer_bytes_per_s);
     strbuf_addf(head, "/s\nbatch   %u, objective %s\n", s->o->profile_plan.batch,
-                plan_objective_names[s->o->job.objective]);
+                plan_objective_names[objective_of(s)]);
     strbuf_add(members, ",\"profile\":\"file\",\"profile_reason\":");
     strbuf_add_json(members, s->o->profile_plan.profile_path);
 }

@@ -19,6 +19,7 @@
 #ifndef SCHEDULER_BUILD_BUILD_H
 #define SCHEDULER_BUILD_BUILD_H
 
+#include "base/arena.h"
 #include "base/vec.h"
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
@@ -93,11 +94,11 @@ struct order {
  * order_finish. */
 void order_init(struct order *o, const struct graph *g, uint32_t n_devices);
 void order_finish(struct order *o);
-/* Returns the largest number of devices that divides the number of replicas evenly and is at most n_devices.
- * For example, 6 replicas on 4 devices give 3. */
-uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices);
-/* Divides the state of every layer into n_shares shares. The caller must then fill o->owners with the device
- * that owns each share. */
+/* Returns the largest number of devices, at most n_devices, that divides the number of replicas evenly. For
+ * example, 6 replicas on 4 devices give 3. */
+uint32_t order_replica_devices(uint32_t n_replicas, uint32_t n_devices);
+/* Divides the state of every layer into n_shares shares. After this call, the caller sets the owner of each
+ * share in o->owners. */
 void order_own(struct order *o, uint32_t n_shares);
 /* Appends task `t` to the order. The task handles its whole layer, so t.share is set to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
@@ -382,27 +383,25 @@ struct candidate {
     struct knobs knobs;
 };
 
-/* Lets a search try candidates. For each candidate, the search calls `run`, and then reads the fields from
- * `need` to `moves_data_only`. These fields describe the candidate. Tests replace `run` to see every
- * candidate. */
+/* The interface through which the search of a policy tries candidates. plan_make gives it to the policy.
+ * Tests replace `run` to see every candidate. The fields from `need` to `moves_data_only` describe the last
+ * candidate that was tried. */
 struct trial {
-    /* Tries a candidate. Keeps the candidate's plan if this plan is the best so far. Returns 1 if the
-     * candidate fits the memory of the devices, even if the host memory is too small. Returns 0 if the
-     * candidate does not fit the memory of the devices. Returns a negative errno on failure. */
+    /* Builds and simulates a candidate. Returns 1 if the candidate fits the devices, even if the host memory
+     * is too small. Returns 0 if it does not fit, or a negative errno. */
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
     struct plan_need need;
-    /* What one training step costs: its time or its moved bytes. The objective of the request decides which
-     * of the two. UINT64_MAX if there is no plan for the candidate. */
-    uint64_t cost;
-    bool best;            /* it is the best candidate so far */
-    bool moves_data_only; /* it moves neither state nor stash */
-    /* Total number of tasks in the orders of all candidates that were tried so far. */
-    uint64_t spent;
-    /* Estimated time to build all candidates so far: the sum of their plan_need.work. */
-    uint64_t work;
-    /* Whether the search left out candidates because `work` reached its limit. */
+    bool made; /* the candidate gave a plan, and `score` is its score */
+    struct score score;
+    bool moves_data_only; /* the plan moves neither state nor stash */
+    /* Whether the search of the policy should end: further candidates cannot be better, or the search has
+     * built enough. From then on, `run` builds nothing and returns 0. */
+    bool over;
+    /* Whether `over` was set because too much was built. */
     bool cut_short;
+    /* Estimated effort of building all candidates so far: the sum of their plan_need.work. */
+    uint64_t work;
 };
 
 /* A policy proposes candidates for a graph and a machine, and makes the task order of each candidate. Each
@@ -410,13 +409,18 @@ struct trial {
 struct policy {
     const char *name;
     enum update_place default_update; /* the meaning of UPDATE_AUTO under this policy */
-    /* Tries every promising candidate, and always the one that needs the least memory. Returns 0, or the
-     * error that t->run returned. */
+    /* Tries every promising candidate. Returns 0, or the error that t->run returned. */
     int (*search)(const struct plan_request *r, struct trial *t);
     /* Sets *ret to the candidate of this policy that needs the least device memory. */
     void (*leanest)(const struct plan_request *r, struct candidate *ret);
-    /* Makes the task order of candidate `c`. The caller frees the order with order_finish. r->update must say
-     * where updates run, so it must not be UPDATE_AUTO. */
+    /* Further lean candidates, numbered from 0: each needs more device memory and less host memory than the
+     * one before. Sets *ret to candidate `i`, whose arrays are allocated from `a`, or returns false if there
+     * is none. NULL if the policy has no such candidates.
+     *
+     * What the lean candidates need must not depend on the memory of the machine (lean.h). */
+    bool (*lean)(const struct plan_request *r, uint32_t i, struct arena *a, struct candidate *ret);
+    /* Makes the task order of candidate `c`. The caller frees the order with order_finish. r->update must
+     * already be a definite choice, not UPDATE_AUTO. */
     void (*order)(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret);
 };
@@ -424,6 +428,7 @@ struct policy {
 #define POLICY(id, name) extern const struct policy policy_##id;
 #include "scheduler/policy/policies.def"
 #undef POLICY
+const struct policy *policy_of(enum policy_id id);
 
 /* Divides layers [first, last) into `count` consecutive runs so that the longest run is as short as possible,
  * and returns the duration of that run. Run k is layers [starts[k], starts[k + 1]), so `starts` must have

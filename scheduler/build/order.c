@@ -21,10 +21,10 @@ void order_init(struct order *o, const struct graph *g, uint32_t n_devices)
     *o = (struct order){.graph = g, .n_devices = n_devices, .n_shares = 1};
 }
 
-uint32_t order_replica_devices(const struct graph *g, uint32_t n_devices)
+uint32_t order_replica_devices(uint32_t n_replicas, uint32_t n_devices)
 {
-    uint32_t n = n_devices < g->n_replicas ? n_devices : g->n_replicas;
-    while (g->n_replicas % n != 0)
+    uint32_t n = n_devices < n_replicas ? n_devices : n_replicas;
+    while (n_replicas % n != 0)
         n--;
     return n;
 }

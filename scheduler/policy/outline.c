@@ -137,6 +137,13 @@ void outline_model_destroy(struct outline_model *m)
         arena_destroy(m->arena);
 }
 
+uint64_t outline_floor_ns(const struct outline_model *m, const struct machine *machine, uint32_t batch)
+{
+    const struct size_sums *s = &m->sizes[0];
+    uint64_t chain = s->fwd[m->n_layers] + s->bwd[m->n_layers];
+    return most(chain, chain * (batch / s->rows) / machine->n_devices);
+}
+
 /* ---- one outline ---- */
 
 /* An outline together with the prefix sums for the micro-batch sizes of its three parts. */
@@ -643,7 +650,7 @@ bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t
     uint32_t last = last_fused(q, o);
     if (o->pack > 1) {
         o->pack = 1;
-    } else if (o->pins > 0 && (q->objective == OBJECTIVE_TIME || o->fused == last)) {
+    } else if (o->pins > 0 && (q->objective != OBJECTIVE_BYTES || o->fused == last)) {
         o->pins /= 2;
     } else if (o->fused < last) {
         do

@@ -14,6 +14,7 @@
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
 #include "scheduler/plan.h"
+#include "scheduler/policy/front.h"
 #include "scheduler/profile.h"
 
 enum policy_id {
@@ -26,11 +27,6 @@ extern const char *const policy_names[POLICY_COUNT + 1]; /* NULL-terminated */
 
 enum update_place { UPDATE_AUTO, UPDATE_HOST, UPDATE_DEVICE, UPDATE_PLACE_COUNT };
 extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
-
-/* What makes a plan the best: the shortest time of a training step, or the fewest bytes moved from and to the
- * host. Between plans that are equal in this, the other criterion decides. */
-enum plan_objective { OBJECTIVE_TIME, OBJECTIVE_BYTES, OBJECTIVE_COUNT };
-extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1];
 
 /* The input of plan_make. Everything that the request points to belongs to the caller. */
 struct plan_request {
@@ -47,23 +43,41 @@ struct plan_request {
     enum plan_objective objective;
     /* Limit on the effort of the search, in instructions of the plans that it builds. 0 means PLAN_WORK. */
     uint64_t most_work;
-    /* Counter to which plan_make adds the number of instructions that it built. May be NULL. */
-    uint64_t *used_work;
+    /* Where plan_make stores what else the search found out. May be NULL. */
+    struct plan_report *report;
+};
+
+/* What plan_make found out besides the plan. */
+struct plan_report {
+    struct score score; /* of the plan that was returned */
+    /* The scores of the plans that no other plan of the search beats in both time and bytes, in ascending
+     * order of time. */
+    uint32_t n_front;
+    struct score front[FRONT_MAX];
+    /* No plan for this graph and machine takes less time (predict/time_bound.h). */
+    uint64_t floor_ns;
+    uint64_t work; /* instructions that the search built */
 };
 
 /* Limits on the length of a search, in instructions built. Building one takes a few microseconds. A limit in
  * seconds would make the plan depend on the computer that plans.
  *
  * A search that has found a plan stops after PLAN_WORK instructions. A search without a plan may build
- * PLAN_WORK_IN_VAIN times as many; after that, only the leanest candidate of each policy is tried. */
-#define PLAN_WORK         4000000
-#define PLAN_WORK_IN_VAIN 2
+ * PLAN_WORK_IN_VAIN times as many. The lean candidates (lean.h) are tried before the limit counts, so a
+ * search that is cut short still finds a plan if a lean candidate fits. */
+#define PLAN_WORK         400000
+#define PLAN_WORK_IN_VAIN 10
 
 /* Makes the best plan that fits the machine. The plan is not verified yet, and the caller destroys it.
  * Returns -ENOSPC when no plan fits. If device memory is too small, `err` names the least capacity per device
  * that would suffice and the layer that needs most memory, and *ret_least (may be NULL) gets that capacity.
- * If only host memory is too small, `err` names the bytes needed and *ret_least is left unchanged. */
+ * If only host memory is too small, `err` names the bytes needed. If no capacity would suffice with this host
+ * memory, `err` names both memories. In these two cases *ret_least is left unchanged. */
 int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err);
+
+/* Finds out whether plan_make would find a plan, without searching for a good one. Returns 0, or -ENOSPC with
+ * the message of plan_make. */
+int plan_fits(const struct plan_request *request, struct err *err);
 
 /* Returns the durations of all tasks that plan_make would use for this request. The caller frees them with
  * profile_destroy. */

@@ -176,40 +176,74 @@ static void auto_leanest(const struct plan_request *r, struct candidate *ret)
     ret->knobs.retain = false;
 }
 
-/* ---- the search ---- */
+/* Returns the number of packs of lean candidate `i`, counted from 0: three quarters of the packs of the
+ * candidate before, or one pack less if that had 8 or fewer. Candidate 0 follows a candidate with `most`
+ * packs. */
+static uint32_t lean_packs(uint32_t most, uint32_t i)
+{
+    uint32_t packs = most;
+    for (uint32_t k = 0; k <= i && packs > 0; k++)
+        packs = packs > 8 ? packs * 3 / 4 : packs - 1;
+    return packs;
+}
 
-/* When all candidates together have this many tasks, the search stops and uses the best candidate so far. */
-#define ENOUGH 100000
+/* Cuts the chain into fewer and fewer packs of about the same number of layers. Fewer packs leave less on the
+ * host. The last candidate has only the fused segment. */
+static bool auto_lean(const struct plan_request *r, uint32_t i, struct arena *a, struct candidate *ret)
+{
+    uint32_t before = r->train->n_layers - 1, packs = lean_packs(before, i);
+    bool past_last = i > 0 ? lean_packs(before, i - 1) == 0 : before == 0;
+    if (past_last)
+        return false;
+    auto_leanest(r, ret);
+    uint32_t *starts = arena_alloc_array(a, packs + 1, sizeof *starts);
+    for (uint32_t k = 0; k <= packs; k++)
+        starts[k] = packs > 0 ? (uint32_t)((uint64_t)before * k / packs) : 0;
+    ret->packs = packs;
+    ret->starts = starts;
+    ret->fused = packs > 0 ? before : 0;
+    return true;
+}
+
+/* ---- the search ---- */
 
 /* The state of a search for the best pipeline with a fixed number of teams. */
 struct pipeline_search {
     const struct plan_request *r;
     struct trial *t;
-    /* The best candidate with the memory settings (knobs) that are being tried. The trial keeps the best
-     * candidate over all settings. */
+    /* The best candidate with the memory settings (knobs) that are being tried, and its score. plan_make
+     * keeps the best plans over all settings. */
     struct candidate best;
-    uint64_t best_cost; /* UINT64_MAX: none fits yet */
-    /* Whether the search can stop: the objective is the fewest bytes, and `best` moves only data, which every
-     * plan must move. */
-    bool perfect;
+    struct score best_score;
+    bool found;      /* some candidate gave a plan, or at least fitted the devices */
+    bool scored;     /* some candidate gave a plan, so that best_score is valid */
     uint32_t *packs; /* scratch for partitions: n_layers + 1 entries */
     struct arena *arena;
 };
 
-/* Tries a candidate, and makes it s->best if it is better. Returns 1 if the candidate fits, 0 if it does not,
- * or a negative errno. After ENOUGH tasks, if some candidate fits already, returns 0 without trying. */
+/* Tries a candidate, and makes it s->best if it is better. Returns 1 if the candidate fits the devices, 0 if
+ * it does not, or a negative errno. */
 static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
-    if (s->t->spent > ENOUGH && s->best_cost != UINT64_MAX)
-        return 0;
     int e = s->t->run(s->t, c);
-    bool less = s->r->objective == OBJECTIVE_BYTES && s->t->cost < s->best_cost;
-    if (e > 0 && (s->t->best || less || s->best_cost == UINT64_MAX)) {
+    bool better =
+        s->t->made && (!s->scored || score_is_better(s->r->objective, &s->t->score, &s->best_score));
+    if (e > 0 && (better || !s->found)) {
         s->best = *c;
-        s->best_cost = s->t->cost;
-        s->perfect = s->r->objective == OBJECTIVE_BYTES && s->t->moves_data_only;
+        s->found = true;
+    }
+    if (better) {
+        s->best_score = s->t->score;
+        s->scored = true;
     }
     return e;
+}
+
+/* Returns whether the best score improved since it was `before`. */
+static bool improved(const struct pipeline_search *s, bool scored_before, const struct score *before)
+{
+    return s->scored &&
+           (!scored_before || s->best_score.ns != before->ns || s->best_score.bytes != before->bytes);
 }
 
 /* Returns how long one micro-batch takes in layers [first, last) if they form packs. A pack runs backward
@@ -370,11 +404,12 @@ static int try_fused(struct pipeline_search *s)
         struct candidate c = s->best;
         c.fused = low + (high - low) / 2;
         cut_packs(s, &c);
-        uint64_t before = s->best_cost;
+        bool scored = s->scored;
+        struct score before = s->best_score;
         int e = attempt(s, &c);
         if (e < 0)
             return e;
-        if (e > 0 && s->best_cost < before)
+        if (improved(s, scored, &before))
             high = c.fused;
         else
             low = c.fused + 1;
@@ -420,12 +455,13 @@ static int try_waves(struct pipeline_search *s)
     uint32_t most = s->r->train->n_micro / (s->best.teams > 1 ? s->best.teams : 1); /* no wave is empty */
     for (uint32_t waves = 2; waves <= most; waves *= 2) {
         struct candidate c = s->best;
-        uint64_t before = s->best_cost;
+        bool scored = s->scored;
+        struct score before = s->best_score;
         c.waves = waves;
         int e = attempt(s, &c);
         if (e < 0)
             return e;
-        if (s->best_cost == before)
+        if (!improved(s, scored, &before))
             break;
     }
     return 0;
@@ -542,7 +578,7 @@ static int improve(struct pipeline_search *s, uint32_t fewest)
     int (*const axes[])(struct pipeline_search *) = {try_all_pinned, try_fused, try_short_fused,
                                                      try_pins,       try_waves, try_onward};
     int e = try_packs(s, fewest);
-    for (size_t i = 0; i < sizeof axes / sizeof axes[0] && e == 0 && !s->perfect; i++)
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0] && e == 0 && !s->t->over; i++)
         e = axes[i](s);
     return e;
 }
@@ -551,18 +587,18 @@ static int improve(struct pipeline_search *s, uint32_t fewest)
  * own. */
 static int search_pipeline(const struct plan_request *r, struct trial *t, uint32_t teams)
 {
-    struct pipeline_search s = {.r = r, .t = t, .best_cost = UINT64_MAX, .arena = arena_create()};
+    struct pipeline_search s = {.r = r, .t = t, .arena = arena_create()};
     s.packs = arena_alloc_array(s.arena, r->train->n_layers + 1, sizeof *s.packs);
     int e = 0;
-    for (size_t i = 0; i < N_VARIANTS && e == 0; i++) {
+    for (size_t i = 0; i < N_VARIANTS && e == 0 && !t->over; i++) {
         struct candidate c = {.waves = 1, .teams = teams, .unit = r->train->rows, .knobs = variants[i]};
         uint32_t fewest;
-        s.best_cost = UINT64_MAX;
+        s.found = s.scored = false;
         e = fewest_packs(&s, &c, &fewest);
         if (e < 0 || fewest == 0)
             continue;
         e = improve(&s, fewest);
-        if (r->objective == OBJECTIVE_TIME || s.perfect)
+        if (r->objective != OBJECTIVE_BYTES && s.scored)
             /* Stop here. The remaining variants let fewer moves overlap with compute. They can save bytes,
              * but no time. */
             break;
@@ -609,15 +645,15 @@ static int try_outline_shrunk(const struct outline_request *q, const struct plan
 /* Lists the best outlines for `teams` data-parallel devices and builds each of them. With save_on_host,
  * builds each outline a second time with save_last_packs set. */
 static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t teams,
-                              bool save_on_host)
+                              enum plan_objective objective, bool save_on_host)
 {
     struct outline list[OUTLINES];
     struct outline_model *model = outline_model_graph(r->train, t->profile);
     const struct outline_request q = {
-        model, r->machine, r->train->rows * r->train->n_micro, teams, r->objective, r->update, save_on_host};
+        model, r->machine, r->train->rows * r->train->n_micro, teams, objective, r->update, save_on_host};
     uint32_t n = outline_list(&q, list, OUTLINES);
     int e = 0;
-    for (uint32_t i = 0; i < n && e >= 0; i++) {
+    for (uint32_t i = 0; i < n && e >= 0 && !t->over; i++) {
         e = try_outline_shrunk(&q, r, t, &list[i]);
         list[i].save_last_packs = true;
         if (e >= 0 && save_on_host)
@@ -635,21 +671,32 @@ static bool has_tied(const struct graph *g)
     return false;
 }
 
+/* Searches for the best plan in which `teams` devices each process their part of the batch. */
+static int search_parallel(const struct plan_request *r, struct trial *t, uint32_t teams)
+{
+    int e = 0;
+    if (r->objective != OBJECTIVE_BYTES)
+        e = search_outlines_of(r, t, teams, OBJECTIVE_TIME, false);
+    if (e == 0 && r->objective != OBJECTIVE_BYTES)
+        e = search_outlines_of(r, t, teams, OBJECTIVE_TIME, true);
+    if (e == 0 && r->objective != OBJECTIVE_TIME)
+        e = search_outlines_of(r, t, teams, OBJECTIVE_BYTES, false);
+    return e;
+}
+
 static int auto_search(const struct plan_request *r, struct trial *t)
 {
     const uint32_t n = r->machine->n_devices, replicas = r->train->n_replicas;
     int e = 0;
-    for (uint32_t teams = order_replica_devices(r->train, n); teams >= 1 && e == 0; teams--) {
+    for (uint32_t teams = order_replica_devices(replicas, n); teams >= 1 && e == 0 && !t->over; teams--) {
         if (replicas % teams != 0 || (teams > 1 && n / teams > 1 && has_tied(r->train)))
             continue;
         if (n / teams == 1)
-            e = search_outlines_of(r, t, teams, false);
-        if (e == 0 && n / teams == 1 && r->objective == OBJECTIVE_TIME)
-            e = search_outlines_of(r, t, teams, true);
+            e = search_parallel(r, t, teams);
         if (e == 0 && (teams == 1 || n / teams > 1))
             e = search_pipeline(r, t, teams);
     }
-    for (int retain = 1; retain >= 0 && e == 0 && t->spent <= ENOUGH; retain--)
+    for (int retain = 1; retain >= 0 && e == 0 && !t->over; retain--)
         e = harmony_search(r, t, retain);
     return e;
 }
@@ -659,5 +706,6 @@ const struct policy policy_auto = {
     .default_update = UPDATE_AUTO,
     .search = auto_search,
     .leanest = auto_leanest,
+    .lean = auto_lean,
     .order = auto_order,
 };

@@ -20,7 +20,7 @@ static void harmony_dp_order(const struct plan_request *r, const struct profile 
                              const struct candidate *c, struct order *ret)
 {
     const struct graph *g = r->train;
-    uint32_t devices = order_replica_devices(g, r->machine->n_devices);
+    uint32_t devices = order_replica_devices(g->n_replicas, r->machine->n_devices);
     uint32_t rows = g->n_micro / devices * g->rows;
     struct passes p;
     order_init(ret, g, r->machine->n_devices);

@@ -71,7 +71,7 @@ static void lru_order(const struct plan_request *r, const struct profile *prof, 
                       struct order *ret)
 {
     const struct graph *g = r->train;
-    uint32_t n_dp = order_replica_devices(g, r->machine->n_devices);
+    uint32_t n_dp = order_replica_devices(g->n_replicas, r->machine->n_devices);
     uint32_t *device = xcalloc(g->n_layers, sizeof *device);
     (void)c;
     order_init(ret, g, r->machine->n_devices);

@@ -65,12 +65,7 @@ static int outline_graph(const struct profile_search *s, const struct outline *o
 
 static bool result_is_better(const struct profile_search *s, const struct profile_search_result *a)
 {
-    const struct profile_search_result *b = &s->best;
-    if (b->plan == NULL)
-        return true;
-    if (s->q->objective == OBJECTIVE_BYTES && a->bytes != b->bytes)
-        return a->bytes < b->bytes;
-    return a->ns != b->ns ? a->ns < b->ns : a->bytes < b->bytes;
+    return s->best.plan == NULL || score_is_better(s->q->objective, &a->score, &s->best.score);
 }
 
 /* Simulates a plan and keeps it if it is the best so far. Takes ownership of the plan and graph in *made. */
@@ -79,11 +74,10 @@ static void consider_plan(struct profile_search *s, const struct plan_request *r
 {
     s->spent += made->plan->programs[PROGRAM_CYCLE].n_instrs;
     struct sim_result *sim = plan_simulate(made->plan, PROGRAM_CYCLE, SIM_RUNS, prof, r->machine);
-    made->ns = sim->cycle_ns;
-    made->bytes = sim->bytes.in + sim->bytes.out;
-    made->moves_data_only = made->bytes == sim->bytes.data_in + sim->bytes.data_out;
+    made->score = (struct score){sim->cycle_ns, sim->bytes.in + sim->bytes.out};
+    made->moves_data_only = made->score.bytes == sim->bytes.data_in + sim->bytes.data_out;
     made->waits =
-        o->n_devices < r->machine->n_devices || made->ns > o->compute_ns + o->compute_ns / WAITS_BEYOND;
+        o->n_devices < r->machine->n_devices || made->score.ns > o->compute_ns + o->compute_ns / WAITS_BEYOND;
     sim_destroy(sim);
     if (result_is_better(s, made)) {
         profile_search_result_finish(&s->best);
@@ -181,7 +175,8 @@ static int build_best(struct profile_search *s, int builds)
     int n_built = 0;
     for (uint32_t i = 0; i < n && n_built < builds; i++) {
         struct outline o = list[i];
-        bool hopeless = s->q->objective == OBJECTIVE_TIME && s->best.plan != NULL && o.ns >= s->best.ns;
+        bool hopeless =
+            s->q->objective != OBJECTIVE_BYTES && s->best.plan != NULL && o.ns >= s->best.score.ns;
         if (hopeless || !is_new(&o, built, n_built))
             continue;
         if (s->best.plan != NULL && s->spent > ENOUGH)
@@ -237,11 +232,11 @@ static int refine(struct profile_search *s)
         if (s->spent > 2 * ENOUGH)
             break;
         struct outline o;
-        uint64_t before = s->best.ns, excess;
+        uint64_t before = s->best.score.ns, excess;
         int e = vary(s, i % VARIATIONS, &o) ? build(s, &o, &excess) : 0;
         if (e < 0)
             return e;
-        failed = s->best.ns < before ? 0 : failed + 1;
+        failed = s->best.score.ns < before ? 0 : failed + 1;
     }
     return 0;
 }
@@ -259,9 +254,9 @@ int profile_search_outlines(const struct profile_search_request *q, struct profi
         (struct outline_request){model, q->machine, q->batch, devices, q->objective, q->update, false};
     int e = build_best(&s, BUILDS);
     s.outlines.save_on_host = true;
-    if (e == 0 && q->objective == OBJECTIVE_TIME)
+    if (e == 0 && q->objective != OBJECTIVE_BYTES)
         e = build_best(&s, SAVE_BUILDS);
-    if (e == 0 && q->objective == OBJECTIVE_TIME)
+    if (e == 0 && q->objective != OBJECTIVE_BYTES)
         e = refine(&s);
     outline_model_destroy(model);
     if (e < 0)

@@ -30,8 +30,7 @@ struct profile_search_request {
 struct profile_search_result {
     struct graph *graph;
     struct plan *plan;
-    /* Simulated time of a training step, and the number of bytes that the step moves from and to the host. */
-    uint64_t ns, bytes;
+    struct score score;
     bool moves_data_only; /* the plan moves neither state nor stash */
     /* Whether a training step takes clearly longer than a device computes, or whether some device is not
      * used. */

@@ -209,6 +209,8 @@ int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_
         return -ERANGE;
     *ret = *m;
     ret->n_devices += more_devices;
+    if (ret->cores_by_devices)
+        ret->cores = ret->host_cores = ret->n_devices;
     for (uint32_t d = 0; d < ret->n_devices; d++) {
         uint32_t like = d < m->n_devices ? d : m->n_devices - 1;
         ret->capacity_bytes[d] = m->capacity_bytes[like] + more_bytes / PLAN_ALIGN * PLAN_ALIGN;

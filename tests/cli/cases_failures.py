@@ -54,8 +54,8 @@ def poisoned(t, loss="mse"):
     images = bytes(255 if i in bad else 0 for i in range(n) for _ in range(side * side))
     files = write_idx_pair(t, "poison", images, bytes(i % 4 for i in range(n)), side)
     data = {"format": "idx", "train": files, "scale": [0, 8e37], "shuffle": False}
-    return job(SMALL, {"data": data, "model.loss": loss, "train": {"steps": 8, "global_batch": batch, "micro_batch": 3},
-                       "eval": DELETE, "checkpoint": {"every": {"steps": 1}, "keep": 9}})
+    return job(SMALL, {"data": data, "model.loss": loss, "eval": DELETE, "checkpoint": {"every": {"steps": 1}, "keep": 9},
+                       "train": {"steps": 8, "global_batch": batch, "micro_batch": 3, "replicas": 1}})
 
 
 @case(each=["resident", "stream", "lru", "harmony-pp"])

@@ -28,7 +28,7 @@ def linear_job(t, bad_steps):
     return job(SMALL, {
         "model": {"type": "mlp", "input": [side, side], "hidden": [], "classes": 3, "loss": "mse"},
         "data": {"format": "idx", "train": files, "scale": [0, 8e37], "shuffle": False},
-        "train": {"steps": steps, "global_batch": batch, "micro_batch": batch, "on_nonfinite": "skip"},
+        "train": {"steps": steps, "global_batch": batch, "micro_batch": batch, "replicas": 1, "on_nonfinite": "skip"},
         "optimizer": {"type": "adamw", "lr": 0.05, "betas": [0.8, 0.9], "weight_decay": 0.1},
         "schedule": {"type": "cosine", "warmup_steps": 2},
         "eval": DELETE, "checkpoint": {"every": {"steps": 1}, "keep": 99}})

@@ -78,7 +78,8 @@ def test_clipping_is_told_apart(t):
         t.contains(t.worker("--plan", path, *SIZES["single"]).out, "\ndecision    ", what="the page")
         t.check("clipping_s" not in plan_job(t, path, *SIZES["single"], "--no-what-if")["why"], "it was asked")
     plain = plan_job(t, write_job(t, DEEP), *SIZES["single"])
-    t.check(abs(p["iteration_s"] - p["why"]["clipping_s"] - plain["iteration_s"]) < 1e-9, "the plan without a decision")
+    saved = max(0, p["iteration_s"] - plain["iteration_s"])
+    t.check(abs(p["why"]["clipping_s"] - saved) < 1e-9, f"without a decision {saved} s less, told {p['why']['clipping_s']}")
 
 
 @case

@@ -1,6 +1,7 @@
 """Wrong jobs: each is refused before anything runs, with one line that says where, what and what to do."""
 import json
 import os
+import re
 import shutil
 import socket
 
@@ -240,7 +241,8 @@ def test_misfit_in_host_memory_is_refused(t):
 @case
 def test_misfit_in_host_memory_names_the_least(t):
     path = write_job(t, SMALL)
-    needed = t.worker("--check", path, "--json").json()["host_bytes"]
+    run = t.worker("--check", path, "--host-memory", "9KiB", expect=5)
+    needed = int(re.search(r"needs (\d+) bytes", run.err).group(1))
     t.worker("--check", path, "--host-memory", needed)
     run = t.worker("--check", path, "--host-memory", needed - 1, expect=5)
     t.contains(run.err, f"needs {needed} bytes", what="the message")

@@ -23,7 +23,7 @@ BASE = {
     "schema": "job/v1",
     "name": "golden",
     "data": {"format": "tokens", "train": TOKENS, "shuffle": False},
-    "train": {"steps": 10, "global_batch": 4, "micro_batch": 4, "grad_clip": 1.0},
+    "train": {"steps": 10, "global_batch": 4, "micro_batch": 4, "replicas": 1, "grad_clip": 1.0},
     "optimizer": {"type": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1},
 }
 

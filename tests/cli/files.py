@@ -21,7 +21,7 @@ SMALL = {
     "model": {"type": "mlp", "input": [8, 8], "hidden": [32, 48, 32], "classes": 4},
     "init": {"seed": 7},
     "data": {"format": "synthetic", "samples": 96, "val_samples": 40, "seed": 3, "noise": 0.3},
-    "train": {"steps": 5, "global_batch": 24, "micro_batch": 8},
+    "train": {"steps": 5, "global_batch": 24, "micro_batch": 8, "replicas": 1},
     "optimizer": {"type": "adamw", "lr": 3e-3},
     "eval": {"every": {"steps": 4}},
     "checkpoint": {"every": {"steps": 2}, "keep": 2},

@@ -930,3 +930,26 @@ def test_job_with_replicas_is_done_on_two_devices(t):
     t.equal((j["report"]["replicas"], len(j["report"]["devices"]), j["plan"]["devices"]), (2, 2, 2), "the report")
     t.check(j["report"]["step_bytes"]["peer"] > 0, "two devices had nothing to say to each other")
     d.stop()
+
+
+# ---- sizes that are "auto" ----
+
+@case
+def test_sizes_do_not_depend_on_what_is_free(t):
+    """Sizes are chosen for the devices that a job can use, whether they are free when it starts or not."""
+    d = Daemon(t, devices=2).start()
+    auto = {"train": {"steps": 6, "global_batch": 512}, "model.hidden": [256, 256], "resources": {"devices": {"min": 1, "max": 2}}}
+
+    def run_one(out):
+        s = spec(out, auto)
+        j = d.wait_job(d.submit(s)["id"], "done")
+        return len(j["devices"]), j["resolved"]["micro_batch"], j["resolved"]["replicas"], j["report"]["weights_hash"]
+
+    free = run_one("free")
+    other = mid_run(t, d)
+    busy = run_one("busy")
+    other.thaw()
+    check_done(t, d, other.id, other.spec)
+    t.equal((free[0], busy[0]), (2, 1), "devices of the two jobs")
+    t.equal(free[1:], busy[1:], "sizes and weights")
+    t.equal(free[2], 2, "replicas for two devices")

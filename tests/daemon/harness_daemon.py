@@ -68,7 +68,7 @@ SLOW = {
     "model": {"type": "mlp", "input": [8, 8], "hidden": [32, 48, 32], "classes": 4, "dropout": 0.1},
     "init": {"seed": 7},
     "data": {"format": "synthetic", "samples": 96, "val_samples": 40, "seed": 3, "noise": 0.3},
-    "train": {"steps": 600, "global_batch": 24, "micro_batch": 8, "grad_clip": 1.0},
+    "train": {"steps": 600, "global_batch": 24, "micro_batch": 8, "replicas": 1, "grad_clip": 1.0},
     "optimizer": {"type": "adamw", "lr": 1e-3},
     "eval": {"every": {"steps": 50}},
     "checkpoint": {"every": {"steps": 5}, "keep": 2},

@@ -19,7 +19,7 @@ struct drawn {
 /* Groups of devices, each a pipeline: as many as replicas and devices allow, or fewer. */
 static uint32_t random_shares(const struct graph *g, uint32_t n_devices, struct rng *r)
 {
-    uint32_t n = order_replica_devices(g, n_devices);
+    uint32_t n = order_replica_devices(g->n_replicas, n_devices);
     if (rng_below(r, 3) > 0)
         return n;
     do

@@ -584,10 +584,12 @@ struct checker {
     struct trial trial; /* first: a trial is a checker */
     const struct plan_request *r;
     const struct policy *policy;
-    uint64_t best;
+    uint64_t built; /* tasks */
     uint32_t seed;
     struct tally *tally;
 };
+
+#define ENOUGH 100000 /* tasks of all candidates of a search */
 
 static int check_candidate(struct trial *t, const struct candidate *c)
 {
@@ -597,22 +599,22 @@ static int check_candidate(struct trial *t, const struct candidate *c)
     struct plan_bytes b;
     struct err err = {0};
     k->policy->order(k->r, t->profile, c, &order);
-    t->spent += order.todos.n;
+    uint64_t order_tasks = order.todos.n;
     int e = plan_build(k->r, k->policy->name, &order, &c->knobs, t->profile, &p, &t->need, &err);
     order_finish(&order);
     if (e < 0)
         fail_msg("seed %u, policy %s, %u shares, %u groups: %s", k->seed, k->policy->name, c->teams, c->waves,
                  err.msg);
-    t->cost = UINT64_MAX;
-    t->best = t->moves_data_only = false;
+    t->made = t->moves_data_only = false;
+    k->built += order_tasks;
+    t->over = k->built > ENOUGH;
     if (p == NULL)
         return t->need.devices_fit;
     check_made(k->r, p, k->seed, k->tally);
     k->tally->by_replicas[c->teams > 1 && c->teams < k->r->machine->n_devices]++;
     plan_count_bytes(p, PROGRAM_CYCLE, &b);
-    t->cost = b.in + b.out;
-    t->best = t->cost < k->best;
-    k->best = t->best ? t->cost : k->best;
+    t->made = true;
+    t->score = (struct score){b.in + b.out, b.in + b.out};
     plan_destroy(p);
     return 1;
 }
@@ -627,8 +629,7 @@ static void check_every(struct plan_request *r, struct machine *m, struct rng *r
     r->policy = POLICY_auto;
     assert_int_equal(plan_least_capacity(r, &least, NULL), 0);
     for (size_t i = 0; i < sizeof searched / sizeof searched[0]; i++) {
-        struct checker k = {
-            {.run = check_candidate, .profile = prof}, r, searched[i], UINT64_MAX, seed, tally};
+        struct checker k = {{.run = check_candidate, .profile = prof}, r, searched[i], 0, seed, tally};
         for (uint32_t d = 0; d < m->n_devices; d++)
             m->capacity_bytes[d] = least + (rng_below(rng, 1u << 16) * 2 * least >> 16);
         r->update = rng_below(rng, UPDATE_PLACE_COUNT);

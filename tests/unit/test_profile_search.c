@@ -58,9 +58,9 @@ static void check(const struct profile_search_request *q, const struct profile_s
     struct plan_request request = {.train = r->graph, .machine = m, .table = q->table};
     struct profile *prof = plan_profile(&request);
     struct sim_result *sim = plan_simulate(r->plan, PROGRAM_CYCLE, SIM_RUNS, prof, m);
-    assert_int_equal(r->ns, sim->cycle_ns);
-    assert_int_equal(r->bytes, sim->bytes.in + sim->bytes.out);
-    assert_int_equal(r->moves_data_only, r->bytes == sim->bytes.data_in + sim->bytes.data_out);
+    assert_int_equal(r->score.ns, sim->cycle_ns);
+    assert_int_equal(r->score.bytes, sim->bytes.in + sim->bytes.out);
+    assert_int_equal(r->moves_data_only, r->score.bytes == sim->bytes.data_in + sim->bytes.data_out);
     sim_destroy(sim);
     profile_destroy(prof);
 }
@@ -75,7 +75,7 @@ static void search(const struct profile_search_request *q, struct profile_search
     if (ret->plan != NULL)
         check(q, ret, what);
     else
-        assert_true(ret->graph == NULL && ret->ns == 0 && ret->bytes == 0);
+        assert_true(ret->graph == NULL && ret->score.ns == 0 && ret->score.bytes == 0);
 }
 
 /* ---- random tables ---- */
@@ -149,7 +149,8 @@ static void test_search_is_deterministic(void **state)
                 .table = t, .machine = &m, .batch = 16, .objective = objective};
             search(&q, &a, "first");
             search(&q, &b, "again");
-            assert_true(a.ns == b.ns && a.bytes == b.bytes && plan_equal(a.plan, b.plan));
+            assert_true(a.score.ns == b.score.ns && a.score.bytes == b.score.bytes &&
+                        plan_equal(a.plan, b.plan));
             profile_search_result_finish(&a);
             profile_search_result_finish(&b);
             table_destroy(t);
@@ -172,11 +173,11 @@ static void test_search_moves_less_when_asked_to(void **state)
             q.objective = OBJECTIVE_BYTES;
             search(&q, &few, "bytes");
             assert_true(fast.plan != NULL && few.plan != NULL);
-            if (few.bytes > fast.bytes || fast.ns > few.ns + few.ns / 100)
+            if (few.score.bytes > fast.score.bytes || fast.score.ns > few.score.ns + few.score.ns / 100)
                 fail_msg("%u devices of %llu MiB: %llu bytes in %llu ns, and %llu in %llu", devices,
-                         (unsigned long long)capacity, (unsigned long long)few.bytes,
-                         (unsigned long long)few.ns, (unsigned long long)fast.bytes,
-                         (unsigned long long)fast.ns);
+                         (unsigned long long)capacity, (unsigned long long)few.score.bytes,
+                         (unsigned long long)few.score.ns, (unsigned long long)fast.score.bytes,
+                         (unsigned long long)fast.score.ns);
             profile_search_result_finish(&fast);
             profile_search_result_finish(&few);
         }
@@ -196,10 +197,11 @@ static void test_search_is_not_slower_on_more_devices(void **state)
             const struct profile_search_request q = {.table = t, .machine = &m, .batch = 24};
             search(&q, &r, "even");
             assert_non_null(r.plan);
-            if (r.ns > before + before / 100)
+            if (r.score.ns > before + before / 100)
                 fail_msg("%u devices of %llu MiB: %llu ns, with one less %llu", devices,
-                         (unsigned long long)capacity, (unsigned long long)r.ns, (unsigned long long)before);
-            before = r.ns;
+                         (unsigned long long)capacity, (unsigned long long)r.score.ns,
+                         (unsigned long long)before);
+            before = r.score.ns;
             profile_search_result_finish(&r);
         }
     }
@@ -238,7 +240,7 @@ static void test_search_finds_nothing_where_nothing_fits(void **state)
     (void)state;
     struct table *t = even_table(25, 4 * MIB, 8 * MIB, 256 * KIB, 2 * MIB);
     struct machine m;
-    struct profile_search_result r = {.ns = 1};
+    struct profile_search_result r = {.score = {.ns = 1}};
     machine(&m, t, 2, 8 * MIB); /* less than W and dW of two layers */
     struct profile_search_request q = {.table = t, .machine = &m, .batch = 8};
     search(&q, &r, "small");
@@ -359,7 +361,7 @@ static void test_search_saves_on_the_host_where_the_link_is_fast(void **state)
                 assert_int_equal(saved, 0); /* 2 MiB take 4 ms, and a forward one */
             if (i == 2)
                 assert_true(saved > 4 * again && saved > 16 * 20); /* nearly all that is not fused */
-            ns[i] = r.ns;
+            ns[i] = r.score.ns;
             profile_search_result_finish(&r);
         }
         assert_true(ns[2] < ns[1] && ns[1] < ns[0]);
@@ -417,8 +419,8 @@ static void test_search_beats_harmony(void **state)
         const struct profile_search_request q = {.table = t, .machine = &m, .batch = 64};
         search(&q, &r, cases[i].model);
         assert_non_null(r.plan);
-        double ratio = (double)r.ns / 1e9 / cases[i].harmony_s;
-        print_message("# %s: %.3f s, %.4f of Harmony's\n", cases[i].model, (double)r.ns / 1e9, ratio);
+        double ratio = (double)r.score.ns / 1e9 / cases[i].harmony_s;
+        print_message("# %s: %.3f s, %.4f of Harmony's\n", cases[i].model, (double)r.score.ns / 1e9, ratio);
         assert_true(ratio <= cases[i].within);
         profile_search_result_finish(&r);
         table_destroy(t);

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "scheduler/predict/time_bound.h"
+#include "tests/cases.h"
 #include "tests/unit/brute_time.h"
 #include "tests/unit/random_linked.h"
 
@@ -125,8 +126,7 @@ static void print_case(const struct brute_time_case *c, uint32_t least, const st
 static void test_time_bound_never_above_brute_force(void **state)
 {
     (void)state;
-    const char *env = getenv("TUTTI_CASES");
-    uint32_t n = env ? (uint32_t)strtoul(env, NULL, 10) : BRUTE_CASES, fitting = 0, traded = 0, attained = 0;
+    uint32_t n = random_cases(BRUTE_CASES), fitting = 0, traded = 0, attained = 0;
     uint64_t states = 0;
     double sum = 0;
     for (uint32_t seed = 1; seed <= n; seed++) {

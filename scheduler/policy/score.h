@@ -1,0 +1,44 @@
+/* The score of a plan: what a training step takes under the plan. Scores decide which of two plans is better,
+ * everywhere in the planner. A score comes from a simulated plan, or is the estimate of an outline.
+ *
+ * All functions are pure.
+ */
+#ifndef SCHEDULER_POLICY_SCORE_H
+#define SCHEDULER_POLICY_SCORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What makes a plan the best. */
+enum plan_objective {
+    /* The fewest bytes among the plans that are at most 2 percent slower than the fastest plan. This is the
+     * default. */
+    OBJECTIVE_BALANCED,
+    /* The shortest time of a training step. Of equally fast plans, the one that moves the fewest bytes. */
+    OBJECTIVE_TIME,
+    /* The fewest bytes moved from and to the host. Of plans that move equally many, the fastest. */
+    OBJECTIVE_BYTES,
+    OBJECTIVE_COUNT
+};
+extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1]; /* "balanced", "time", "bytes", NULL */
+
+struct score {
+    uint64_t ns;    /* time of a training step */
+    uint64_t bytes; /* bytes that the step moves from and to the host, without the group state */
+};
+
+/* With OBJECTIVE_BALANCED, a plan may be slower than the fastest plan by 1 / SCORE_SLACK of its time. */
+#define SCORE_SLACK 50
+/* Two times that differ by at most 1 / SCORE_SAME_TIME count as equal in score_is_better with
+ * OBJECTIVE_BALANCED, because the simulator is not more accurate than that. */
+#define SCORE_SAME_TIME 200
+
+/* Returns whether score `a` is better than score `than`. A search that improves one plan step by step asks
+ * this after every step. The final choice among all plans is made by struct front (front.h). */
+bool score_is_better(enum plan_objective objective, const struct score *a, const struct score *than);
+
+/* Returns whether a plan that takes `ns` is at most 1 / SCORE_SLACK slower than the fastest plan, which takes
+ * `fastest_ns`. */
+bool score_is_close(uint64_t ns, uint64_t fastest_ns);
+
+#endif

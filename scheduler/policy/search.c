@@ -1,0 +1,375 @@
+/* Implements plan_make: the search for the best plan of one graph on one machine.
+ *
+ *   1. The lean candidates (lean.h) are tried first. They need little memory, and what they need is known
+ *      exactly. If nothing fits in the end, their needs say how much memory would do.
+ *   2. The policy's search proposes candidates. Each is built with addresses and compared with the
+ *      capacities, so that "it fits" is exact, and then simulated. Policy `auto` asks several policies.
+ *   3. The front (front.h) keeps the plans that no other plan beats in both time and bytes. The objective
+ *      chooses one of them.
+ *
+ * A search ends early when no further plan can be better, or when it has built enough instructions. Both
+ * rules depend only on the request, so the same request gives the same plan on every computer.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "scheduler/build/build.h"
+#include "scheduler/policy/lean.h"
+#include "scheduler/policy/policy.h"
+#include "scheduler/predict/simulate.h"
+#include "scheduler/predict/time_bound.h"
+
+/* The policies that `auto` asks, in this order. */
+static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream, POLICY_harmony_dp};
+
+/* A search ends when its plan takes at most 1/FLOOR_SLACK longer than the time that no plan can beat. */
+#define FLOOR_SLACK 100
+
+/* The state of one call of plan_make, which owns it. */
+struct plan_search {
+    /* Must be the first field, because try_candidate casts the pointer to a trial into a pointer to
+     * plan_search. */
+    struct trial trial;
+    /* The caller's request, in which UPDATE_AUTO has been replaced by the default of the policy. */
+    struct plan_request request;
+    const struct policy *policy;
+    struct front front;
+    /* The plan of a lean candidate, for the case that the search of the policy finds none. */
+    struct front fallback;
+    uint64_t floor_ns;
+    struct lean_needs needs; /* of the lean candidates so far */
+    /* The least host memory with which a candidate that fits the devices gives a plan, lean or not.
+     * UINT64_MAX if none fits them. */
+    uint64_t least_host_bytes;
+    struct err *err;
+};
+
+struct profile *plan_profile(const struct plan_request *r)
+{
+    return r->table != NULL ? profile_from_table(r->table, r->train, r->machine)
+                            : profile_analytic(r->train, r->machine);
+}
+
+/* ---- one candidate ---- */
+
+/* Builds a candidate and adds its work to the total. `ret` may be NULL if the caller only wants to know the
+ * memory needed. */
+static int build_candidate(struct plan_search *s, const struct candidate *c, struct plan **ret)
+{
+    struct order order;
+    s->policy->order(&s->request, s->trial.profile, c, &order);
+    int r = plan_build(&s->request, s->policy->name, &order, &c->knobs, s->trial.profile, ret, &s->trial.need,
+                       s->err);
+    order_finish(&order);
+    if (r == 0)
+        s->trial.work += s->trial.need.work;
+    return r;
+}
+
+/* Returns whether no further plan can be better than the plans of the front. */
+static bool is_perfect(const struct plan_search *s, bool moves_data_only)
+{
+    const struct score *chosen = &front_chosen(&s->front)->score;
+    bool fast = chosen->ns <= s->floor_ns + s->floor_ns / FLOOR_SLACK;
+    switch (s->request.objective) {
+    case OBJECTIVE_TIME:
+        return fast;
+    case OBJECTIVE_BYTES:
+        return moves_data_only;
+    default:
+        return fast && moves_data_only;
+    }
+}
+
+/* Ends the search if it has built enough. Without any plan so far, the limit is higher. */
+static void check_work(struct plan_search *s)
+{
+    uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
+    if (s->trial.work > (s->front.n > 0 ? most : PLAN_WORK_IN_VAIN * most))
+        s->trial.over = s->trial.cut_short = true;
+}
+
+/* Simulates a plan and gives it to the front. */
+static void score_plan(struct plan_search *s, struct plan *p)
+{
+    struct trial *t = &s->trial;
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, t->profile, s->request.machine);
+    /* Do not count the group state. It has only a few bytes per device, which must not make plans with fewer
+     * devices look better. */
+    t->score = (struct score){sim->cycle_ns, sim->bytes.in + sim->bytes.out - sim->bytes.group_in};
+    t->moves_data_only =
+        sim->bytes.state_in + sim->bytes.state_out + sim->bytes.stash_in + sim->bytes.stash_out == 0;
+    t->made = true;
+    sim_destroy(sim);
+    front_add(&s->front, &t->score, p);
+    if (is_perfect(s, t->moves_data_only))
+        t->over = true;
+}
+
+/* Returns the host memory that the machine must have for the last candidate. */
+static uint64_t host_bytes_needed(const struct plan_search *s)
+{
+    return s->trial.need.host_bytes + s->request.machine->host_taken_bytes;
+}
+
+/* Notes the host memory that would do for a candidate that fits the devices. */
+static void note_host(struct plan_search *s)
+{
+    uint64_t host = host_bytes_needed(s);
+    s->least_host_bytes = host < s->least_host_bytes ? host : s->least_host_bytes;
+}
+
+/* Builds and simulates a candidate. Returns the same values as trial.run. */
+static int run_candidate(struct plan_search *s, const struct candidate *c)
+{
+    struct plan *p;
+    s->trial.made = s->trial.moves_data_only = false;
+    int r = build_candidate(s, c, &p);
+    if (r < 0)
+        return r;
+    if (p != NULL)
+        score_plan(s, p);
+    else if (s->trial.need.devices_fit)
+        note_host(s);
+    check_work(s);
+    return s->trial.need.devices_fit;
+}
+
+/* Implements trial.run. */
+static int try_candidate(struct trial *t, const struct candidate *c)
+{
+    struct plan_search *s = (struct plan_search *)t;
+    if (!t->over)
+        return run_candidate(s, c);
+    t->made = t->moves_data_only = false;
+    t->need = (struct plan_need){0};
+    return 0;
+}
+
+static void use_policy(struct plan_search *s, const struct plan_request *request, enum policy_id id)
+{
+    s->policy = policy_of(id);
+    s->request = *request;
+    if (s->request.update == UPDATE_AUTO)
+        s->request.update = s->policy->default_update;
+}
+
+/* Sets *ret to the list of policies that a request allows, and returns their number. The list has more than
+ * one policy only for `auto`. */
+static uint32_t requested(const struct plan_request *request, const enum policy_id **ret)
+{
+    uint32_t all = sizeof auto_tries / sizeof auto_tries[0];
+    *ret = request->policy == POLICY_auto ? auto_tries : &request->policy;
+    if (request->policy != POLICY_auto)
+        return 1;
+    return request->train->n_replicas > 1 ? all : all - 1; /* harmony-dp, the last one, needs replicas */
+}
+
+/* ---- the lean candidates ---- */
+
+/* Arguments of the functions that visit lean candidates. */
+struct lean_walk {
+    struct plan_search *s;
+    const struct plan_request *request;
+    enum policy_id policy;     /* of the last visit */
+    uint64_t least_host_bytes; /* that a candidate of this policy needs, of those visited */
+};
+
+static struct lean_walk start_walk(struct plan_search *s, const struct plan_request *request)
+{
+    return (struct lean_walk){s, request, POLICY_COUNT, UINT64_MAX};
+}
+
+/* Notes what a lean candidate of policy `id` needs, and returns true. Returns false without noting it if an
+ * earlier candidate of the policy needs no more host memory. With that much host memory a walk would end at
+ * the earlier one (after_misfit), so the needs of the later one must not be named as enough. */
+static bool note_need(struct lean_walk *w, enum policy_id id)
+{
+    struct plan_search *s = w->s;
+    uint64_t host = host_bytes_needed(s);
+    if (id == w->policy && host >= w->least_host_bytes)
+        return false;
+    w->policy = id;
+    w->least_host_bytes = host;
+    if (s->needs.n < LEAN_MAX)
+        s->needs.at[s->needs.n++] = (struct lean_need){s->trial.need.device_bytes, host};
+    return true;
+}
+
+/* Returns whether the later lean candidates of the same policy are worth a visit. They need less host memory
+ * and more device memory, so they are useless once the host memory is enough. */
+static int after_misfit(const struct lean_walk *w)
+{
+    return host_bytes_needed(w->s) <= w->request->machine->host_bytes ? LEAN_NEXT_POLICY : LEAN_ON;
+}
+
+/* Builds a lean candidate and notes what it needs. Ends the walk if it fits. */
+static int try_lean(void *ctx, enum policy_id id, const struct candidate *c)
+{
+    struct lean_walk *w = ctx;
+    struct plan *p;
+    use_policy(w->s, w->request, id);
+    int r = build_candidate(w->s, c, &p);
+    if (r < 0)
+        return r;
+    bool noted = note_need(w, id);
+    if (p == NULL && noted && w->s->trial.need.devices_fit)
+        note_host(w->s);
+    if (p == NULL)
+        return after_misfit(w);
+    score_plan(w->s, p);
+    return LEAN_END;
+}
+
+/* Notes what a lean candidate needs on a machine with unlimited memory. */
+static int measure_lean(void *ctx, enum policy_id id, const struct candidate *c)
+{
+    struct lean_walk *w = ctx;
+    struct machine endless = *w->request->machine;
+    for (uint32_t i = 0; i < endless.n_devices; i++)
+        endless.capacity_bytes[i] = UINT64_MAX;
+    endless.host_bytes = UINT64_MAX;
+    use_policy(w->s, w->request, id);
+    w->s->request.machine = &endless;
+    int r = build_candidate(w->s, c, NULL);
+    w->s->request.machine = w->request->machine;
+    if (r < 0)
+        return r;
+    note_need(w, id);
+    return after_misfit(w);
+}
+
+/* Returns whether the devices together can hold all weights and optimizer state, so that a plan in which
+ * nothing moves is worth trying first. */
+static bool may_be_resident(const struct plan_request *r)
+{
+    uint64_t state = 0, has = 0;
+    for (uint32_t t = 0; t < r->train->n_tensors; t++)
+        state += r->train->tensors[t].persistent ? r->train->tensors[t].bytes : 0;
+    for (uint32_t d = 0; d < r->machine->n_devices; d++)
+        has = r->machine->capacity_bytes[d] > UINT64_MAX - has ? UINT64_MAX
+                                                               : has + r->machine->capacity_bytes[d];
+    return state <= has;
+}
+
+/* Tries the lean candidates until one fits. Returns 0 whether one fits or not, or a negative errno. */
+static int try_leanest(struct plan_search *s, const struct plan_request *request)
+{
+    const enum policy_id *ids;
+    enum policy_id order[POLICY_COUNT];
+    uint32_t n = requested(request, &ids);
+    /* `ids` begins with `resident` if there are several. That policy comes last here, unless it may fit. */
+    bool first = n == 1 || may_be_resident(request);
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = first ? ids[i] : ids[(i + 1) % n];
+    struct lean_walk walk = start_walk(s, request);
+    int r = lean_each(request, order, n, try_lean, &walk);
+    s->trial.over = false;
+    if (r < 0 || request->policy == POLICY_auto)
+        return r < 0 ? r : 0;
+    /* The plans of the other policies are for comparison. A lean candidate replaces them only if they do not
+     * fit. */
+    s->fallback = s->front;
+    s->front.n = 0;
+    return 0;
+}
+
+/* Runs the searches of all policies that the request allows. */
+static int search_policies(struct plan_search *s, const struct plan_request *request)
+{
+    const enum policy_id *ids;
+    uint32_t n = requested(request, &ids);
+    int r = 0;
+    check_work(s);
+    for (uint32_t i = 0; i < n && r == 0 && !s->trial.over; i++) {
+        use_policy(s, request, ids[i]);
+        r = s->policy->search(&s->request, &s->trial);
+    }
+    return r;
+}
+
+/* Finds the best plan and keeps it in the front, or in the fallback. Returns -ENOSPC with a message if there
+ * is none. */
+static int find_plan(struct plan_search *s, const struct plan_request *request, uint64_t *ret_least)
+{
+    int r = try_leanest(s, request);
+    if (r == 0 && s->front.n > 0)
+        s->trial.over = is_perfect(s, s->trial.moves_data_only);
+    if (r == 0 && !s->trial.over)
+        r = search_policies(s, request);
+    if (r == 0 && s->front.n + s->fallback.n == 0)
+        r = lean_refuse(&s->needs, s->least_host_bytes, request, ret_least, s->err);
+    return r;
+}
+
+/* ---- the search ---- */
+
+static void start_search(struct plan_search *s, const struct plan_request *request, struct profile *prof,
+                         struct err *err)
+{
+    *s = (struct plan_search){.trial = {.run = try_candidate, .profile = prof},
+                              .front = {.objective = request->objective},
+                              .fallback = {.objective = request->objective},
+                              .least_host_bytes = UINT64_MAX,
+                              .floor_ns = time_bound_ns(request->train, request->machine, prof) *
+                                          request->train->steps,
+                              .err = err};
+}
+
+static void fill_report(const struct plan_search *s, const struct front *found, struct plan_report *ret)
+{
+    if (ret == NULL)
+        return;
+    *ret = (struct plan_report){.n_front = found->n, .floor_ns = s->floor_ns, .work = s->trial.work};
+    for (uint32_t i = 0; i < found->n; i++)
+        ret->front[i] = found->at[i].score;
+    if (found->n > 0)
+        ret->score = front_chosen(found)->score;
+}
+
+int plan_make(const struct plan_request *request, struct plan **ret, uint64_t *ret_least, struct err *err)
+{
+    struct profile *prof = plan_profile(request);
+    struct plan_search s;
+    start_search(&s, request, prof, err);
+    int r = find_plan(&s, request, ret_least);
+    struct front *found = s.front.n > 0 ? &s.front : &s.fallback;
+    fill_report(&s, found, request->report);
+    if (r == 0)
+        *ret = front_take(found);
+    front_finish(&s.front);
+    front_finish(&s.fallback);
+    profile_destroy(prof);
+    return r;
+}
+
+int plan_fits(const struct plan_request *request, struct err *err)
+{
+    struct profile *prof = plan_profile(request);
+    struct plan_search s;
+    start_search(&s, request, prof, err);
+    int r = try_leanest(&s, request);
+    if (r == 0 && s.front.n + s.fallback.n == 0)
+        r = find_plan(&s, request, NULL);
+    front_finish(&s.front);
+    front_finish(&s.fallback);
+    profile_destroy(prof);
+    return r;
+}
+
+int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err)
+{
+    struct profile *prof = plan_profile(request);
+    struct plan_search s;
+    const enum policy_id *ids;
+    uint32_t n = requested(request, &ids);
+    start_search(&s, request, prof, err);
+    struct lean_walk walk = start_walk(&s, request);
+    int r = lean_each(request, ids, n, measure_lean, &walk);
+    profile_destroy(prof);
+    if (r < 0)
+        return r;
+    uint64_t least = lean_least_device(&s.needs, request->machine->host_bytes);
+    *ret_bytes = least < UINT64_MAX ? least : lean_least_device(&s.needs, UINT64_MAX);
+    return 0;
+}
