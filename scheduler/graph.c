@@ -114,8 +114,8 @@ struct tensor_set {
     bool external;
 };
 
-/* Returns the type of a tensor's elements. Returns DTYPE_U8 for a C struct. Also returns DTYPE_U8 for a block
- * of several arrays, which a layer or a list of parts divides. */
+/* Returns the type of a tensor's elements. Returns DTYPE_U8 if the tensor is a C struct, or a block that
+ * consists of several arrays. */
 static enum dtype tensor_dtype(const struct graph *g, enum tensor_kind kind, uint32_t of)
 {
     const struct layer_sizes *s = &g->layers[of].size;

@@ -377,8 +377,8 @@ struct candidate {
     /* How often a forward pass saves the values that the backward pass needs (S). For example, with 4, every
      * fourth micro-batch saves S, and the others compute S again later. With 0, no micro-batch saves S. */
     uint32_t save_every;
-    /* Whether the packs just before the fused segment follow save_every like the other packs. If false, these
-     * packs never save S, the values for the backward pass, and recompute S. */
+    /* Whether save_every also holds for the packs just before the fused segment. If false, these packs save
+     * nothing for the backward pass and compute it again instead. */
     bool save_last_packs;
     struct knobs knobs;
 };

@@ -32,8 +32,9 @@ static uint64_t shared_cut(const struct graph *g, const struct graph_tensor *gt,
     return share_cut(elements, plan_share_unit(cut_as), n, i) * dtype_size(gt->dtype);
 }
 
-/* Returns the byte of K at which share `i` of `n` begins within one part of K. If the part has as many
- * elements as W, both are cut at the same elements. Otherwise the part is cut in the same proportions. */
+/* Returns where share `i` of `n` begins within one part of the optimizer state K, as a byte offset into K. A
+ * part with as many elements as W is cut at the same elements as W. Any other part is cut in the same
+ * proportions as W. */
 static uint64_t part_cut(const struct graph *g, const struct graph_tensor *gt, uint32_t n, uint32_t part,
                          uint32_t i)
 {

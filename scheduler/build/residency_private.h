@@ -165,8 +165,8 @@ static inline uint32_t slot_after(uint32_t pos)
 
 /* ---- residency_slots.c ---- */
 
-/* Lists the spans and the items of every device. Gives the spans and the items new numbers without gaps in
- * r->todos. */
+/* Lists the spans and the items of every device. Also renumbers the spans and the items in r->todos, so that
+ * their numbers have no gaps. */
 void residency_units(struct residency *r);
 /* Returns the slot in which to fetch a tensor that the task at position `pos` uses. The slot comes some spans
  * or items before the task, so that the fetch overlaps with compute. This distance is called the lead. */
@@ -174,8 +174,8 @@ uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint3
 /* Returns the slot in which to drop a segment. The caller must have planned all uses and moves of the
  * segment. */
 uint32_t residency_drop_slot(const struct residency *r, uint32_t seg);
-/* Returns whether the copy in segment `seg` stays on its device after its last use so far, until the use at
- * position `pos`. */
+/* Returns whether the copy in segment `seg` stays on its device until position `pos`, where the copy is used
+ * again. If not, the copy is dropped and fetched again. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos);
 /* Returns whether retention chose to keep the device's copy until use `u`, instead of fetching it again for
  * `u`. */

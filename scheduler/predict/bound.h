@@ -65,9 +65,9 @@ bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_size
 /* Frees the array in `s`. */
 void bound_sizes_finish(struct bound_sizes *s);
 
-/* For each layer, looks at the size of its dW minus the W of all later layers. Returns the layer with the
- * largest difference. It is one of two good choices for the `turn_layer` of bound_sizes_of. The other is the
- * loss layer. */
+/* Returns a layer that is a good choice for the `turn_layer` of bound_sizes_of. The other good choice is the
+ * loss layer. To choose, subtracts the weights of all later layers from the size of a layer's gradient, and
+ * takes the layer with the largest difference. */
 uint32_t bound_turn_layer(const struct plan *p);
 
 /* Returns a lower bound on the bytes that one training step moves between host and devices. Two layers are
