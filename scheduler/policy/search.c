@@ -38,8 +38,8 @@ struct plan_search {
     struct front fallback;
     uint64_t floor_ns;
     struct lean_needs needs; /* of the lean candidates so far */
-    /* The least host memory with which a candidate that fits the devices gives a plan, lean or not.
-     * UINT64_MAX if none fits them. */
+    /* The least host memory with which a candidate that fits the devices gives a plan. Counts all candidates,
+     * lean or not, except those of outlines. UINT64_MAX if none fits the devices. */
     uint64_t least_host_bytes;
     struct err *err;
 };
@@ -129,7 +129,9 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
         return r;
     if (p != NULL)
         score_plan(s, p);
-    else if (s->trial.need.devices_fit)
+    else if (s->trial.need.devices_fit && !c->single)
+        /* `single` marks the candidates that were made from outlines. They depend on the host memory: with
+         * exactly what this one needs, others would be made. */
         note_host(s);
     check_work(s);
     return s->trial.need.devices_fit;
