@@ -79,9 +79,10 @@ void front_add(struct front *f, const struct score *score, struct plan *plan)
     for (uint32_t i = f->n; i-- > 0;)
         if (is_dominated(&f->at[i].score, score))
             remove_entry(f, i);
-    /* If the front is full, the slowest entry but one makes room: the two ends of the front always stay. */
+    /* If the front is full, one of the slowest entries makes room. The two ends of the front always stay, and
+     * so does the chosen entry. */
     if (f->n == FRONT_MAX)
-        remove_entry(f, FRONT_MAX - 2);
+        remove_entry(f, choose_entry(f) == FRONT_MAX - 2 ? FRONT_MAX - 3 : FRONT_MAX - 2);
     while (at < f->n && f->at[at].score.ns < score->ns)
         at++;
     for (uint32_t i = f->n; i > at; i--)

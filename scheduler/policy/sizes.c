@@ -180,17 +180,18 @@ static int compare_trials(const void *pa, const void *pb)
 
 /* ---- planning ---- */
 
-/* Returns whether pair `a` is better than pair `than`. Both fit. */
-static bool is_better_pair(enum plan_objective objective, const struct sizes_trial *a,
-                           const struct sizes_trial *than)
+/* Returns whether a pair that fits is fast enough to be chosen. `fastest_ns` is the least time of all pairs
+ * that fit so far. */
+static bool is_fast_enough(const struct sizes_search *s, const struct sizes_trial *t, uint64_t fastest_ns)
 {
-    const struct score *x = &a->score, *y = &than->score;
-    if (objective != OBJECTIVE_BYTES && !score_is_close(x->ns, y->ns))
-        return false;
-    if (objective != OBJECTIVE_BYTES && !score_is_close(y->ns, x->ns))
-        return true;
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes;
+    return s->q->objective == OBJECTIVE_BYTES || score_is_close(t->score.ns, fastest_ns);
+}
+
+/* Returns whether pair `a` is better than pair `than`. Both fit and are fast enough. */
+static bool is_better_pair(const struct sizes_trial *a, const struct sizes_trial *than)
+{
+    if (a->score.bytes != than->score.bytes)
+        return a->score.bytes < than->score.bytes;
     return a->sizes.rows != than->sizes.rows ? a->sizes.rows > than->sizes.rows
                                              : a->sizes.replicas < than->sizes.replicas;
 }
@@ -240,6 +241,7 @@ static const struct sizes_trial *closest(const struct sizes_search *s)
 static int plan_pairs(struct sizes_search *s, const struct sizes_trial **ret)
 {
     const struct sizes_trial *best = NULL;
+    uint64_t fastest_ns = UINT64_MAX;
     int tries = 0;
     for (size_t i = 0; i < s->list.n && tries < TRIES; i++) {
         struct sizes_trial *t = &s->list.at[i];
@@ -248,8 +250,12 @@ static int plan_pairs(struct sizes_search *s, const struct sizes_trial **ret)
         int r = plan_pair(s, t);
         if (r < 0)
             return r;
-        tries += t->fits;
-        if (t->fits && (best == NULL || is_better_pair(s->q->objective, t, best))) {
+        if (!t->fits)
+            continue;
+        tries++;
+        fastest_ns = least(fastest_ns, t->score.ns);
+        if (is_fast_enough(s, t, fastest_ns) &&
+            (best == NULL || !is_fast_enough(s, best, fastest_ns) || is_better_pair(t, best))) {
             best = t;
             s->q->keep(s->q->ctx);
         }

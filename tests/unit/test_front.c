@@ -251,6 +251,21 @@ static void add_example(struct front *f)
     add(f, 14000000000, 1000000000, 3);
 }
 
+/* A full front makes room for a new plan, but never by giving up the plan that the objective chooses. */
+static void test_full_front_keeps_the_chosen_plan(void **state)
+{
+    (void)state;
+    struct front f = {.objective = OBJECTIVE_BALANCED};
+    for (uint32_t i = 0; i < FRONT_MAX - 1; i++)
+        add(&f, 1000 + i, 1000 - i, i);
+    assert_int_equal(front_chosen(&f)->score.bytes, 1000 - (FRONT_MAX - 2));
+    add(&f, 2000, 1, FRONT_MAX - 1);
+    add(&f, 3000, 0, FRONT_MAX);
+    assert_int_equal(f.n, FRONT_MAX);
+    assert_int_equal(front_chosen(&f)->score.bytes, 1000 - (FRONT_MAX - 2));
+    front_finish(&f);
+}
+
 static void test_objectives_choose_as_in_the_example(void **state)
 {
     (void)state;
@@ -456,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_close_is_two_percent),
         cmocka_unit_test(test_front_keeps_what_is_not_dominated),
         cmocka_unit_test(test_chosen_entry_has_a_good_plan),
+        cmocka_unit_test(test_full_front_keeps_the_chosen_plan),
         cmocka_unit_test(test_objectives_choose_as_in_the_example),
         cmocka_unit_test(test_faster_plan_ends_a_choice),
         cmocka_unit_test(test_equal_score_does_not_replace_a_plan),

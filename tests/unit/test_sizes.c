@@ -307,6 +307,31 @@ static void test_bytes_decide_between_close_pairs(void **state)
     free(f);
 }
 
+/* Several pairs that are each a little slower than the one planned before must not add up: the chosen pair is
+ * close to the fastest of all. */
+static void test_close_pairs_do_not_add_up(void **state)
+{
+    (void)state;
+    static const struct plan_sizes pairs[] = {{1, 1}, {2, 1}, {4, 1}, {2, 2}};
+    struct fake *f = malloc(sizeof *f);
+    struct sizes_choice choice;
+    fake_init(f, 2);
+    /* Whatever the order of planning, one of these has 1000 s and the others are up to 5.7 percent slower. */
+    for (uint32_t first = 0; first < 4; first++) {
+        struct told told[4];
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t rank = (i + 4 - first) % 4;
+            told[i] = (struct told){pairs[i], 0, {(1000 + 19 * rank) * SECOND, 9 - rank}, 0};
+        }
+        assert_int_equal(choose_among(f, told, 4, OBJECTIVE_BALANCED, &choice), 0);
+        for (uint32_t i = 0; i < 4; i++)
+            if (choice.sizes.rows == pairs[i].rows && choice.sizes.replicas == pairs[i].replicas)
+                assert_true(told[i].score.ns <= 1020 * SECOND);
+    }
+    fake_finish(f);
+    free(f);
+}
+
 static void test_objective_bytes_ignores_the_time(void **state)
 {
     (void)state;
@@ -643,6 +668,7 @@ int main(void)
         cmocka_unit_test(test_most_replicas_that_the_batch_allows),
         cmocka_unit_test(test_fastest_pair_is_chosen),
         cmocka_unit_test(test_bytes_decide_between_close_pairs),
+        cmocka_unit_test(test_close_pairs_do_not_add_up),
         cmocka_unit_test(test_objective_bytes_ignores_the_time),
         cmocka_unit_test(test_only_pair_that_fits_is_chosen),
         cmocka_unit_test(test_chosen_pair_is_shown),
