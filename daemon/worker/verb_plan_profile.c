@@ -202,13 +202,17 @@ static int check_sizes(const struct setting *s, const uint32_t *sizes, uint32_t 
                             batch, table_largest(s->table));
 }
 
-/* Stores all numbers within the range of measured micro-batch sizes and returns how many there are. */
-static uint32_t find_measured(const struct table *t, uint32_t ret[SIZES_MAX_DIVISORS])
+/* Stores the divisors of the batch that are within the range of measured micro-batch sizes, and returns how
+ * many there are. */
+static uint32_t find_measured(const struct setting *s, uint32_t ret[SIZES_MAX_DIVISORS])
 {
-    uint32_t least = t->fwd.sizes[0] > t->bwd.sizes[0] ? t->fwd.sizes[0] : t->bwd.sizes[0], n = 0;
-    for (uint32_t u = least; u <= table_largest(t) && n < SIZES_MAX_DIVISORS; u++)
-        ret[n++] = u;
-    return n;
+    const struct table *t = s->table;
+    uint32_t least = t->fwd.sizes[0] > t->bwd.sizes[0] ? t->fwd.sizes[0] : t->bwd.sizes[0], kept = 0;
+    uint32_t n = sizes_divisors(s->o->profile_plan.batch, ret);
+    for (uint32_t i = 0; i < n; i++)
+        if (ret[i] >= least && ret[i] <= table_largest(t))
+            ret[kept++] = ret[i];
+    return kept;
 }
 
 /* Runs the search over outlines in which layers have different micro-batch sizes. Stores its plan in
@@ -262,9 +266,12 @@ static int search_pairs(struct profile_choosing *c, const uint32_t *sizes, uint3
     };
     int r = sizes_choose(&q, &choice, err);
     if (r == -ENOSPC && c->best.plan == NULL) {
-        struct plan_report report;
+        struct plan_report report = {0};
         uint64_t least = 0;
-        return plan_profile_sizes(c, choice.sizes, 1, &report, &least, err);
+        r = plan_profile_sizes(c, choice.sizes, 1, &report, &least, err);
+        if (r == 0)
+            keep_profile_plan(c);
+        return r;
     }
     return r == -ENOSPC ? 0 : r;
 }
@@ -275,7 +282,7 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, u
                      struct err *err)
 {
     struct profile_choosing c = {.s = s, .policy = policy};
-    uint32_t sizes[SIZES_MAX_DIVISORS], n = find_measured(s->table, sizes);
+    uint32_t sizes[SIZES_MAX_DIVISORS], n = find_measured(s, sizes);
     bool done = false;
     *ret = (struct attempt){0};
     *ret_least = 0;

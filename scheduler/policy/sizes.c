@@ -81,12 +81,14 @@ static bool is_useful(const struct sizes_request *q, uint32_t replicas, uint32_t
     return replicas <= n && (n % replicas == 0 || replicas == largest);
 }
 
-/* Returns the largest divisor of the batch that is at most the number of devices. */
+/* Returns the largest number of replicas that is at most the number of devices and divides the batch. If the
+ * number of rows is given, every replica must have whole micro-batches of that size. */
 static uint32_t largest_replicas(const struct sizes_request *q, const uint32_t *divisors, uint32_t n)
 {
-    uint32_t largest = 1;
+    uint32_t largest = 1, rows = q->asked.rows > 0 ? q->asked.rows : 1;
     for (uint32_t i = 0; i < n && divisors[i] <= q->machine->n_devices; i++)
-        largest = divisors[i];
+        if (q->batch / divisors[i] % rows == 0)
+            largest = divisors[i];
     return largest;
 }
 
@@ -280,7 +282,11 @@ static void show_pairs(const struct sizes_search *s, const struct sizes_trial *c
 static int no_pairs(const struct sizes_request *q, struct sizes_choice *ret)
 {
     uint32_t replicas = q->asked.replicas > 0 ? q->asked.replicas : 1;
+    uint32_t divisors[SIZES_MAX_DIVISORS], n = sizes_divisors(q->batch / replicas, divisors);
     ret->sizes = (struct plan_sizes){q->asked.rows > 0 ? q->asked.rows : q->batch / replicas, replicas};
+    for (uint32_t i = 0; i < n; i++)
+        if (is_allowed(q, divisors[i]))
+            ret->sizes.rows = divisors[i];
     return -ENOSPC;
 }
 

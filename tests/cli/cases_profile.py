@@ -87,6 +87,25 @@ def test_micro_batch_auto_is_the_best_that_was_measured(t, objective):
 
 
 @case
+def test_micro_batch_auto_is_not_limited_to_small_sizes(t):
+    """A profile that was measured up to 4096 samples: sizes above 2000 are as good as others."""
+    with open(EXAMPLE, encoding="utf-8") as f:
+        text = f.read()
+    path = t.path("large.json")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.replace("[1, 2, 4, 8]", "[1, 2, 4, 4096]"))
+    p = t.worker("--plan-profile", path, "--device-memory", "1TB", "--batch", 4096, "--policy", "stream", "--no-what-if",
+                 "--json").json()
+    t.equal(p["micro_batch_fwd"], 4096, "the micro-batch")
+
+
+@case(each=["auto", "stream"])
+def test_too_many_tasks_for_every_measured_size(t, policy):
+    refused(t, EXAMPLE, "--device-memory", "200TB", "--batch", 1 << 20, "--policy", policy, code=2,
+            says=["12 layers x 131072 micro-batches", "at most 262144"])
+
+
+@case
 def test_links_of_the_command_line_go_over_the_profiles(t):
     where = [*WHERE, "--policy", "harmony-pp", "--micro-batch", 4]
     times = [plan(t, *where, *more)["iteration_s"] for more in

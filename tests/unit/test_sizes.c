@@ -140,7 +140,7 @@ static bool naive_allows(const struct sizes_request *q, uint32_t rows, uint32_t 
 {
     uint32_t n = q->machine->n_devices, largest = 1;
     for (uint32_t k = 1; k <= n && k <= q->batch; k++)
-        if (q->batch % k == 0)
+        if (q->batch % (k * (q->asked.rows > 0 ? q->asked.rows : 1)) == 0)
             largest = k;
     bool useful = q->asked.replicas > 0 ? replicas == q->asked.replicas
                                         : replicas <= n && (n % replicas == 0 || replicas == largest);
@@ -215,6 +215,14 @@ static void test_most_replicas_that_the_batch_allows(void **state)
     assert_int_equal(sizes_choose(&q, &choice, NULL), -ENOSPC);
     assert_int_equal(f->n_models, 4 + 3 + 2);
     assert_true(has_pair(f->models, f->n_models, 2, 4));
+    /* 5 devices and a batch of 12 allow 4 replicas, but with micro-batches of 4 rows only 3. */
+    f->machine.n_devices = 5;
+    fake_forget(f);
+    q = request_of(f, 12);
+    q.asked.rows = 4;
+    assert_int_equal(sizes_choose(&q, &choice, NULL), -ENOSPC);
+    assert_int_equal(f->n_models, 2);
+    assert_true(has_pair(f->models, f->n_models, 4, 3));
     fake_finish(f);
     free(f);
 }
@@ -437,6 +445,15 @@ static void test_too_many_tasks(void **state)
     assert_pair(choice.sizes, 3, 2);
     assert_int_equal(choice.n_considered, 0);
     assert_false(choice.fits);
+    /* The pair that comes closest has an allowed size. */
+    static const uint32_t few[] = {1, 2, 4, 8};
+    q.asked = (struct plan_sizes){0};
+    q.allowed = few;
+    q.n_allowed = 4;
+    assert_int_equal(sizes_choose(&q, &choice, NULL), -ENOSPC);
+    assert_pair(choice.sizes, 4, 1);
+    q.allowed = NULL;
+    q.n_allowed = 0;
     assert_int_equal(f->n_models + f->n_plans, 0);
     /* One layer less is just allowed, with the whole batch in one micro-batch and no other size. */
     q.asked = (struct plan_sizes){0};
