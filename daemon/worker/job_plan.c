@@ -267,6 +267,8 @@ static int plan_with(const struct job_options *o, struct prepared_job *j, struct
                      uint64_t most_work, struct plan_report *report, struct err *err)
 {
     phase_drop_graphs(p);
+    /* plan_make sets least_bytes only if more device memory helps. */
+    j->least_bytes = 0;
     int r = job_resolve_phase(j, p, (struct spec_sizes){d.rows, p->sizes.replicas}, err);
     if (r == 0)
         r = admit_planning(o, j, p, d, err);
@@ -296,6 +298,7 @@ struct job_choosing {
     /* The best plan so far, with its graphs. */
     struct graph *graph, *eval_graph;
     struct plan *plan;
+    uint64_t host_taken_bytes;       /* of the machine for which the best plan was made */
     struct plan_report report, made; /* of the best plan, and of the plan that was made last */
 };
 
@@ -344,8 +347,6 @@ static int plan_job_sizes(void *ctx, struct plan_sizes sizes, uint64_t most_work
     struct job_choosing *c = ctx;
     drop_made(c->p);
     c->p->sizes = (struct spec_sizes){sizes.rows, sizes.replicas};
-    /* If only the host memory is too small, plan_with does not set least_bytes. */
-    c->j->least_bytes = 0;
     int r = plan_with(c->o, c->j, c->p, (struct division){sizes.rows, 1}, most_work, ret, err);
     if (r == 0)
         r = check_fewest(c, err);
@@ -355,15 +356,23 @@ static int plan_job_sizes(void *ctx, struct plan_sizes sizes, uint64_t most_work
     return r;
 }
 
-static void keep_job_plan(void *ctx)
+static void drop_kept(struct job_choosing *c)
 {
-    struct job_choosing *c = ctx;
     graph_destroy(c->graph);
     graph_destroy(c->eval_graph);
     plan_destroy(c->plan);
+    c->graph = c->eval_graph = NULL;
+    c->plan = NULL;
+}
+
+static void keep_job_plan(void *ctx)
+{
+    struct job_choosing *c = ctx;
+    drop_kept(c);
     c->graph = c->p->graph;
     c->eval_graph = c->p->eval_graph;
     c->plan = c->p->plan;
+    c->host_taken_bytes = c->j->machine.host_taken_bytes;
     c->report = c->made;
     c->p->graph = c->p->eval_graph = NULL;
     c->p->plan = NULL;
@@ -398,8 +407,10 @@ static int choose_job_sizes(const struct job_options *o, struct prepared_job *j,
     const struct sizes_request q = sizes_request(&c);
     int r = sizes_choose(&q, &p->choice, err);
     drop_made(p);
-    if (r < 0 && r != -ENOSPC)
+    if (r < 0 && r != -ENOSPC) {
+        drop_kept(&c);
         return r;
+    }
     p->sizes = (struct spec_sizes){p->choice.sizes.rows, p->choice.sizes.replicas};
     if (r == -ENOSPC) {
         r = plan_step(o, j, p, err);
@@ -409,6 +420,7 @@ static int choose_job_sizes(const struct job_options *o, struct prepared_job *j,
     p->eval_graph = c.eval_graph;
     p->plan = c.plan;
     p->report = c.report;
+    j->machine.host_taken_bytes = c.host_taken_bytes;
     return job_resolve_phase(j, p, p->sizes, err);
 }
 

@@ -53,6 +53,22 @@ def test_small_planning_is_not_counted(t):
     t.worker("--check", write_job(t, many_tasks(10, 64)), "--backend", "cpu", "--host-memory", "200KB")
 
 
+@case
+def test_memory_of_planning_is_that_of_the_chosen_sizes(t):
+    """Sizes with more tasks are planned after the chosen ones. What planning them took does not count."""
+    model = {"type": "chain", "input": {"tokens": 512, "vocab": 16},
+             "layers": [{"op": "embedding", "out": 4}, {"repeat": 60, "block": [{"op": "layernorm"}]}, {"op": "lm_head"}]}
+    spec = many_tasks(3, 512, {"model": model, "train.micro_batch": "auto"})
+    where = ["--backend", "cpu", "--device-memory", 2 * MIB, "--json"]
+    auto = t.worker("--check", write_job(t, spec), *where).json()
+    told = t.worker("--plan", t.path("job.json"), *where, "--no-what-if").json()["sizes_considered"]
+    chosen = auto["resolved"]["micro_batch"]
+    t.check(any(s["planned"] and s["micro_batch"] < chosen for s in told), f"no smaller size was planned: {told}")
+    given = job(spec, {"train.micro_batch": chosen, "train.replicas": auto["resolved"]["replicas"]})
+    same = t.worker("--check", write_job(t, given), *where).json()
+    t.equal(auto["host_bytes"], same["host_bytes"], "host memory with the same sizes")
+
+
 @case(each=["--check", "--plan", "--run"])
 def test_planning_that_takes_more_than_its_limit_ends_with_an_error(t, verb):
     """As if the estimate were wrong."""
