@@ -264,7 +264,7 @@ void inventory_add_lease(const struct inventory *o, const uint32_t *devices, uin
         strbuf_add(b, ",\"indices\":[");
         for (uint32_t i = 0; i < n; i++)
             strbuf_addf(b, "%s%" PRIu32, i > 0 ? "," : "", o->topology.devices[devices[i]].index);
-        strbuf_addf(b, "],\"all_devices\":%" PRIu32, o->topology.n_devices);
+        strbuf_add(b, "]");
     }
     if (!o->from_file)
         return;

@@ -93,6 +93,11 @@ static bool take_best(const struct job_ask *ask, const struct queue_machine *m, 
     return true;
 }
 
+uint64_t queue_host_each(const struct job_ask *ask, const struct queue_machine *m)
+{
+    return ask->host_bytes > 0 || m->one_job || m->n_devices == 0 ? 0 : m->host_bytes / m->n_devices;
+}
+
 static bool lease_free(const struct job_ask *ask, const struct queue_machine *m, struct job_lease *ret)
 {
     bool taken[DEVICE_MAX] = {0};
@@ -112,7 +117,7 @@ static bool lease_free(const struct job_ask *ask, const struct queue_machine *m,
      * host memory. */
     ret->host_bytes = ask->host_bytes > 0 ? ask->host_bytes
                       : m->one_job        ? m->host_bytes
-                                          : m->host_bytes / m->n_devices * ret->n_devices;
+                                          : queue_host_each(ask, m) * ret->n_devices;
     return ret->n_devices >= ask->devices_min;
 }
 

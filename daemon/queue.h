@@ -56,6 +56,10 @@ struct job *queue_next(struct job *const *jobs, size_t n, const struct queue_mac
  * service or have too little free memory. */
 bool queue_stuck(const struct job_ask *ask, const struct queue_machine *m);
 
+/* Returns the host memory that a job gets for each of its devices. Returns 0 if the host memory of the job
+ * does not depend on the number of its devices. */
+uint64_t queue_host_each(const struct job_ask *ask, const struct queue_machine *m);
+
 /* Returns true if the job could not get this device even if the device were free, because the device is out
  * of service or too small. */
 bool queue_withheld(const struct job_ask *ask, const struct queue_machine *m, uint32_t device);

@@ -88,11 +88,14 @@ static void with_job(void *ctx, int status, const struct state_job *disk)
                      "the job cannot be read from the state");
     } else {
         const struct job_lease *l = &w->job->lease;
+        const struct queue_machine machine = devices_machine(w->daemon);
         wire_begin_result(&b, a->msg.id);
         strbuf_addf(&b, "{\"spec\":%s,\"dir\":", disk->spec);
         strbuf_add_json(&b, w->job->dir);
         strbuf_addf(&b, ",\"lease\":{\"devices\":%u,\"device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64 ",",
                     l->n_devices, l->device_bytes, l->host_bytes);
+        strbuf_addf(&b, "\"all_devices\":%" PRIu32 ",\"host_bytes_each\":%" PRIu64 ",", machine.n_devices,
+                    queue_host_each(&w->job->ask, &machine));
         inventory_add_lease(&w->daemon->inventory, l->devices, l->n_devices, &b);
         strbuf_add(&b, "}}");
         wire_end(&b);

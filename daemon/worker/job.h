@@ -58,8 +58,11 @@ struct job_options {
     uint64_t peer_bytes_per_s;
     /* Tests set this seed to add random delays to every stream of device commands. 0 means no delays. */
     uint64_t delay_seed;
-    /* Number of devices that the machine has, whether leased or not. 0 if it is not known. */
+    /* Number of devices that jobs of the daemon can get, leased or not. 0 if there is no limit. */
     uint32_t all_devices;
+    /* Bytes of host memory that the daemon gives the job for each leased device. 0 if the host memory does
+     * not depend on the number of devices. */
+    uint64_t host_bytes_each;
     /* True if the daemon has leased devices to this job. device_bytes is then the most that the job may use
      * on each of them. */
     bool leased;

@@ -253,7 +253,8 @@ static uint64_t described_bytes(const struct wish *w, const struct topology *t, 
 }
 
 /* Sets j->described and j->least_devices. A lease may have fewer devices than the job can use, and less
- * memory than a device has. */
+ * memory than a device has. If the host memory grows with the number of leased devices, the described machine
+ * has what the fewest devices get: sizes that fit it fit every lease. */
 static void describe_machine(const struct job_options *o, const struct wish *w, const struct topology *t,
                              struct prepared_job *j)
 {
@@ -265,11 +266,13 @@ static void describe_machine(const struct job_options *o, const struct wish *w, 
     if (o->leased) {
         m->n_devices = demand.devices_max < all ? demand.devices_max : all;
         j->least_devices = demand.devices_min;
+        if (o->host_bytes_each > 0)
+            m->host_bytes = o->host_bytes_each * demand.devices_min;
     }
     if (m->n_devices < j->machine.n_devices)
         m->n_devices = j->machine.n_devices;
     uint64_t bytes = described_bytes(w, t, &j->machine);
-    j->is_described = m->n_devices == j->machine.n_devices;
+    j->is_described = m->n_devices == j->machine.n_devices && m->host_bytes == j->machine.host_bytes;
     for (uint32_t d = 0; d < m->n_devices; d++) {
         j->is_described &= m->capacity_bytes[d] == bytes;
         m->capacity_bytes[d] = bytes;

@@ -356,7 +356,7 @@ static int plan_job_sizes(void *ctx, struct plan_sizes sizes, uint64_t most_work
     return r;
 }
 
-static void drop_kept_plan(struct job_choosing *c)
+static void drop_best(struct job_choosing *c)
 {
     graph_destroy(c->graph);
     graph_destroy(c->eval_graph);
@@ -368,7 +368,7 @@ static void drop_kept_plan(struct job_choosing *c)
 static void keep_job_plan(void *ctx)
 {
     struct job_choosing *c = ctx;
-    drop_kept_plan(c);
+    drop_best(c);
     c->graph = c->p->graph;
     c->eval_graph = c->p->eval_graph;
     c->plan = c->p->plan;
@@ -408,7 +408,7 @@ static int choose_job_sizes(const struct job_options *o, struct prepared_job *j,
     int r = sizes_choose(&q, &p->choice, err);
     drop_made(p);
     if (r < 0 && r != -ENOSPC) {
-        drop_kept_plan(&c);
+        drop_best(&c);
         return r;
     }
     p->sizes = (struct spec_sizes){p->choice.sizes.rows, p->choice.sizes.replicas};

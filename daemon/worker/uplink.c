@@ -185,6 +185,7 @@ static int take_job(const struct json *result, struct uplink_job *ret)
         .device_bytes = lease_number(lease, "device_bytes"),
         .host_bytes = lease_number(lease, "host_bytes"),
         .all_devices = (uint32_t)uplink_earlier(lease_number(lease, "all_devices"), DEVICE_MAX),
+        .host_bytes_each = lease_number(lease, "host_bytes_each"),
     };
     take_devices(lease, ret);
     take_machine(lease, ret);

@@ -66,8 +66,10 @@ struct uplink_job {
     uint64_t device_bytes;
     /* Number of leased bytes of host memory. 0 means the number in the spec. */
     uint64_t host_bytes;
-    /* Number of devices that the machine has, leased or not. 0 if devices are virtual. */
+    /* Number of devices that jobs of the daemon can get, leased or not. 0 if there is no limit. */
     uint32_t all_devices;
+    /* Bytes of host memory that the job gets for each device. 0 if they do not depend on the devices. */
+    uint64_t host_bytes_each;
     char backend[16];                  /* empty if the daemon named none */
     bool has_index;                    /* device_index is valid */
     uint32_t device_index[DEVICE_MAX]; /* the backend's numbers of the leased devices */

@@ -304,6 +304,7 @@ static void take_lease(const struct uplink_job *lease, struct job_options *job)
     job->device_bytes = lease->device_bytes;
     job->host_bytes = lease->host_bytes;
     job->all_devices = lease->all_devices;
+    job->host_bytes_each = lease->host_bytes_each;
     job->leased = true;
     job->machine = lease->machine;
     if (lease->has_index)

@@ -246,6 +246,30 @@ def test_serve_lets_the_spec_decide_where_the_lease_does_not(t):
 # ---- stopped ----
 
 @case
+def test_serve_chooses_sizes_that_do_not_depend_on_the_lease(t):
+    """A job with one device gets half of the host memory that it gets with two. Sizes are chosen with what one device
+    gets, for as many devices as the job can use and the daemon has."""
+    model = {"type": "chain", "input": {"tokens": 512, "vocab": 16},
+             "layers": [{"op": "embedding", "out": 4}, {"repeat": 60, "block": [{"op": "layernorm"}]}, {"op": "lm_head"}]}
+    spec = job(SMALL, {"model": model, "data.samples": 2048, "train": {"steps": 1, "global_batch": 512},
+                       "resources": {"devices": {"min": 1, "max": 8}, "device_memory": "2MiB"}})
+    found, d = [], Daemon(t, spec)
+    for devices in (1, 2):
+        d.spec = job(spec, {"output": t.fresh("out")})
+        d.lease = {"devices": devices, "device_bytes": 2 << 20, "host_bytes": devices * 70000000, "host_bytes_each": 70000000,
+                   "all_devices": 2}
+        d.start()
+        d.give_job()
+        planned = d.until("planned")["params"]
+        d.stop()
+        d.take_outcome()
+        d.hang_up()
+        t.equal(planned["plan"]["devices"], devices, "devices")
+        found.append((planned["resolved"]["micro_batch"], planned["resolved"]["replicas"]))
+    t.equal(found[0], found[1], "micro-batch and replicas with one device and with two")
+
+
+@case
 def test_serve_stops_with_a_checkpoint_and_goes_on(t):
     d, out = Daemon(t, LONG), t.path("runs", "small")
     d.start()

@@ -116,7 +116,7 @@ def test_lease_names_backend_and_devices(t):
         big = c.call("submit", spec=spec("big", {"resources": {"device_memory": 4 * GIB}}), dir=t.dir)["id"]
         p = Puppet(d, big)
         t.equal(p.given["lease"], {"devices": 1, "device_bytes": 4 * GIB, "host_bytes": 32 * GIB // 3, "backend": "cuda",
-                                   "indices": [0], "all_devices": 3}, "lease of a job that asks for memory")
+                                   "indices": [0], "all_devices": 3, "host_bytes_each": 32 * GIB // 3}, "lease of a job that asks for memory")
         any_ = c.call("submit", spec=spec("any"), dir=t.dir)["id"]
         q = Puppet(d, any_)
         t.equal((q.given["lease"]["indices"], q.given["lease"]["device_bytes"]), ([3], 2 * GIB - RESERVE),

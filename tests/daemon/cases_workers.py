@@ -953,3 +953,13 @@ def test_sizes_do_not_depend_on_what_is_free(t):
     t.equal((free[0], busy[0]), (2, 1), "devices of the two jobs")
     t.equal(free[1:], busy[1:], "sizes and weights")
     t.equal(free[2], 2, "replicas for two devices")
+
+
+@case
+def test_virtual_devices_that_the_daemon_lacks_do_not_count(t):
+    d = Daemon(t, devices=2).start()
+    s = spec("out", {"train": {"steps": 6, "global_batch": 512}, "model.hidden": [256, 256],
+                     "resources": {"devices": {"min": 1, "max": 8}}})
+    j = d.wait_job(d.submit(s)["id"], "done")
+    t.equal((len(j["devices"]), j["resolved"]["replicas"]), (2, 2), "devices and replicas")
+    d.stop()
