@@ -219,7 +219,8 @@ uint64_t job_weight_bytes(const struct layer *l);
 uint64_t job_kept_bytes(const struct layer *l);
 
 /* Computes the fewest bytes per device with which every phase of the job can be planned. If "auto" may still
- * choose the micro-batch size of a phase, this phase counts with the size that needs the fewest bytes. */
+ * choose the micro-batch size of a phase, this phase counts with the size that needs the fewest bytes. The
+ * result is 0 if the number is not known, because it depends on the host memory. */
 int job_least_capacity(const struct job_options *o, const struct prepared_job *j, uint64_t *ret_bytes,
                        struct err *err);
 

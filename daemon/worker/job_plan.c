@@ -643,7 +643,7 @@ int job_least_capacity(const struct job_options *o, const struct prepared_job *j
             return r;
         most = a.least_bytes > most ? a.least_bytes : most;
     }
-    *ret_bytes = most;
+    *ret_bytes = most < UINT64_MAX ? most : 0;
     return 0;
 }
 

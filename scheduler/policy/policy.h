@@ -84,7 +84,8 @@ int plan_fits(const struct plan_request *request, struct err *err);
 struct profile *plan_profile(const struct plan_request *request);
 
 /* Finds the smallest number of bytes per device with which plan_make succeeds, if all devices have the same
- * memory. Ignores capacity_bytes of the machine. */
+ * memory. Ignores capacity_bytes of the machine. Sets *ret_bytes to UINT64_MAX if the host memory is too
+ * small for every lean candidate, so that the number is not known. */
 int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes, struct err *err);
 
 /* Returns the number of bytes that the largest task on a device needs. No plan can use less device memory

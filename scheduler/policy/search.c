@@ -371,7 +371,6 @@ int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes,
     profile_destroy(prof);
     if (r < 0)
         return r;
-    uint64_t least = lean_least_device(&s.needs, request->machine->host_bytes);
-    *ret_bytes = least < UINT64_MAX ? least : lean_least_device(&s.needs, UINT64_MAX);
+    *ret_bytes = lean_least_device(&s.needs, request->machine->host_bytes);
     return 0;
 }

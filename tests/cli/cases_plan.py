@@ -179,6 +179,22 @@ def test_least_capacity_works_and_less_does_not(t, policy):
 
 
 @case
+def test_least_capacity_that_the_host_memory_forbids_is_not_named(t):
+    """Demand paging moves less with more device memory, and then needs less host memory."""
+    model = {"type": "gpt2", "layers": 2, "width": 16, "heads": 2, "vocab": 64, "context": 16}
+    path = write_job(t, job(SMALL, {"model": model, "train.global_batch": 12, "train.micro_batch": 3, "memory.policy": "lru"}))
+    where = ["--check", path, "--devices", 1, "--json"]
+    named = 0
+    for memory in range(300_000, 700_000, 40_000):
+        run = t.worker(*where, "--device-memory", "1MiB", "--host-memory", memory, expect=None)
+        least = run.json().get("least_device_bytes", 0) if run.code == 0 else 0
+        named += least > 0
+        if least > 0:
+            t.worker(*where, "--device-memory", least, "--host-memory", memory)
+    t.check(named > 0, "it was never named")
+
+
+@case
 def test_least_capacity_of_check_is_that_of_plan(t):
     for name, mode in misfits(t).items():
         if name == "profile":
