@@ -95,8 +95,8 @@ static void took_outcome(struct worker *w)
 
 /* ---- starting ---- */
 
-/* Writes a secret of 128 random bits in hexadecimal. Nobody can guess so many bits. So storing a plain
- * SHA-256 hash of the secret is safe. */
+/* Writes a secret of 128 random bits in hexadecimal. A secret of this length cannot be guessed, so it is safe
+ * to store its plain SHA-256 hash. */
 static void draw_secret(char ret[LAUNCH_SECRET_CHARS + 1])
 {
     uint8_t bytes[LAUNCH_SECRET_CHARS / 2];

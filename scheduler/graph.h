@@ -226,7 +226,7 @@ struct graph_link {
      * fills. */
     uint32_t input;
     bool stop; /* no gradient goes back to `input` */
-    /* The earlier layer of which this layer is a twin. The model must have the same layer at both places. */
+    /* The original of this twin, an earlier layer. The model must have the same layer at both places. */
     uint32_t twin_of;
     /* The earlier layer whose weights W this layer uses instead of weights of its own. */
     uint32_t owner;
@@ -269,8 +269,8 @@ struct graph_sizes {
     const uint32_t *rows; /* per layer: rows of a micro-batch */
 };
 
-/* Builds the graph of a model of which only the profile table is known. The graph is good only for planning:
- * it has no decisions and no targets. Returns -EINVAL if a micro-batch size does not divide the batch. Also
+/* Builds the graph of a model from its profile table alone. The graph serves only for planning: it
+ * has no decisions and no targets. Returns -EINVAL if a micro-batch size does not divide the batch. Also
  * returns -EINVAL if the sizes of two neighbouring layers do not fit: one of them must divide the other. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);

@@ -58,7 +58,7 @@ static inline uint64_t plan_share_unit(enum dtype w_dtype)
  * The executor never has more runs than this in progress. */
 #define PLAN_MAX_DISTANCE 16
 
-/* The kind of a tensor says what it is for. In reports, the kind is followed by numbers: "dW3" is the dW of
+/* The purpose of a tensor. In reports, the kind is followed by numbers: "dW3" is the dW of
  * layer 3, and "X3.1" is the X of layer 3 and micro-batch 1. */
 enum tensor_kind {
     TENSOR_W, /* weights: one per layer */

@@ -88,7 +88,7 @@ struct phase {
      * chooses the size. `choice` then says which sizes were considered. */
     bool resolved_now;
     struct sizes_choice choice;
-    /* What the search for `plan` found besides the plan. */
+    /* The scores of `plan` and of its alternatives, from the search that made `plan`. */
     struct plan_report report;
 };
 

@@ -177,8 +177,8 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
 }
 
 /* Sets keep[i] for `n` elements: to 1 if dropout keeps element i, and to 0 if dropout drops it. The random
- * numbers come in quads (groups of four), the first of which has number `quad`. The first `skip` numbers of
- * this quad are not used. */
+ * numbers come in quads (groups of four). The first quad has number `quad`, and its first `skip` numbers are
+ * not used. */
 CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint64_t quad,
                                  size_t skip, uint32_t q, uint32_t c2, uint32_t c3)
 {

@@ -1,13 +1,12 @@
 /* Search for the best plan of a model that is known only by its profile table.
  *
- * Unlike plan_make (policy.h), which plans one graph with one micro-batch size, this search also chooses the
- * micro-batch sizes, and these may differ from layer to layer. Jobs cannot use it, because their sizes are
- * frozen when they are submitted.
+ * Unlike sizes_choose (sizes.h), which chooses one micro-batch size for all layers, this search may choose a
+ * different size for each layer. Jobs cannot use this search, because a job has one size.
  *
  * The search lists outlines of data-parallel plans (outline.h), then builds and simulates the best few. It
  * does not look at pipelines, because a pipeline computes no less than data-parallel devices do. The caller
- * tries pipelines with plan_make only if the result leaves something to gain: if the devices wait or, for the
- * fewest bytes, if state or stash still moves.
+ * tries pipelines with sizes_choose only if the result leaves something to gain: if the devices wait or, for
+ * the fewest bytes, if state or stash still moves.
  */
 #ifndef SCHEDULER_POLICY_PROFILE_SEARCH_H
 #define SCHEDULER_POLICY_PROFILE_SEARCH_H

@@ -48,7 +48,7 @@ const char *const time_bound_names[TIME_BOUND_KIND_COUNT] = {
     [TIME_BOUND_MEMORY] = "memory",           [TIME_BOUND_CHAIN] = "chain",
 };
 
-/* What the parts of a step cost, in nanoseconds of the step. */
+/* The price of each resource that a step uses, in nanoseconds of the step. */
 struct prices {
     double compute, host;                  /* a nanosecond of a task on a device, or on the host */
     double in, out;                        /* a byte from the host, or to the host */
