@@ -9,6 +9,7 @@
 #include "daemon/worker/plan_print.h"
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
+#include "scheduler/policy/what_if.h"
 
 /* The arguments of ask_about_job. They are in one struct, because a function that runs as bounded work
  * (job_bounded) has a single pointer argument. */

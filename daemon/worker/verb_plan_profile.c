@@ -22,6 +22,7 @@
 #include "daemon/worker/verbs.h"
 #include "scheduler/policy/profile_search.h"
 #include "scheduler/policy/sizes.h"
+#include "scheduler/policy/what_if.h"
 #include "scheduler/table.h"
 #include "scheduler/verify/verify.h"
 

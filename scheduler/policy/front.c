@@ -3,8 +3,6 @@
 
 #include <stddef.h>
 
-const char *const plan_objective_names[OBJECTIVE_COUNT + 1] = {"balanced", "time", "bytes", NULL};
-
 /* ---- scores ---- */
 
 static bool fewer_bytes(const struct score *a, const struct score *than)

@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/strbuf.h"
+#include "scheduler/policy/policy.h"
 
 /* ---- the candidates ---- */
 

@@ -11,7 +11,7 @@
 #define SCHEDULER_POLICY_LEAN_H
 
 #include "base/err.h"
-#include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 
 /* Maximum number of lean candidates of a request. */
 #define LEAN_MAX 64

@@ -1,8 +1,8 @@
-/* Planning: turns a graph and a machine into a plan, under a policy.
+/* Planning: answers a request (scheduler/request.h) with a plan, under a policy.
  *
  * A policy decides the order of the tasks and what stays in device memory. All later stages are common to
  * every policy: residency, addresses, waits, and the programs other than the cycle (scheduler/build/build.h).
- * A new policy is one new file and one row in policies.def.
+ * A new policy is one new file and one row in scheduler/policies.def.
  *
  * Everything here is pure: it reads its arguments and allocates memory, but asks no system and keeps no
  * state.
@@ -11,41 +11,10 @@
 #define SCHEDULER_POLICY_POLICY_H
 
 #include "base/err.h"
-#include "scheduler/graph.h"
-#include "scheduler/machine.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy/front.h"
 #include "scheduler/profile.h"
-
-enum policy_id {
-#define POLICY(id, name) POLICY_##id,
-#include "scheduler/policy/policies.def"
-#undef POLICY
-    POLICY_COUNT
-};
-extern const char *const policy_names[POLICY_COUNT + 1]; /* NULL-terminated */
-
-enum update_place { UPDATE_AUTO, UPDATE_HOST, UPDATE_DEVICE, UPDATE_PLACE_COUNT };
-extern const char *const update_place_names[UPDATE_PLACE_COUNT + 1];
-
-/* The input of plan_make. Everything that the request points to belongs to the caller. */
-struct plan_request {
-    /* The graphs for training and for evaluation. `eval` may be NULL, and then the plan has an empty eval
-     * program. */
-    const struct graph *train, *eval;
-    const struct machine *machine;
-    /* The policy to use. POLICY_auto also tries some of the other policies and takes the best plan. */
-    enum policy_id policy;
-    enum update_place update;
-    /* Measured durations of tasks at the graph's micro-batch size. If NULL, durations are computed with
-     * formulas. */
-    const struct table *table;
-    enum plan_objective objective;
-    /* Limit on the effort of the search, in instructions of the plans that it builds. 0 means PLAN_WORK. */
-    uint64_t most_work;
-    /* Where plan_make stores what else the search found out. May be NULL. */
-    struct plan_report *report;
-};
+#include "scheduler/request.h"
 
 /* What plan_make found out besides the plan. */
 struct plan_report {

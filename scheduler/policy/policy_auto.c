@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "base/arena.h"
-#include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 #include "scheduler/policy/outline.h"
 
 /* The settings to try. The first lets the most moves overlap with compute, and the last needs the least

@@ -4,7 +4,7 @@
  *
  * Only as many devices work as divide the replicas evenly; with one replica that is one device.
  */
-#include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 
 static int harmony_dp_search(const struct plan_request *r, struct trial *t)
 {

@@ -16,7 +16,7 @@
  */
 #include <stdlib.h>
 
-#include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 
 static int lru_search(const struct plan_request *r, struct trial *t)
 {

@@ -9,7 +9,7 @@
  */
 #include <stdlib.h>
 
-#include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 
 static int resident_search(const struct plan_request *r, struct trial *t)
 {

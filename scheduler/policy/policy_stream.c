@@ -7,7 +7,7 @@
  */
 #include <stdlib.h>
 
-#include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 
 /* The settings to try. The first lets the most moves overlap with compute, and the last needs the least
  * memory. */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
-#include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 #include "scheduler/policy/outline.h"
 #include "scheduler/predict/simulate.h"
 

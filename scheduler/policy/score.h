@@ -9,18 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What makes a plan the best. */
-enum plan_objective {
-    /* The fewest bytes among the plans that are at most 2 percent slower than the fastest plan. This is the
-     * default. */
-    OBJECTIVE_BALANCED,
-    /* The shortest time of a training step. Of equally fast plans, the one that moves the fewest bytes. */
-    OBJECTIVE_TIME,
-    /* The fewest bytes moved from and to the host. Of plans that move equally many, the fastest. */
-    OBJECTIVE_BYTES,
-    OBJECTIVE_COUNT
-};
-extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1]; /* "balanced", "time", "bytes", NULL */
+#include "scheduler/request.h"
 
 struct score {
     uint64_t ns;    /* time of a training step */

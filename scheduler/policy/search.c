@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 #include "scheduler/policy/lean.h"
 #include "scheduler/policy/policy.h"
 #include "scheduler/predict/simulate.h"

@@ -11,7 +11,6 @@
  */
 #include "scheduler/predict/why.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -199,45 +198,6 @@ void why_of(const struct plan *p, const struct sim_result *cycle, struct why *re
     }
     ret->binds = binding_of(ret);
     arena_destroy(a);
-}
-
-/* ---- what would be ---- */
-
-int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_devices, struct machine *ret)
-{
-    if (m->n_devices + more_devices > DEVICE_MAX)
-        return -ERANGE;
-    *ret = *m;
-    ret->n_devices += more_devices;
-    if (ret->cores_by_devices)
-        ret->cores = ret->host_cores = ret->n_devices;
-    for (uint32_t d = 0; d < ret->n_devices; d++) {
-        uint32_t like = d < m->n_devices ? d : m->n_devices - 1;
-        ret->capacity_bytes[d] = m->capacity_bytes[like] + more_bytes / PLAN_ALIGN * PLAN_ALIGN;
-    }
-    return 0;
-}
-
-void what_if_plan(const struct plan_request *request, struct what_if *ret)
-{
-    struct plan *p;
-    *ret = (struct what_if){0};
-    if (plan_make(request, &p, NULL, NULL) < 0)
-        return;
-    struct profile *prof = plan_profile(request);
-    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, prof, request->machine);
-    *ret = (struct what_if){true, sim->cycle_ns, sim->bytes.in + sim->bytes.out};
-    sim_destroy(sim);
-    profile_destroy(prof);
-    plan_destroy(p);
-}
-
-void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective)
-{
-    bool worse =
-        objective == OBJECTIVE_BYTES ? w->host_bytes > at_hand->host_bytes : w->cycle_ns > at_hand->cycle_ns;
-    if (!w->fits || worse)
-        *w = *at_hand;
 }
 
 void why_report_settle(struct why_report *r)

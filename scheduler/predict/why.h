@@ -1,13 +1,12 @@
 /* Explains why a training step takes as long as it does.
  *
  * why_of finds the critical path of a simulated plan and names what limits the speed. It also computes the
- * time lost by waiting for free memory. The what-if functions predict how much time a job would save with
- * more memory or with another device.
+ * time lost by waiting for free memory. scheduler/policy/what_if.h predicts how much time a job would save
+ * with more memory or with another device.
  */
 #ifndef SCHEDULER_PREDICT_WHY_H
 #define SCHEDULER_PREDICT_WHY_H
 
-#include "scheduler/policy/policy.h"
 #include "scheduler/predict/simulate.h"
 
 /* Where an instruction of the critical path runs: on one of the four streams of a device, or on the stream of
@@ -55,19 +54,6 @@ struct what_if {
     /* Number of bytes that one run of the cycle moves from and to the host. */
     uint64_t host_bytes;
 };
-
-/* Sets *ret to a machine like `m`, but with `more_bytes` more memory on each device, and with `more_devices`
- * more devices. The new devices are like the last device of `m`. Returns -ERANGE if there would be more than
- * DEVICE_MAX devices. */
-int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_devices, struct machine *ret);
-
-/* Makes a plan for the request and simulates it. Sets ret->fits to false if there is no plan. */
-void what_if_plan(const struct plan_request *request, struct what_if *ret);
-
-/* Replaces *w with *at_hand if *w is worse. *at_hand stands for the plan in use, which would also work with
- * more memory or more devices. If the plan for these conditions is worse, the search has only missed a better
- * plan. */
-void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective);
 
 /* Why a plan is not faster: what limits its speed, and what would happen under other conditions. */
 struct why_report {

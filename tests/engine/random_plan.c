@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 
 struct drawn {
     struct candidate c;

@@ -15,6 +15,8 @@
 
 #include "base/rng.h"
 #include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
+#include "scheduler/policy/policy.h"
 #include "scheduler/rate.h"
 #include "tests/unit/even_table.h"
 #include "tests/unit/random_chain.h"

@@ -15,6 +15,7 @@
 #include <errno.h>
 
 #include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 #include "scheduler/policy/outline.h"
 #include "scheduler/predict/bound.h"
 #include "scheduler/predict/simulate.h"

@@ -11,6 +11,8 @@
 
 #include "base/rng.h"
 #include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
+#include "scheduler/policy/policy.h"
 
 #define POSITIONS 40
 #define MOST_GAPS 13

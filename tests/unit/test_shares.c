@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 #include "scheduler/policy/outline.h"
 #include "scheduler/policy/profile_search.h"
 #include "scheduler/verify/verify.h"

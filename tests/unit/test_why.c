@@ -9,6 +9,8 @@
 
 #include <errno.h>
 
+#include "scheduler/policy/policy.h"
+#include "scheduler/policy/what_if.h"
 #include "scheduler/predict/why.h"
 #include "tests/unit/handmade_plan.h"
 #include "tests/unit/random_chain.h"

@@ -7,6 +7,7 @@
 
 #include "base/strbuf.h"
 #include "scheduler/build/build.h"
+#include "scheduler/policy/candidate.h"
 #include "scheduler/predict/simulate.h"
 #include "scheduler/verify/verify.h"
 
