@@ -440,8 +440,12 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_write(b, ROLE_SCRATCH, TENSOR_SCRATCH, l, j);
 }
 
-/* Adds operands with which the current task reads the gradients dW of all layers that use the weights of
- * `layer`. The layers come in ascending order. */
+/* Lets the current task read the complete gradient of the weights of `layer`: its own dW, and the dW of each
+ * other layer that uses the same weights, in ascending order of layers. Example: an embedding (layer 0) and the
+ * output layer 9 share one W. The update of layer 0 then reads the dW of layer 0 and the dW of layer 9.
+ *
+ * Only replica 0 has the complete sums. Each of them was written once for each micro-batch of replica 0, and
+ * then once for each other replica that a RED task added. */
 static void read_gradients(struct builder *b, uint32_t layer)
 {
     struct graph *g = b->g;
@@ -449,7 +453,8 @@ static void read_gradients(struct builder *b, uint32_t layer)
         add_read(b, ROLE_DW, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
 }
 
-/* Adds the RED tasks. Each RED adds the gradient dW of another replica to the dW of replica 0. */
+/* Adds the RED tasks, which add up the gradients of the replicas. RED number r of a layer adds the dW of
+ * replica r to the dW of replica 0, for r = 1, 2, ... in this order. */
 static void add_reductions(struct builder *b)
 {
     struct graph *g = b->g;
@@ -462,6 +467,8 @@ static void add_reductions(struct builder *b)
         }
 }
 
+/* Adds the NORM tasks of a decision group: one for each layer that trains, which computes the squared norm of
+ * the layer's gradient. Adds none if the group decides without looking at gradients. */
 static void add_norms(struct builder *b, uint32_t group)
 {
     struct graph *g = b->g;
@@ -474,8 +481,10 @@ static void add_norms(struct builder *b, uint32_t group)
     }
 }
 
-/* Adds the DECIDE task of a decision group. If the group's gradients have squared norms, the task reads all
- * of them. Otherwise the group's state (GROUP) is its only operand. */
+/* Adds the DECIDE task of a decision group, which decides once per step whether the group's updates are applied
+ * and how much its gradients are scaled down. The task reads the squared norms of the group, if there are any.
+ * It writes the decision for the trainer, and advances the group state (GROUP) for the updates. A group in
+ * which no update needs the group state has no DECIDE. */
 static void add_decide(struct builder *b, uint32_t group)
 {
     struct graph *g = b->g;
@@ -489,6 +498,9 @@ static void add_decide(struct builder *b, uint32_t group)
     add_operand(b, &(struct use){ROLE_GROUP, TENSOR_GROUP, group, PLAN_NONE, ACCESS_RW, 0, 1, false});
 }
 
+/* Adds the UPD task of layer `l`. If the layer trains, the task reads the gradients and the group state, and
+ * changes W and K. If the layer collects statistics, the task folds those of all micro-batches into its
+ * buffers B. A layer may do both. */
 static void add_update(struct builder *b, uint32_t l)
 {
     struct graph *g = b->g;
@@ -506,6 +518,7 @@ static void add_update(struct builder *b, uint32_t l)
     add_operand(b, &(struct use){ROLE_B, TENSOR_B, l, PLAN_NONE, ACCESS_RW, 0, 1, false});
 }
 
+/* Adds the end of a training step: for each decision group its norms, its decision and its updates. */
 static void add_updates(struct builder *b)
 {
     struct graph *g = b->g;

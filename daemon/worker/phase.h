@@ -96,8 +96,9 @@ struct phase {
 struct phase_list {
     struct phase *at;
     uint32_t n;
-    /* The memory that holds the array `at`, and the layers of each phase that computes only a part of the
-     * model. */
+    /* Owns the memory of the list: the array `at`, and the arrays of layers that phase_take_layers makes.
+     * phases_finish frees all of it at once. A phase that computes the whole model uses the layers of the spec
+     * instead, which the list does not own. */
     struct arena *arena;
 };
 

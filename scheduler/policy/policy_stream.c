@@ -50,7 +50,12 @@ static bool turns_at(const struct graph *g, uint32_t layer)
     return layer == g->n_layers - 1 && g->training && g->layers[layer].backward;
 }
 
-/* Adds a task of `layer` to the current unit of layer `unit_of`, on the device of that layer. */
+/* Appends the task of kind `kind` that computes micro-batch `micro` of layer `layer`. The task becomes part of
+ * the pass that the order is writing, which is a pass of layer `unit_of`. So the task runs on the device of
+ * `unit_of`, and what it uses stays on the device until the pass ends (end_unit).
+ *
+ * `layer` and `unit_of` differ only if `unit_of` is a twin: its backward pass begins with a recompute (REC) of
+ * the original, on the device of the twin. */
 static void add_task(struct unit_cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro,
                      uint32_t unit_of)
 {
@@ -65,6 +70,7 @@ static void add_task(struct unit_cursor *c, enum instr_kind kind, uint32_t layer
                                   .output = kind == INSTR_FWD});
 }
 
+/* Ends the present pass of layer `layer`. The next task on the device of this layer begins a new pass. */
 static void end_unit(struct unit_cursor *c, uint32_t layer)
 {
     c->next[layer % c->o->n_devices]++;
