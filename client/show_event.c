@@ -116,6 +116,26 @@ static void eval(struct strbuf *b, const struct style *s, const struct json *e)
         strbuf_addf(b, "  accuracy %s%.2f %%%s", show_ink(s, INK_BOLD), 100 * accuracy, show_plain(s));
 }
 
+/* How well a part of the model learns its label vectors. A part that does not learn is shown as a warning, with
+ * what to change. */
+static void labels(struct strbuf *b, const struct style *s, const struct json *e)
+{
+    double error, nearest;
+    bool bad = get_text(e, "advice")[0] != '\0';
+    strbuf_addf(b, "%sstep %" PRIu64, bad ? show_ink(s, INK_YELLOW) : "", get_count_or(e, "step", 0));
+    if (get_number(e, "error", &error))
+        strbuf_addf(b, "  label error %.6f", error);
+    if (get_number(e, "nearest", &nearest))
+        strbuf_addf(b, "  nearest label right for %.2f %%", 100 * nearest);
+    strbuf_add(b, "  ");
+    show_text(b, s, get_text(e, "verdict"));
+    if (bad) {
+        strbuf_add(b, ": ");
+        show_text(b, s, get_text(e, "advice"));
+    }
+    strbuf_add(b, bad ? show_plain(s) : "");
+}
+
 static void checkpoint(struct strbuf *b, const struct style *s, const struct json *e)
 {
     strbuf_addf(b, "%sstep %" PRIu64 "  checkpoint written%s", show_ink(s, INK_DIM),
@@ -180,6 +200,7 @@ static const struct {
     {"checkpoint", checkpoint},
     {"eval", eval},
     {"gap", gap},
+    {"labels", labels},
     {"launch_paused", launch_paused},
     {"launch_resumed", launch_resumed},
     {"phase", phase},

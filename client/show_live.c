@@ -178,11 +178,28 @@ static void add_eval_line(struct strbuf *b, const struct style *s, const struct 
     strbuf_add(b, "\n");
 }
 
+/* Adds a line with the losses of the blocks of local updates. */
+static void add_block_line(struct strbuf *b, const struct style *s, const struct view *v, int width)
+{
+    struct line l = {.b = b, .width = width};
+    struct strbuf part = {0};
+    if (v->n_blocks == 0)
+        return;
+    strbuf_addf(&part, "%sloss of blocks%s", show_ink(s, INK_DIM), show_plain(s));
+    for (int i = 0; i < v->n_blocks; i++) {
+        strbuf_add(&part, " ");
+        show_loss(&part, v->block_loss[i]);
+    }
+    end_part(&l, &part);
+    strbuf_add(b, "\n");
+}
+
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows)
 {
     /* Leave the last column of the terminal empty. A character there may make the terminal wrap the line. */
     int width = s->width > 0 && s->width < WIDTH_MAX ? s->width - 1 : WIDTH_MAX;
-    int curve_rows = rows - OTHER_LINES < CURVE_ROWS ? rows - OTHER_LINES : CURVE_ROWS;
+    int others = OTHER_LINES + (v->n_blocks > 0);
+    int curve_rows = rows - others < CURVE_ROWS ? rows - others : CURVE_ROWS;
     struct line l = {.b = b, .width = width};
     strbuf_add(b, "");
     add_bar_line(b, s, v, width);
@@ -199,6 +216,8 @@ void view_draw(struct strbuf *b, const struct style *s, const struct view *v, in
         strbuf_add(b, "\n");
     if (curve_rows >= LEAST_ROWS)
         show_curve(b, s, &v->curve, &(struct plot){width, curve_rows, ""});
+    if (rows > 4)
+        add_block_line(b, s, v, width);
     if (rows > 3)
         add_eval_line(b, s, v, width);
 }

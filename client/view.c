@@ -29,6 +29,11 @@ static void take_progress(struct view *v, const struct json *p)
     get_number(p, "samples_per_s", &v->samples_per_s);
     get_number(p, "eta_s", &v->eta_s);
     get_number(p, "stall_share", &v->stall_share);
+    const struct json *blocks = get_array(p, "blocks");
+    double loss;
+    for (v->n_blocks = 0;
+         blocks != NULL && v->n_blocks < VIEW_BLOCKS && get_number_at(blocks, (size_t)v->n_blocks, &loss);)
+        v->block_loss[v->n_blocks++] = loss;
     if (get_count(p, "in_bytes", &in) && get_count(p, "out_bytes", &out)) {
         v->moved = true;
         v->in_bytes = in;

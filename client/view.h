@@ -9,7 +9,8 @@
 #include "base/json.h"
 #include "client/show.h"
 
-#define VIEW_EVALS 4
+#define VIEW_EVALS  4
+#define VIEW_BLOCKS 8
 
 /* What is known about a job that is being followed. view_from_job fills in a zeroed struct, and view_event
  * updates the struct. */
@@ -20,6 +21,8 @@ struct view {
     uint64_t in_bytes, out_bytes, peer_bytes;       /* bytes moved so far */
     double loss, samples_per_s, eta_s, stall_share; /* NAN: unknown */
     bool moved;                                     /* the byte counts are known */
+    double block_loss[VIEW_BLOCKS];                 /* the losses of the first blocks of local updates */
+    int n_blocks;                                   /* how many of `block_loss` are set */
     struct curve curve;
     uint64_t eval_step;            /* step of the last evaluation */
     double accuracies[VIEW_EVALS]; /* of the last evaluations, oldest first */

@@ -321,6 +321,12 @@ static void on_eval(struct worker *w, const struct json *params, const char *tex
     publish(w, "eval", params);
 }
 
+static void on_labels(struct worker *w, const struct json *params, const char *text)
+{
+    (void)text;
+    publish(w, "labels", params);
+}
+
 static void on_outputs(struct worker *w, const struct json *params, const char *text)
 {
     (void)text;
@@ -350,10 +356,10 @@ static const struct notice {
     const char *name;
     void (*take)(struct worker *w, const struct json *params, const char *text);
 } notices[] = {
-    {"alive", on_alive},     {"checkpoint", on_checkpoint}, {"curve", on_curve},
-    {"eval", on_eval},       {"outputs", on_outputs},       {"phase", on_phase},
-    {"planned", on_planned}, {"planning", on_planning},     {"progress", on_progress},
-    {"resumed", on_resumed}, {"skipped", on_skipped},
+    {"alive", on_alive},       {"checkpoint", on_checkpoint}, {"curve", on_curve},
+    {"eval", on_eval},         {"labels", on_labels},         {"outputs", on_outputs},
+    {"phase", on_phase},       {"planned", on_planned},       {"planning", on_planning},
+    {"progress", on_progress}, {"resumed", on_resumed},       {"skipped", on_skipped},
 };
 
 static void on_notification(struct worker *w, const struct wire_msg *m)

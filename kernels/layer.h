@@ -209,6 +209,9 @@ struct layer_type {
      * counts the buffers. They lie in B in the same way as parameters lie in W. This pointer is NULL if the
      * kind has no buffers. */
     uint32_t (*buffers)(const struct layer *l, struct layer_param *ret);
+    /* Fills B with its initial values. Each value depends only on the seed, the key of the layer and the
+     * element's position in B. This pointer is NULL if B starts with zeros. */
+    void (*init_buffers)(const struct layer *l, uint64_t seed, void *b);
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     /* Updates the buffers B with the statistics of one micro-batch, after the backward pass. The executor

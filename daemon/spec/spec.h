@@ -175,6 +175,7 @@ struct spec {
     enum method_id method;
 
     struct spec_every eval;
+    bool eval_heads; /* evaluations report every loss, and not only the last (eval.heads) */
     struct {
         struct spec_every every;
         uint32_t keep;

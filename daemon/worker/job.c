@@ -227,7 +227,7 @@ bool job_is_break(const struct prepared_job *j, const struct phase *p, uint64_t 
 {
     const struct spec *s = j->spec;
     return spec_due(s, &s->checkpoint.every, p->batch, steps_done) ||
-           (j->val != NULL && p->evaluates && spec_due(s, &s->eval, p->batch, steps_done));
+           (j->val != NULL && p->eval != PHASE_EVAL_NONE && spec_due(s, &s->eval, p->batch, steps_done));
 }
 
 uint32_t job_run_steps(const struct prepared_job *j, const struct phase *p, uint64_t steps_done)
@@ -258,8 +258,8 @@ uint64_t job_kept_bytes(const struct layer *l)
 uint64_t job_parked_bytes(const struct prepared_job *j)
 {
     uint64_t bytes = 0;
-    for (uint32_t l = 0; j->phases.n > 1 && l < j->spec->model.n_layers; l++)
-        bytes += job_kept_bytes(&j->spec->model.layers[l]);
+    for (uint32_t l = 0; j->phases.n > 1 && l < j->phases.all.n_layers; l++)
+        bytes += job_kept_bytes(&j->phases.all.layers[l]);
     return bytes;
 }
 

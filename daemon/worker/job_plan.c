@@ -51,7 +51,9 @@ static struct graph_config config_of(const struct phase *p, struct division d, b
 {
     return (struct graph_config){
         .model = &p->model,
-        .optimizer = &p->optimizer,
+        .links = p->links,
+        .optimizer = p->optimizer,
+        .n_groups = p->n_groups,
         .rows = d.rows,
         .n_micro = p->batch / d.rows,
         .n_replicas = p->sizes.replicas,
@@ -80,9 +82,16 @@ static int build_graphs(struct phase *p, struct division d, struct err *err)
 int job_plain_graph(const struct phase *p, struct graph **ret, struct err *err)
 {
     struct phase plain = *p;
-    plain.optimizer.clip = 0;
+    struct optimizer *optimizers = xcalloc(p->n_groups, sizeof *optimizers);
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        optimizers[g] = p->optimizer[g];
+        optimizers[g].clip = 0;
+    }
+    plain.optimizer = optimizers;
     plain.skip_nonfinite = false;
-    return build_graph(&plain, (struct division){p->sizes.micro_batch, p->cycle_steps}, true, ret, err);
+    int r = build_graph(&plain, (struct division){p->sizes.micro_batch, p->cycle_steps}, true, ret, err);
+    xfree(optimizers);
+    return r;
 }
 
 static enum policy_id policy_of(const struct job_options *o, const struct prepared_job *j)

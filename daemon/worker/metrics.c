@@ -22,6 +22,7 @@
 
 #include "base/json.h"
 #include "base/strbuf.h"
+#include "daemon/worker/labels.h"
 
 static const char file_name[] = "metrics.jsonl", tmp_name[] = "metrics.jsonl.tmp";
 static const char line_begin[] = "{\"step\":";
@@ -226,6 +227,27 @@ static int finish_line(struct metrics *m, struct err *err)
     return append(m, &m->line, err);
 }
 
+/* Appends the losses and accuracies of all blocks as the key "blocks". With `training`, each block also gets
+ * the figures of its update. */
+static void add_blocks(struct strbuf *b, const struct metrics_block *blocks, uint32_t n, bool training)
+{
+    strbuf_add(b, ",\"blocks\":[");
+    for (uint32_t i = 0; i < n; i++) {
+        const struct metrics_block *k = &blocks[i];
+        strbuf_addf(b, "%s{\"block\":%" PRIu32, i > 0 ? "," : "", i);
+        add_metric(b, "loss", k->loss, "%.17g");
+        add_metric(b, "accuracy", k->accuracy, "%.17g");
+        if (training)
+            add_metric(b, "lr", k->lr, "%.17g");
+        if (training && !isnan(k->sumsq))
+            add_metric(b, "grad_norm", sqrt(k->sumsq), "%.17g");
+        if (training && k->skipped)
+            strbuf_add(b, ",\"skipped\":true");
+        strbuf_add(b, "}");
+    }
+    strbuf_add(b, "]");
+}
+
 int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err)
 {
     struct strbuf *b = begin_line(m, s->step);
@@ -241,17 +263,30 @@ int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *e
         add_metric(b, "stall_s", s->stall_s, "%.6g");
     if (s->skipped)
         strbuf_add(b, ",\"skipped\":true");
+    if (s->n_blocks > 0)
+        add_blocks(b, s->blocks, s->n_blocks, true);
     return finish_line(m, err);
 }
 
-int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity,
-                 struct err *err)
+int metrics_eval(struct metrics *m, uint64_t step, const struct metrics_eval *e, struct err *err)
 {
     struct strbuf *b = begin_line(m, step);
 
-    add_metric(b, "val/loss", loss, "%.17g");
-    add_metric(b, "val/accuracy", accuracy, "%.17g");
-    if (!isnan(perplexity))
-        add_metric(b, "val/perplexity", perplexity, "%.17g");
+    add_metric(b, "val/loss", e->loss, "%.17g");
+    add_metric(b, "val/accuracy", e->accuracy, "%.17g");
+    if (!isnan(e->perplexity))
+        add_metric(b, "val/perplexity", e->perplexity, "%.17g");
+    if (e->n_blocks > 0)
+        add_blocks(b, e->blocks, e->n_blocks, false);
+    return finish_line(m, err);
+}
+
+int metrics_labels(struct metrics *m, const struct labels *l, struct err *err)
+{
+    struct strbuf *b = begin_line(m, l->step);
+
+    add_metric(b, "val/label_error", l->error, "%.17g");
+    add_metric(b, "val/nearest_label_accuracy", l->nearest, "%.17g");
+    strbuf_addf(b, ",\"labels\":\"%s\"", labels_verdict_names[labels_judge(l)]);
     return finish_line(m, err);
 }

@@ -16,8 +16,28 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "daemon/worker/labels.h"
 
 struct metrics;
+
+/* The figures of one loss in a training step, for phases with several losses, such as local updates. The name
+ * comes from local updates, where every block of layers has a loss and a decision group of its own. */
+struct metrics_block {
+    double loss, accuracy;
+    double lr;    /* learning rate of the decision group to which the loss belongs */
+    double sumsq; /* squared norm of the gradient of this group; NaN if the norm is not known */
+    bool skipped; /* the update of this group was skipped */
+};
+
+/* The result of an evaluation of the whole model. */
+struct metrics_eval {
+    double loss, accuracy;
+    double perplexity; /* NaN if the model is not a language model */
+    /* The loss and the accuracy of each loss of the phase. n_blocks is 0 if the phase has only one loss. Only
+     * the members `loss` and `accuracy` of the blocks are used. */
+    const struct metrics_block *blocks;
+    uint32_t n_blocks;
+};
 
 /* The figures of one training step. */
 struct metrics_step {
@@ -29,8 +49,11 @@ struct metrics_step {
     uint64_t in_bytes, out_bytes, peer_bytes; /* number of bytes that the step moved */
     /* Average number of seconds that a device waited in this training step. NaN if the time is not known. */
     double stall_s;
-    /* True if the update of this training step was skipped because a gradient was not finite. */
+    /* True if an update of this training step was skipped because a gradient was not finite. */
     bool skipped;
+    /* The figures of each loss. n_blocks is 0 if the phase has only one loss. */
+    const struct metrics_block *blocks;
+    uint32_t n_blocks;
 };
 
 /* Opens metrics.jsonl for appending. `resume_step` is the step of the checkpoint, or 0 for a fresh run. Lines
@@ -46,9 +69,11 @@ void metrics_close(struct metrics *m);
  * part is removed again. Loss, lr and grad_norm are printed exactly, so that two runs can be compared.
  * Figures that are not finite become null. */
 int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err);
-/* Appends the line of one evaluation. If `perplexity` is NaN, the line has no perplexity. */
-int metrics_eval(struct metrics *m, uint64_t step, double loss, double accuracy, double perplexity,
-                 struct err *err);
+/* Appends the line of one evaluation. */
+int metrics_eval(struct metrics *m, uint64_t step, const struct metrics_eval *e, struct err *err);
+/* Appends the line of one evaluation against label vectors. Its keys are not those of an evaluation, because
+ * a part of a model says nothing about the accuracy of the whole model. */
+int metrics_labels(struct metrics *m, const struct labels *l, struct err *err);
 
 /* Makes all lines written so far durable on disk, with fdatasync(2). */
 int metrics_sync(struct metrics *m, struct err *err);

@@ -9,10 +9,16 @@
 #include "daemon/worker/phase.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
+
+void phases_init(struct phase_list *list, const struct spec *s)
+{
+    *list = (struct phase_list){.all = s->model, .n_model = s->model.n_layers, .arena = arena_create()};
+}
 
 static bool is_loss(const struct layer *l)
 {
@@ -41,6 +47,19 @@ static void check_inputs(const struct phase_list *list, const struct phase *p)
             assert(!trains(&list->at[i], &from->model.layers[l]));
 }
 
+/* Checks the decision groups of a phase. The state of all optimizers must have the same parts, because
+ * checkpoints store the state of every layer in the same way. */
+static void check_groups(const struct phase *p)
+{
+    assert(p->n_groups >= 1);
+    for (uint32_t l = 0; l < p->model.n_layers; l++)
+        assert(phase_group(p, l) < p->n_groups);
+    for (uint32_t g = 1; g < p->n_groups; g++) {
+        assert(p->optimizer[g].kind == p->optimizer[0].kind);
+        assert((p->optimizer[g].momentum > 0) == (p->optimizer[0].momentum > 0));
+    }
+}
+
 static void check_list(const struct phase_list *list)
 {
     assert(list->n > 0 && list->at[list->n - 1].training);
@@ -51,14 +70,15 @@ static void check_list(const struct phase_list *list)
         assert((p->steps > 0) == p->training);
         assert(p->cycle_steps >= 1);
         assert(p->sizes_as <= i && list->at[p->sizes_as].batch == p->batch);
-        assert(!p->evaluates || (p->training && p->inputs == PHASE_DATA));
+        assert(p->eval == PHASE_EVAL_NONE || p->training);
+        check_groups(p);
         check_inputs(list, p);
     }
 }
 
 int phases_make(const struct spec *s, struct phase_list *ret, struct err *err)
 {
-    *ret = (struct phase_list){.arena = arena_create()};
+    phases_init(ret, s);
     int r = methods[s->method].make_phases(s, ret, err);
     for (uint32_t i = 0; r == 0 && i < ret->n; i++)
         if (!ret->at[i].training)
@@ -89,6 +109,25 @@ void phases_finish(struct phase_list *list)
     *list = (struct phase_list){0};
 }
 
+int phases_add_layer(struct phase_list *list, const struct layer *layer, const char *name,
+                     const struct layer **ret, struct err *err)
+{
+    uint32_t id = list->all.n_layers;
+    assert(layer->n_inner == 0); /* the keys of inner layers depend on the id */
+    if (id > LAYER_MAX_ID)
+        return err_set_at(err, -EINVAL, "method",
+                          "the model and the layers that the method adds are more than %u layers together",
+                          LAYER_MAX_ID);
+    struct layer *all = arena_alloc_array(list->arena, id + 1, sizeof *all);
+    memcpy(all, list->all.layers, id * sizeof *all);
+    all[id] = *layer;
+    all[id].id = all[id].key = id;
+    all[id].name = name;
+    list->all = (struct model){all, id + 1};
+    *ret = &all[id];
+    return 0;
+}
+
 struct phase *phase_add(struct phase_list *list, const struct spec *s, const char *name)
 {
     struct phase *all = arena_alloc_array(list->arena, list->n + 1, sizeof *all), *p = &all[list->n];
@@ -104,24 +143,40 @@ struct phase *phase_add(struct phase_list *list, const struct spec *s, const cha
         .sizes_as = list->n,
         .steps = s->resolved.total_steps,
         .cycle_steps = s->memory.cycle_steps,
-        .optimizer = s->optimizer,
         .skip_nonfinite = s->train.skip_nonfinite,
-        .rate = s->rate,
-        .evaluates = true,
+        .eval = PHASE_EVAL_MODEL,
         .inputs = PHASE_DATA,
     };
+    p->optimizer = arena_alloc_array(list->arena, 1, sizeof *p->optimizer);
+    p->rate = arena_alloc_array(list->arena, 1, sizeof *p->rate);
+    p->optimizer[0] = s->optimizer;
+    p->rate[0] = s->rate;
+    p->n_groups = 1;
     list->at = all;
     list->n++;
     return p;
 }
 
-void phase_take_layers(struct phase_list *list, struct phase *p, const struct spec *s, uint32_t first,
-                       uint32_t end, const struct layer *loss)
+void phase_set_groups(struct phase_list *list, struct phase *p, uint32_t n)
+{
+    struct optimizer *optimizer = arena_alloc_array(list->arena, n, sizeof *optimizer);
+    struct spec_rate *rate = arena_alloc_array(list->arena, n, sizeof *rate);
+    for (uint32_t g = 0; g < n; g++) {
+        optimizer[g] = p->optimizer[0];
+        rate[g] = p->rate[0];
+    }
+    p->optimizer = optimizer;
+    p->rate = rate;
+    p->n_groups = n;
+}
+
+void phase_take_layers(struct phase_list *list, struct phase *p, uint32_t first, uint32_t end,
+                       const struct layer *loss)
 {
     uint32_t n = end - first;
-    assert(first < end && end <= s->model.n_layers);
+    assert(first < end && end <= list->n_model);
     p->model.layers = arena_alloc_array(list->arena, n + 1, sizeof *p->model.layers);
-    memcpy(p->model.layers, s->model.layers + first, n * sizeof *p->model.layers);
+    memcpy(p->model.layers, list->all.layers + first, n * sizeof *p->model.layers);
     for (uint32_t i = 0; i < n; i++) {
         struct layer *l = &p->model.layers[i];
         assert(!l->tied || (l->owner >= first && l->owner < end));
@@ -131,6 +186,24 @@ void phase_take_layers(struct phase_list *list, struct phase *p, const struct sp
     if (loss != NULL)
         p->model.layers[n++] = *loss;
     p->model.n_layers = n;
+}
+
+uint32_t phase_losses(const struct phase *p, uint32_t *ret)
+{
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < p->model.n_layers; l++) {
+        if (!is_loss(&p->model.layers[l]))
+            continue;
+        if (ret != NULL)
+            ret[n] = l;
+        n++;
+    }
+    return n;
+}
+
+uint32_t phase_group(const struct phase *p, uint32_t layer)
+{
+    return p->links != NULL ? p->links[layer].group : 0;
 }
 
 uint32_t phase_find_layer(const struct phase *p, uint32_t id)
@@ -187,4 +260,13 @@ uint32_t phases_last_reader(const struct phase_list *list, uint32_t phase)
         if (list->at[i].inputs == phase)
             last = i;
     return last;
+}
+
+bool phases_keep_val(const struct phase_list *list, uint32_t phase)
+{
+    for (uint32_t i = phase + 1; i < list->n; i++)
+        if (list->at[i].inputs == phase &&
+            (list->at[i].training ? list->at[i].eval != PHASE_EVAL_NONE : phases_keep_val(list, i)))
+            return true;
+    return false;
 }

@@ -9,6 +9,9 @@
  *     phase 1   computes the outputs of layer 3 for every training sample, and keeps them
  *     phase 2   trains layers 4 to 7, on the outputs that phase 1 kept
  *
+ * A phase is a chain of layers with one loss, or a graph with several losses (phase.links). In local updates,
+ * for example, each block of layers has a loss and a decision group of its own.
+ *
  * A run of a plan covers one or more training steps (memory.cycle_steps). A phase with more than one has a
  * second plan, for one step, because evaluations, checkpoints and the end come at the steps that the job
  * names.
@@ -23,12 +26,25 @@
 
 #include "base/err.h"
 #include "daemon/spec/spec.h"
+#include "daemon/worker/labels.h"
 #include "scheduler/graph.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy/sizes.h"
 
 /* The value of phase.inputs that stands for the samples of the data set. */
 #define PHASE_DATA UINT32_MAX
+
+/* What the evaluations of a phase measure on the validation data. */
+enum phase_eval {
+    /* The phase makes no evaluations. */
+    PHASE_EVAL_NONE,
+    /* The whole model is evaluated: its loss, and its accuracy for a classification. */
+    PHASE_EVAL_MODEL,
+    /* A part of the model is evaluated against the label vectors that are its targets (layer_label_vectors).
+     * The loss is the error against the vectors, and the accuracy is the share of samples that are nearest
+     * to the vector of their own class. */
+    PHASE_EVAL_LABELS
+};
 
 /* One phase of a job. The job's method makes it, job_plan adds graphs and plan, and the training loop and the
  * reports read it. It lives as long as the prepared job.
@@ -42,9 +58,12 @@ struct phase {
     uint32_t number;
     /* The name for messages, such as "training". It has only letters, digits and spaces. */
     const char *name;
-    /* The layers that the phase computes. They keep the ids and keys that they have in the whole model. The
-     * last layer of a training phase is a loss. The last layer of a forward-only phase is not. */
+    /* The layers that the phase computes. They keep the ids and keys that they have in the list of all
+     * layers (phase_list.all). The last layer of a training phase is a loss, and this loss is the loss of the
+     * phase in progress lines. The last layer of a forward-only phase is not a loss. */
     struct model model;
+    /* How the layers are connected, one link for each layer. NULL means that they form a chain. */
+    const struct graph_link *links;
     bool training;
     /* The number of samples in a training step, or in a batch of a forward-only phase. */
     uint32_t batch;
@@ -60,15 +79,21 @@ struct phase {
     /* The number of training steps in one run of the plan's cycle. A forward-only phase always runs one batch
      * at a time. */
     uint32_t cycle_steps;
-    struct optimizer optimizer;
+    /* The decision groups of the phase, which are numbered from 0. Each layer is in one group (links[].group),
+     * and a chain is a single group. Every group has its own optimizer and its own learning rate, but all
+     * optimizers are of the same kind. */
+    uint32_t n_groups;
+    struct optimizer *optimizer; /* [n_groups] */
+    struct spec_rate *rate;      /* [n_groups] */
     /* True if updates with gradients that are not finite are skipped. */
     bool skip_nonfinite;
-    struct spec_rate rate;
-    /* True if the phase computes the whole model. Only such a phase can evaluate the model on the validation
-     * data. */
-    bool evaluates;
+    enum phase_eval eval;
+    /* The label vectors that are the targets of the phase, and how well the phase learns them. labels.kappa is
+     * 0 if the targets are those of the data set. */
+    struct labels labels;
     /* Where the inputs come from: PHASE_DATA for the data set, or the number of an earlier forward-only phase
-     * that keeps its outputs. */
+     * that keeps its outputs. Evaluations then take their inputs from the outputs that this phase keeps for
+     * the validation samples. */
     uint32_t inputs;
 
     /* The graph of cycle_steps training steps, or of one batch of a forward-only phase. job_plan makes all
@@ -96,9 +121,13 @@ struct phase {
 struct phase_list {
     struct phase *at;
     uint32_t n;
-    /* Owns the memory of the list: the array `at`, and the arrays of layers that phase_take_layers makes.
-     * phases_finish frees all of it at once. A phase that computes the whole model uses the layers of the spec
-     * instead, which the list does not own. */
+    /* All layers that any phase computes: first the layers of the model, and then the layers that the method
+     * has added with phases_add_layer, such as the loss at the end of a part of the model. The id of a layer
+     * is its index in this list. The added layers are not a part of the trained model: checkpoints store
+     * their weights in a file of their own, and model.safetensors does not have them. */
+    struct model all;
+    uint32_t n_model; /* number of layers of the model */
+    /* The memory of the arrays in this struct, and of everything that the phases point to. */
     struct arena *arena;
 };
 
@@ -122,15 +151,35 @@ void phases_finish(struct phase_list *list);
 /* Destroys the graphs of a phase, except for the graphs in p->single. */
 void phase_drop_graphs(struct phase *p);
 
+/* Makes an empty list of phases for the model of the spec. phases_make calls it. */
+void phases_init(struct phase_list *list, const struct spec *s);
+
+/* Adds a copy of `layer`, which has no inner layers, to the list of all layers, and sets its id and its key.
+ * `name` becomes the prefix of the layer's tensors in checkpoints, such as "heads.1.out". Returns the added layer, which is valid until the list is
+ * freed. Returns -EINVAL with a message if a model can have no more layers. */
+int phases_add_layer(struct phase_list *list, const struct layer *layer, const char *name,
+                     const struct layer **ret, struct err *err);
+
 /* Adds a phase to the list and returns the phase. The new phase trains the whole model by backpropagation, as
  * the spec says. The caller may then change the phase. The pointer is valid until the next call. */
 struct phase *phase_add(struct phase_list *list, const struct spec *s, const char *name);
 
-/* Gives the phase the layers `first` to `end` - 1 of the spec's model. If `loss` is not NULL, it becomes the
- * last layer. If a layer in the range uses the weights of another layer, the other layer must be in the range
+/* Gives the phase `n` decision groups. Each gets a copy of the optimizer and the learning rate that the phase
+ * has for its first group. */
+void phase_set_groups(struct phase_list *list, struct phase *p, uint32_t n);
+
+/* Gives the phase the layers `first` to `end` - 1 of the model. If `loss` is not NULL, it becomes the last
+ * layer. If a layer in the range uses the weights of another layer, the other layer must be in the range
  * too. */
-void phase_take_layers(struct phase_list *list, struct phase *p, const struct spec *s, uint32_t first,
-                       uint32_t end, const struct layer *loss);
+void phase_take_layers(struct phase_list *list, struct phase *p, uint32_t first, uint32_t end,
+                       const struct layer *loss);
+
+/* Returns the number of losses of the phase. If `ret` is not NULL, writes their indices in the phase to it, in
+ * ascending order. */
+uint32_t phase_losses(const struct phase *p, uint32_t *ret);
+
+/* Returns the decision group of layer number `layer` of the phase. */
+uint32_t phase_group(const struct phase *p, uint32_t layer);
 
 /* Returns the index within the phase of the layer with the id `id`, or PLAN_NONE if the phase does not have
  * this layer. */
@@ -156,5 +205,9 @@ uint64_t phases_steps_before(const struct phase_list *list, uint32_t phase);
 /* Returns the number of the last phase whose inputs are the outputs of the forward-only phase `phase`.
  * Returns `phase` itself if there is no such phase. */
 uint32_t phases_last_reader(const struct phase_list *list, uint32_t phase);
+
+/* Returns whether the forward-only phase `phase` must keep its outputs for the validation samples too. This
+ * is so if a phase that evaluates reads its outputs, directly or through other forward-only phases. */
+bool phases_keep_val(const struct phase_list *list, uint32_t phase);
 
 #endif

@@ -317,6 +317,27 @@ static void print_eval(const struct train_progress *e)
                 100 * e->val_accuracy);
     if (!isnan(e->val_perplexity))
         strbuf_addf(&b, "  perplexity %.4g", e->val_perplexity);
+    if (e->n_blocks > 0)
+        strbuf_add(&b, "  of the blocks");
+    for (uint32_t i = 0; i < e->n_blocks; i++)
+        strbuf_addf(&b, "%s %.6f (%.2f %%)", i > 0 ? "," : "", e->blocks[i].loss,
+                    100 * e->blocks[i].accuracy);
+    print_error("%s\n", b.at);
+    strbuf_finish(&b);
+}
+
+/* Prints how well a part of the model learns its label vectors, and what to change if it does not. */
+static void print_labels(const struct train_progress *e)
+{
+    const struct labels *l = e->labels;
+    enum labels_verdict v = labels_judge(l);
+    struct strbuf b = {0};
+    strbuf_addf(&b, "step %" PRIu64 "  label error %.6f", e->step, l->error);
+    if (!isnan(l->nearest))
+        strbuf_addf(&b, "  nearest label right for %.2f %%", 100 * l->nearest);
+    strbuf_addf(&b, "  %s", labels_verdict_names[v]);
+    if (labels_advice(v) != NULL)
+        strbuf_addf(&b, ": %s", labels_advice(v));
     print_error("%s\n", b.at);
     strbuf_finish(&b);
 }
@@ -355,6 +376,10 @@ void progress_event(void *ctx, const struct train_progress *e)
         print_status_end(PRINT_KEEP);
         print_eval(e);
         break;
+    case PROGRESS_LABELS:
+        print_status_end(PRINT_KEEP);
+        print_labels(e);
+        break;
     case PROGRESS_CHECKPOINT:
         print_status_end(PRINT_KEEP);
         print_error("step %" PRIu64 "  checkpoint written\n", e->step);
@@ -388,6 +413,33 @@ static void add_comparison(struct strbuf *b, const struct job_comparison *c)
     }
     strbuf_add(b, "null,\"lru_reason\":");
     strbuf_add_json(b, c->lru_err.msg);
+}
+
+/* Appends how well each part of the model learned its label vectors, if the method uses such vectors. */
+static void add_labels(const struct prepared_job *j, struct strbuf *b)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < j->phases.n; i++) {
+        const struct phase *p = &j->phases.at[i];
+        if (!p->labels.known)
+            continue;
+        strbuf_addf(b, "%s{\"phase\":%" PRIu32, n++ > 0 ? "," : ",\"labels\":[", i);
+        add_number(b, "error", p->labels.error);
+        add_number(b, "nearest", p->labels.nearest);
+        strbuf_addf(b, ",\"verdict\":\"%s\"}", labels_verdict_names[labels_judge(&p->labels)]);
+    }
+    strbuf_add(b, n > 0 ? "]" : "");
+}
+
+/* Appends the loss and the accuracy of every block in the last training step, if the phase has blocks. */
+static void add_blocks(const struct train_report *r, struct strbuf *b)
+{
+    for (uint32_t i = 0; i < r->n_blocks; i++) {
+        strbuf_addf(b, "%s{\"block\":%" PRIu32, i > 0 ? "," : ",\"blocks\":[", i);
+        add_number(b, "loss", r->blocks[i].loss);
+        add_number(b, "accuracy", r->blocks[i].accuracy);
+        strbuf_add(b, i + 1 < r->n_blocks ? "}" : "}]");
+    }
 }
 
 void report_json(const struct prepared_job *j, const struct train_report *r, struct strbuf *b)
@@ -432,6 +484,8 @@ void report_json(const struct prepared_job *j, const struct train_report *r, str
     strbuf_add(b, ",\"numerics\":");
     strbuf_add_json(b, r->numerics);
     report_phase_members(j, b);
+    add_labels(j, b);
+    add_blocks(r, b);
     report_backend_members(j, b);
     report_profile_members(j, b);
     strbuf_addf(b, ",\"weights_hash\":\"%016" PRIx64 "\"}\n", r->weights_hash);
@@ -467,6 +521,20 @@ static void add_bytes(struct strbuf *b, const char *policy, const struct plan_by
     strbuf_add(b, c->has_lru ? "   (what demand paging would move)\n" : "\n");
 }
 
+/* Appends a line about the label vectors of a phase, if the phase has been evaluated against them. */
+static void add_labels_line(const struct phase *p, struct strbuf *b)
+{
+    const struct labels *l = &p->labels;
+    if (!l->known)
+        return;
+    strbuf_addf(b, "\n  labels    phase %u (%s): error %.6f", p->number, p->name, l->error);
+    if (!isnan(l->nearest))
+        strbuf_addf(b, ", nearest label right for %.2f %%", 100 * l->nearest);
+    strbuf_addf(b, ": %s", labels_verdict_names[labels_judge(l)]);
+    if (labels_advice(labels_judge(l)) != NULL)
+        strbuf_addf(b, "; %s", labels_advice(labels_judge(l)));
+}
+
 void report_text(const struct prepared_job *j, const struct train_report *r, struct strbuf *b)
 {
     const struct plan *p = job_largest_phase(j)->plan;
@@ -482,6 +550,11 @@ void report_text(const struct prepared_job *j, const struct train_report *r, str
         strbuf_addf(b, "   val loss %.6f   val accuracy %.2f %%", r->val_loss, 100 * r->val_accuracy);
     if (r->evaluated && !isnan(r->val_perplexity))
         strbuf_addf(b, "   val perplexity %.4g", r->val_perplexity);
+    for (uint32_t i = 0; i < r->n_blocks; i++)
+        strbuf_addf(b, "\n  block %-3u loss %.6f   accuracy %.2f %% (of the last step)", i, r->blocks[i].loss,
+                    100 * r->blocks[i].accuracy);
+    for (uint32_t i = 0; i < j->phases.n; i++)
+        add_labels_line(&j->phases.at[i], b);
     strbuf_addf(b, "\n  speed     %.*f samples/s, ", r->samples_per_s < 100 ? 2 : 0, r->samples_per_s);
     if (j->spec->tokens)
         strbuf_addf(b, "%.0f tokens/s, ", r->samples_per_s * j->spec->seq);

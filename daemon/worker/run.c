@@ -253,6 +253,7 @@ int run_job(const struct run_options *o, struct run_result *ret)
 void run_finish(struct run_result *r)
 {
     free(r->result);
+    xfree(r->report.blocks);
     job_finish(&r->job);
     *r = (struct run_result){0};
 }

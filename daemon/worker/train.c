@@ -71,11 +71,19 @@ static int open_devices(struct trainer *t, struct err *err)
 
 static int open_trainer(struct trainer *t, struct err *err)
 {
-    t->parked = calloc(t->spec->model.n_layers, sizeof *t->parked);
-    t->kept = calloc(t->job->phases.n, sizeof *t->kept);
-    if (t->parked == NULL || t->kept == NULL)
-        return err_set(err, -ENOMEM, "no memory for a list of %u layers", t->spec->model.n_layers);
+    uint32_t n_layers = t->job->phases.all.n_layers;
+    t->parked = calloc(n_layers, sizeof *t->parked);
+    t->outputs = calloc(t->job->phases.n, sizeof *t->outputs);
+    if (t->parked == NULL || t->outputs == NULL)
+        return err_set(err, -ENOMEM, "no memory for a list of %u layers", n_layers);
     return open_devices(t, err);
+}
+
+static void drop_outputs(struct train_outputs *o)
+{
+    kept_destroy(o->train);
+    kept_destroy(o->val);
+    *o = (struct train_outputs){0};
 }
 
 static void close_trainer(struct trainer *t)
@@ -83,12 +91,12 @@ static void close_trainer(struct trainer *t)
     train_leave(t);
     metrics_close(t->metrics);
     checkpoint_close(t->resume);
-    for (uint32_t l = 0; t->parked != NULL && l < t->spec->model.n_layers; l++)
+    for (uint32_t l = 0; t->parked != NULL && l < t->job->phases.all.n_layers; l++)
         free(t->parked[l]);
-    for (uint32_t i = 0; t->kept != NULL && i < t->job->phases.n; i++)
-        kept_destroy(t->kept[i]);
+    for (uint32_t i = 0; t->outputs != NULL && i < t->job->phases.n; i++)
+        drop_outputs(&t->outputs[i]);
     free(t->parked);
-    free(t->kept);
+    free(t->outputs);
     devset_close(t->devices);
 }
 
@@ -115,13 +123,11 @@ static bool is_needed(const struct trainer *t, struct train_position at, uint32_
 }
 
 /* Frees the kept outputs that no phase after `phase` reads. */
-static void drop_kept(struct trainer *t, uint32_t phase)
+static void drop_read_outputs(struct trainer *t, uint32_t phase)
 {
     for (uint32_t i = 0; i <= phase; i++)
-        if (phases_last_reader(&t->job->phases, i) <= phase) {
-            kept_destroy(t->kept[i]);
-            t->kept[i] = NULL;
-        }
+        if (phases_last_reader(&t->job->phases, i) <= phase)
+            drop_outputs(&t->outputs[i]);
 }
 
 /* Opens the files that the run writes. This function is called once, when the first phase of the run has
@@ -164,7 +170,7 @@ static int run_phase(struct trainer *t, struct phase *p, struct train_position a
     if (r < 0)
         return r;
     train_leave(t);
-    drop_kept(t, p->number);
+    drop_read_outputs(t, p->number);
     return 0;
 }
 
@@ -195,6 +201,10 @@ static void fill_report(struct trainer *t)
         rep->stall_steps =
             isnan(rep->stall_share) ? 0 : t->options->trace->runs * job_largest_phase(t->job)->cycle_steps;
     }
+    rep->n_blocks = t->n_losses > 1 && rep->samples > 0 ? t->n_losses : 0;
+    rep->blocks = rep->n_blocks > 0 ? t->last_blocks : NULL;
+    if (rep->blocks != NULL)
+        t->last_blocks = NULL; /* it belongs to the report now */
     rep->counted_in = c.in_bytes;
     rep->counted_out = c.out_bytes;
     rep->counted_peer = c.peer_bytes;

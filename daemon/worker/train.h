@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "daemon/worker/job.h"
+#include "daemon/worker/metrics.h"
 #include "daemon/worker/run_trace.h"
 
 /* How a run of the training loop went. All numbers of steps include the steps of all phases. steps_done
@@ -27,6 +28,10 @@ struct train_report {
     /* Number of training steps of the whole job whose update was skipped because a gradient was not
      * finite. */
     uint64_t skipped_steps;
+    /* The figures of each loss in the last training step of this run, if the last phase has several losses.
+     * The caller of train_run frees the array with xfree. */
+    struct metrics_block *blocks;
+    uint32_t n_blocks;
     bool evaluated;                /* the val_ members are valid */
     double val_loss, val_accuracy; /* of the last evaluation */
     double val_perplexity;         /* e^val_loss for language models, otherwise NaN */
@@ -58,13 +63,15 @@ struct train_report {
  * set it. */
 struct train_progress {
     /* What happened. PROGRESS_PHASE means that a phase of a job with several phases begins. PROGRESS_OUTPUTS
-     * means that a forward-only phase has kept the outputs of one more batch. */
+     * means that a forward-only phase has kept the outputs of one more batch. PROGRESS_LABELS means that a
+     * part of the model was evaluated against the label vectors that are its targets. */
     enum {
         PROGRESS_RESUME,
         PROGRESS_PHASE,
         PROGRESS_STEP,
         PROGRESS_OUTPUTS,
         PROGRESS_EVAL,
+        PROGRESS_LABELS,
         PROGRESS_CHECKPOINT
     } event;
     uint64_t step, total_steps; /* steps done, and the job's total */
@@ -89,6 +96,11 @@ struct train_progress {
     /* Event EVAL: perplexity on the validation data if the model is a language model. NaN for other
      * models. */
     double val_perplexity;
+    /* Events STEP and EVAL: the figures of each loss of the phase. n_blocks is 0 if the phase has only one
+     * loss, or if an evaluation is of the last loss alone. */
+    const struct metrics_block *blocks;
+    uint32_t n_blocks;
+    const struct labels *labels; /* LABELS */
 };
 
 struct train_options {

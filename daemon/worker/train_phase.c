@@ -1,5 +1,5 @@
-/* Runs one phase of a job: fills the input slots, runs the executor, reads each result one run late, and
- * evaluates.
+/* Runs one phase of a job: fills the input slots, runs the executor, and reads each result one run late.
+ * train_private.h lists the files with the other parts of the work.
  *
  * A run of the cycle covers one training step, or several (memory.cycle_steps). The loop runs in one thread
  * and has no separate loader: it fills the input slots of run s+1 while run s computes on the streams, and
@@ -12,8 +12,6 @@
  * Evaluations, checkpoints and the end of the phase do drain the streams. There the byte counters of the
  * devices must equal the bytes that the plan promised; otherwise the run fails.
  *
- * A forward-only phase uses the same loop without these breaks: its cycle is one forward pass, and its result
- * is the output of the last layer. It writes no checkpoint, because it changes no state.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -22,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "daemon/worker/train_private.h"
@@ -37,84 +36,6 @@ int train_run_program(struct trainer *t, enum program_kind k, const struct step_
     return train_check_counters(t, err);
 }
 
-/* Returns the last layer of the phase. It is the loss, or the layer whose outputs are kept. */
-static uint32_t last_layer(const struct trainer *t)
-{
-    return t->plan->n_layers - 1;
-}
-
-/* Says where the tensors of one training step are. `slot` is the number of their host slot. `step` is the
- * number of the training step within the run of the cycle. */
-struct place {
-    uint64_t slot;
-    uint32_t step;
-};
-
-/* Returns the place of step `i` in the run of the cycle that begins at training step `first`. */
-static struct place place_of(const struct trainer *t, uint64_t first, uint32_t i)
-{
-    return (struct place){exec_slot(t->plan, first), i};
-}
-
-/* Fills the input of micro-batch `micro` with `n` samples. Also fills the targets of the micro-batch if the
- * phase has targets. `indices` has the numbers of the samples in the data set `d`. If the inputs of the phase
- * are kept outputs, the input gets the kept outputs of these samples. */
-static int fill_micro(struct trainer *t, const struct dataset *d, const uint64_t *indices, uint32_t n,
-                      uint32_t micro, struct place at, uint64_t *ret_targets, struct err *err)
-{
-    uint32_t rows = t->plan->rows;
-    tensor_id target_id = store_find(t->store, TENSOR_TARGET, last_layer(t), micro, at.step);
-    void *x = store_ptr(t->store, store_find(t->store, TENSOR_X, 0, micro, at.step), at.slot);
-    void *target = target_id == PLAN_NONE ? NULL : store_ptr(t->store, target_id, at.slot);
-    const struct kept *inputs = train_inputs(t);
-    if (inputs != NULL) {
-        kept_fill(inputs, indices, n, rows, x);
-        x = NULL;
-    }
-    return dataset_fill(d, indices, n, rows, x, target, ret_targets, err);
-}
-
-/* Fills the inputs and targets of one training step with the first `valid` samples in t->indices. `at` is the
- * place of the step's tensors. *ret_targets receives the number of targets that count for the loss. */
-static int fill_slots(struct trainer *t, const struct dataset *d, uint32_t valid, struct place at,
-                      uint64_t *ret_targets, struct err *err)
-{
-    uint32_t rows = t->plan->rows;
-    uint64_t sum = 0;
-    for (uint32_t j = 0; j < t->plan->n_micro; j++) {
-        uint32_t first = j * rows, left = valid > first ? valid - first : 0;
-        uint64_t counted = 0;
-        int r = fill_micro(t, d, t->indices + first, left < rows ? left : rows, j, at, &counted, err);
-        if (r < 0)
-            return r;
-        sum += counted;
-    }
-    *ret_targets = sum;
-    return 0;
-}
-
-/* Reports that no target of a batch counts for the loss. The loss is the mean over the targets that count, so
- * the loss would be undefined. */
-static int fail_no_targets(const char *of, struct err *err)
-{
-    return err_set_at(err, -EINVAL, "data.ignore",
-                      "no target of %s counts: all are the token that is ignored; remove data.ignore, give "
-                      "other data, or set train.global_batch to more",
-                      of);
-}
-
-static struct step_result sum_results(const struct trainer *t, struct place at)
-{
-    struct step_result sum = {0};
-    for (uint32_t j = 0; j < t->plan->n_micro; j++) {
-        const struct step_result *r =
-            store_ptr(t->store, store_find(t->store, TENSOR_RESULT, last_layer(t), j, at.step), at.slot);
-        sum.loss += r->loss;
-        sum.correct += r->correct;
-    }
-    return sum;
-}
-
 /* Reports that the devices failed in step `step` of the phase, counted from 0, or in that batch of a
  * forward-only phase. */
 static int fail_devices(const struct trainer *t, uint64_t step, int code, struct err *err)
@@ -126,7 +47,7 @@ static int fail_devices(const struct trainer *t, uint64_t step, int code, struct
                    strerror(-code));
 }
 
-static int enqueue_cycle(struct trainer *t, const struct step_args *args, struct err *err)
+int train_enqueue_cycle(struct trainer *t, const struct step_args *args, struct err *err)
 {
     int r = exec_cycle(t->exec, args);
     if (r < 0)
@@ -136,7 +57,7 @@ static int enqueue_cycle(struct trainer *t, const struct step_args *args, struct
     return 0;
 }
 
-static int wait_step(struct trainer *t, uint64_t step, struct err *err)
+int train_wait(struct trainer *t, uint64_t step, struct err *err)
 {
     int r = exec_wait(t->exec, step);
     return r < 0 ? fail_devices(t, step, r, err) : 0;
@@ -144,13 +65,15 @@ static int wait_step(struct trainer *t, uint64_t step, struct err *err)
 
 /* ---- training steps ---- */
 
-static struct step_args args_of_step(const struct trainer *t, uint64_t step, uint64_t targets)
+/* Returns the arguments of a training step for one decision group. The groups differ in their learning
+ * rates. */
+static struct step_args args_of_step(const struct trainer *t, uint64_t step, uint32_t group, uint64_t targets)
 {
     const struct phase *p = t->phase;
     return (struct step_args){
         .step = step,
         .seed = rng_phase_seed(t->spec->seed, p->number),
-        .lr = (float)spec_lr(&p->rate, p->steps, step),
+        .lr = (float)spec_lr(&p->rate[group], p->steps, step),
         .grad_scale = (float)(1.0 / (double)targets),
         .valid_rows = p->batch,
         .training = 1,
@@ -166,7 +89,7 @@ static void choose_samples(struct trainer *t, uint64_t step)
 
 /* Returns the address at which the number of targets of a training step is stored until the result of the
  * step is read. */
-static uint64_t *targets_at(const struct trainer *t, struct place at)
+static uint64_t *targets_at(const struct trainer *t, struct train_place at)
 {
     return &t->targets[at.slot % PLAN_RING * t->phase->cycle_steps + at.step];
 }
@@ -176,17 +99,20 @@ static int fill_step(struct trainer *t, uint32_t i, struct err *err)
 {
     char text[64];
     uint64_t step = t->step + i, targets = 0;
-    struct place at = place_of(t, t->step, i);
+    uint32_t n_groups = t->phase->n_groups;
+    const struct train_source from = train_source_of(t, DATA_TRAIN);
+    struct train_place at = train_place_of(t, t->step, i);
     choose_samples(t, step);
-    int r = fill_slots(t, t->job->train, t->phase->batch, at, &targets, err);
+    int r = train_fill(t, &from, t->phase->batch, at, &targets, err);
     if (r < 0)
         return r;
     *targets_at(t, at) = targets;
-    t->args[i] = args_of_step(t, step, targets);
+    for (uint32_t g = 0; g < n_groups; g++)
+        t->args[i * n_groups + g] = args_of_step(t, step, g, targets);
     if (targets > 0)
         return 0;
     snprintf(text, sizeof text, "step %" PRIu64, t->before + step + 1);
-    return fail_no_targets(text, err);
+    return train_fail_no_targets(text, err);
 }
 
 /* Asks the kernel to read the samples of the next run of the cycle from disk ahead of time. Does nothing
@@ -208,7 +134,7 @@ static int enqueue_run(struct trainer *t, struct err *err)
     for (uint32_t i = 0; r == 0 && i < t->plan->steps; i++)
         r = fill_step(t, i, err);
     if (r == 0)
-        r = enqueue_cycle(t, t->args, err);
+        r = train_enqueue_cycle(t, t->args, err);
     if (r == 0)
         prefetch_run(t);
     return r;
@@ -216,17 +142,17 @@ static int enqueue_run(struct trainer *t, struct err *err)
 
 /* ---- results ---- */
 
-/* Returns the decision whether the update of a training step is applied, or NULL if the job makes no such
- * decisions. */
-static const struct step_decision *decision_of(const struct trainer *t, struct place at)
+/* Returns the decision whether the updates of a decision group are applied in a training step, or NULL if the
+ * job makes no such decisions. */
+static const struct step_decision *decision_of(const struct trainer *t, uint32_t group, struct train_place at)
 {
-    tensor_id id = store_find(t->store, TENSOR_DECISION, 0, PLAN_NONE, at.step);
+    tensor_id id = store_find(t->store, TENSOR_DECISION, group, PLAN_NONE, at.step);
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, at.slot);
 }
 
-struct group_state *train_group(const struct trainer *t)
+struct group_state *train_group(const struct trainer *t, uint32_t group)
 {
-    tensor_id id = store_find(t->store, TENSOR_GROUP, 0, PLAN_NONE, 0);
+    tensor_id id = store_find(t->store, TENSOR_GROUP, group, PLAN_NONE, 0);
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, 0);
 }
 
@@ -248,6 +174,8 @@ static uint32_t find_ruined(struct trainer *t)
     return train_find_ruined(t);
 }
 
+/* Reports a loss or a gradient that is not finite, unless the job skips such updates. `loss` is one of the
+ * losses of a training step, and `d` is the decision of its decision group. */
 static int check_finite(struct trainer *t, double loss, const struct step_decision *d, struct err *err)
 {
     bool skip = t->phase->skip_nonfinite, skipped = d != NULL && d->apply == 0;
@@ -270,6 +198,8 @@ static int record_step(struct trainer *t, const struct metrics_step *m, const st
                        uint32_t left, struct err *err)
 {
     t->report->loss = m->loss;
+    for (uint32_t i = 0; i < m->n_blocks; i++)
+        t->last_blocks[i] = m->blocks[i];
     t->report->skipped_steps += m->skipped;
     t->report->samples += t->phase->batch;
     t->moved.in += m->in_bytes;
@@ -284,7 +214,9 @@ static int record_step(struct trainer *t, const struct metrics_step *m, const st
                                            .run_steps = t->plan->steps,
                                            .run_left = left,
                                            .stall_share = train_stall_share(c),
-                                           .skipped = m->skipped});
+                                           .skipped = m->skipped,
+                                           .blocks = m->blocks,
+                                           .n_blocks = m->n_blocks});
     return r;
 }
 
@@ -303,27 +235,52 @@ static uint64_t bytes_of_step(const struct trainer *t, uint64_t bytes, uint32_t 
     return bytes / n + (i < bytes % n);
 }
 
-/* Reads and records the result of training step t->known. This training step is step `at.step` of a run of
+/* Reads the result of one loss of a training step, and the decision of the decision group of this loss.
+ * Stores the figures of the loss in t->blocks. */
+static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, struct err *err)
+{
+    uint32_t group = phase_group(t->phase, t->losses[loss]);
+    const struct step_decision *d = decision_of(t, group, at);
+    struct step_result sum = train_result(t, loss, at);
+    double n = (double)*targets_at(t, at);
+    t->blocks[loss] = (struct metrics_block){
+        .loss = sum.loss / n,
+        .accuracy = sum.correct / n,
+        .lr = spec_lr(&t->phase->rate[group], t->phase->steps, t->known),
+        .sumsq = d != NULL ? d->sumsq : NAN,
+        .skipped = d != NULL && d->apply == 0,
+    };
+    return check_finite(t, t->blocks[loss].loss, d, err);
+}
+
+/* Reads and records the results of training step t->known. This training step is step `at.step` of a run of
  * the cycle. The run is complete, and `f` has its measurements. */
-static int read_step(struct trainer *t, struct place at, const struct run_figures *f, struct err *err)
+static int read_step(struct trainer *t, struct train_place at, const struct run_figures *f, struct err *err)
 {
     uint64_t step = t->known;
-    const struct step_decision *decision = decision_of(t, at);
-    double loss = sum_results(t, at).loss / (double)*targets_at(t, at);
-    int r = check_finite(t, loss, decision, err);
-    if (r < 0)
-        return r;
+    double sumsq = 0;
+    bool skipped = false;
+    for (uint32_t i = 0; i < t->n_losses; i++) {
+        int r = read_loss(t, i, at, err);
+        if (r < 0)
+            return r;
+        sumsq += t->blocks[i].sumsq;
+        skipped |= t->blocks[i].skipped;
+    }
+    const struct metrics_block *last = &t->blocks[t->n_losses - 1];
     struct metrics_step m = {
         .step = t->before + step + 1,
-        .loss = loss,
-        .lr = spec_lr(&t->phase->rate, t->phase->steps, step),
-        .grad_norm = decision != NULL ? sqrt(decision->sumsq) : NAN,
+        .loss = last->loss,
+        .lr = last->lr,
+        .grad_norm = sqrt(sumsq),
         .samples_per_s = t->phase->batch / f->seconds,
         .in_bytes = bytes_of_step(t, t->cycle.in, at.step),
         .out_bytes = bytes_of_step(t, t->cycle.out, at.step),
         .peer_bytes = bytes_of_step(t, t->cycle.peer, at.step),
         .stall_s = f->stall_s,
-        .skipped = decision != NULL && decision->apply == 0,
+        .skipped = skipped,
+        .blocks = t->blocks,
+        .n_blocks = t->n_losses > 1 ? t->n_losses : 0,
     };
     t->known++;
     return record_step(t, &m, &f->counters, t->plan->steps - 1 - at.step, err);
@@ -335,7 +292,7 @@ static int read_run(struct trainer *t, struct err *err)
 {
     uint64_t first = t->known;
     uint32_t steps = t->plan->steps;
-    int r = wait_step(t, first + steps - 1, err);
+    int r = train_wait(t, first + steps - 1, err);
     if (r < 0)
         return r;
     uint64_t now = clock_now_ns();
@@ -345,7 +302,7 @@ static int read_run(struct trainer *t, struct err *err)
     t->last_ns = now;
     t->last_wait_ns = f.counters.compute_wait_ns;
     for (uint32_t i = 0; r == 0 && i < steps; i++)
-        r = read_step(t, place_of(t, first, i), &f, err);
+        r = read_step(t, train_place_of(t, first, i), &f, err);
     return r;
 }
 
@@ -378,9 +335,7 @@ static const struct train_cycle *next_cycle(const struct trainer *t)
     return job_run_steps(t->job, t->phase, t->step) == t->phase->cycle_steps ? &t->whole : &t->single;
 }
 
-/* Makes the plan for the next training step the plan in use, and runs its program `entry`. The old plan must
- * not be between its programs `entry` and `exit`. */
-static int enter_cycle(struct trainer *t, struct err *err)
+int train_enter_cycle(struct trainer *t, struct err *err)
 {
     const struct train_cycle *next = next_cycle(t);
     if (next->plan != t->plan) {
@@ -388,71 +343,6 @@ static int enter_cycle(struct trainer *t, struct err *err)
         use_cycle(t, next);
     }
     return train_run_program(t, PROGRAM_ENTRY, NULL, err);
-}
-
-/* ---- evaluation ---- */
-
-static int eval_batch(struct trainer *t, uint64_t first, struct step_result *sum, uint64_t *targets,
-                      struct err *err)
-{
-    uint32_t batch = t->phase->batch;
-    uint64_t left = t->job->val->n_samples - first;
-    uint32_t valid = left < batch ? (uint32_t)left : batch;
-    for (uint32_t i = 0; i < valid; i++)
-        t->indices[i] = first + i;
-    uint64_t counted = 0;
-    int r = fill_slots(t, t->job->val, valid, (struct place){0}, &counted, err);
-    if (r < 0)
-        return r;
-    struct step_args args = {.valid_rows = valid, .grad_scale = 1.0f};
-    r = train_run_program(t, PROGRAM_EVAL, &args, err);
-    struct step_result s = sum_results(t, (struct place){0});
-    sum->loss += s.loss;
-    sum->correct += s.correct;
-    *targets += counted;
-    return r;
-}
-
-double train_perplexity(const struct trainer *t, double loss)
-{
-    return t->spec->tokens ? exp(loss) : NAN;
-}
-
-/* Records the result of an evaluation. */
-static int record_eval(struct trainer *t, struct err *err)
-{
-    struct train_report *rep = t->report;
-    t->eval_step = train_steps_done(t);
-    rep->evaluated = true;
-    rep->val_loss = t->eval.loss;
-    rep->val_accuracy = t->eval.accuracy;
-    rep->val_perplexity = train_perplexity(t, t->eval.loss);
-    int r = metrics_eval(t->metrics, t->eval_step, t->eval.loss, t->eval.accuracy, rep->val_perplexity, err);
-    train_tell(t, &(struct train_progress){.event = PROGRESS_EVAL,
-                                           .step = t->eval_step,
-                                           .val_loss = t->eval.loss,
-                                           .val_accuracy = t->eval.accuracy,
-                                           .val_perplexity = rep->val_perplexity});
-    return r;
-}
-
-/* Evaluates the model on the validation data. Runs the program `exit`, then the program `eval` for every
- * batch, and then the program `entry`. The results of all earlier steps must have been read. */
-static int evaluate(struct trainer *t, struct err *err)
-{
-    uint64_t n = t->job->val->n_samples, targets = 0;
-    struct step_result sum = {0};
-    int r = train_run_program(t, PROGRAM_EXIT, NULL, err);
-    for (uint64_t first = 0; r == 0 && first < n; first += t->phase->batch)
-        r = eval_batch(t, first, &sum, &targets, err);
-    if (r == 0 && targets == 0)
-        r = fail_no_targets("data.val", err);
-    if (r == 0)
-        r = enter_cycle(t, err);
-    if (r < 0)
-        return r;
-    t->eval = (struct checkpoint_eval){true, sum.loss / (double)targets, sum.correct / (double)targets};
-    return record_eval(t, err);
 }
 
 /* ---- the loop of a training phase ---- */
@@ -465,7 +355,7 @@ static int change_cycle(struct trainer *t, struct err *err)
     int r = read_all(t, err);
     if (r == 0)
         r = train_run_program(t, PROGRAM_EXIT, NULL, err);
-    return r < 0 ? r : enter_cycle(t, err);
+    return r < 0 ? r : train_enter_cycle(t, err);
 }
 
 static int train_steps(struct trainer *t, struct err *err)
@@ -484,7 +374,7 @@ static int train_steps(struct trainer *t, struct err *err)
         /* checkpoint.best compares the evaluations of checkpoints, so every scheduled checkpoint needs an
          * evaluation. */
         bool compare = scheduled && s->checkpoint.best != BEST_NONE;
-        bool eval = t->job->val != NULL && p->evaluates &&
+        bool eval = t->job->val != NULL && p->eval != PHASE_EVAL_NONE &&
                     (last || compare || spec_due(s, &s->eval, p->batch, t->step));
         if (r == 0 && !eval && !save) {
             if (t->step - t->known >= (uint64_t)PLAN_RING * t->plan->steps)
@@ -494,7 +384,9 @@ static int train_steps(struct trainer *t, struct err *err)
         if (r == 0)
             r = read_all(t, err);
         if (r == 0 && eval)
-            r = evaluate(t, err);
+            r = train_evaluate(t, err);
+        else if (r == 0 && last && p->labels.kappa > 0)
+            r = train_record_labels(t, t->report->loss, NAN, err);
         if (r == 0 && save)
             r = train_checkpoint(t, err);
         train_restart_clock(t);
@@ -503,80 +395,6 @@ static int train_steps(struct trainer *t, struct err *err)
             break;
         }
     }
-    return r;
-}
-
-/* ---- the loop of a forward-only phase ---- */
-
-static uint32_t valid_rows(const struct trainer *t, uint64_t step)
-{
-    uint32_t batch = t->phase->batch;
-    uint64_t left = t->job->train->n_samples - step * batch;
-    return left < batch ? (uint32_t)left : batch;
-}
-
-/* Enqueues the next batch of training samples, in the order of the data set. */
-static int enqueue_batch(struct trainer *t, struct err *err)
-{
-    uint32_t valid = valid_rows(t, t->step);
-    uint64_t targets;
-    for (uint32_t i = 0; i < valid; i++)
-        t->indices[i] = t->step * t->phase->batch + i;
-    int r = fill_slots(t, t->job->train, valid, place_of(t, t->step, 0), &targets, err);
-    if (r < 0)
-        return r;
-    struct step_args args = {.step = t->step, .valid_rows = valid, .grad_scale = 1.0f};
-    return enqueue_cycle(t, &args, err);
-}
-
-/* Waits for the oldest batch whose outputs were not read yet, and keeps its outputs. */
-static int read_batch(struct trainer *t, struct kept *kept, struct err *err)
-{
-    uint32_t rows = t->plan->rows, valid = valid_rows(t, t->known);
-    int r = wait_step(t, t->known, err);
-    for (uint32_t j = 0; r == 0 && j < t->plan->n_micro && j * rows < valid; j++) {
-        const void *y = store_ptr(t->store, store_find(t->store, TENSOR_Y, last_layer(t), j, 0), t->known);
-        uint32_t left = valid - j * rows;
-        kept_put(kept, t->known * t->phase->batch + (uint64_t)j * rows, left < rows ? left : rows, y);
-    }
-    if (r < 0)
-        return r;
-    t->known++;
-    train_tell(t, &(struct train_progress){.event = PROGRESS_OUTPUTS,
-                                           .step = t->before,
-                                           .samples = (t->known - 1) * t->phase->batch + valid,
-                                           .total_samples = t->job->train->n_samples});
-    return 0;
-}
-
-/* Runs all training samples through the phase's layers and stores the outputs in t->kept. If a stop is
- * requested, the outputs are incomplete and are not stored. */
-static int keep_outputs(struct trainer *t, struct err *err)
-{
-    const struct phase *p = t->phase;
-    struct layer_sizes size;
-    const struct layer *last = &p->model.layers[p->model.n_layers - 1];
-    uint64_t n = t->job->train->n_samples, batches = (n + p->batch - 1) / p->batch;
-    struct kept *kept;
-    layer_type(last)->sizes(last, 1, &size);
-    int r = kept_create(t->out, n, size.y, &kept, err);
-    if (r < 0)
-        return r;
-    while (r == 0 && t->step < batches && !train_stop_requested()) {
-        r = enqueue_batch(t, err);
-        if (r == 0 && t->step - t->known >= PLAN_RING)
-            r = read_batch(t, kept, err);
-    }
-    while (r == 0 && t->known < t->step)
-        r = read_batch(t, kept, err);
-    if (r < 0 || t->step < batches) {
-        t->report->stopped = r == 0;
-        kept_destroy(kept);
-    } else {
-        kept_seal(kept);
-        t->kept[p->number] = kept;
-    }
-    t->step = t->known = 0; /* batches are no training steps */
     return r;
 }
 
@@ -597,11 +415,49 @@ static int create_stores(struct trainer *t, struct err *err)
     return store_share(owner->store, other->plan, &other->store, err);
 }
 
+/* Allocates the memory that the phase needs beside its stores. */
+static int create_arrays(struct trainer *t, const struct phase *p, struct err *err)
+{
+    t->n_losses = phase_losses(p, NULL);
+    t->losses = calloc(t->n_losses + 1, sizeof *t->losses);
+    t->blocks = xcalloc(t->n_losses + 1, sizeof *t->blocks);
+    t->last_blocks = xcalloc(t->n_losses + 1, sizeof *t->last_blocks);
+    t->sums = calloc(t->n_losses + 1, sizeof *t->sums);
+    t->indices = calloc(p->batch, sizeof *t->indices);
+    t->targets = calloc((size_t)PLAN_RING * p->cycle_steps, sizeof *t->targets);
+    t->args = calloc((size_t)p->cycle_steps * p->n_groups, sizeof *t->args);
+    if (t->losses == NULL || t->sums == NULL || t->indices == NULL || t->targets == NULL || t->args == NULL)
+        return err_set(err, -ENOMEM, "no memory for a batch of %u", p->batch);
+    phase_losses(p, t->losses);
+    if (train_group(t, 0) == NULL)
+        return 0;
+    t->groups = calloc(p->n_groups, sizeof *t->groups);
+    return t->groups != NULL ? 0 : err_set(err, -ENOMEM, "no memory for %u decision groups", p->n_groups);
+}
+
+static void free_arrays(struct trainer *t)
+{
+    free(t->losses);
+    xfree(t->blocks);
+    xfree(t->last_blocks);
+    free(t->sums);
+    free(t->indices);
+    free(t->targets);
+    free(t->args);
+    free(t->groups);
+    t->losses = NULL;
+    t->groups = NULL;
+    t->blocks = t->last_blocks = NULL;
+    t->sums = NULL;
+    t->indices = t->targets = NULL;
+    t->args = NULL;
+}
+
 static int create_exec(struct trainer *t, struct train_cycle *c, struct err *err)
 {
     if (c->plan == NULL)
         return 0;
-    struct exec_config config = {c->plan, &t->phase->model, &t->phase->optimizer, t->devices, c->store};
+    struct exec_config config = {c->plan, &t->phase->model, t->phase->optimizer, t->devices, c->store};
     return exec_create(&config, &c->exec, err);
 }
 
@@ -620,15 +476,13 @@ int train_enter(struct trainer *t, struct phase *p, struct err *err)
     if (r < 0)
         return r;
     use_cycle(t, &t->whole);
-    t->indices = calloc(p->batch, sizeof *t->indices);
-    t->targets = calloc((size_t)PLAN_RING * p->cycle_steps, sizeof *t->targets);
-    t->args = calloc(p->cycle_steps, sizeof *t->args);
-    if (t->indices == NULL || t->targets == NULL || t->args == NULL)
-        return err_set(err, -ENOMEM, "no memory for a batch of %u", p->batch);
-    r = train_unpark(t, err);
+    r = create_arrays(t, p, err);
+    if (r == 0)
+        r = train_unpark(t, err);
     if (r < 0)
         return r;
-    checkpoint_tensors_init(&t->tensors, &t->spec->model, &p->optimizer, train_block, t);
+    const struct phase_list *list = &t->job->phases;
+    checkpoint_tensors_init(&t->tensors, &list->all, list->n_model, p->optimizer, train_block, t);
     return 0;
 }
 
@@ -639,27 +493,23 @@ void train_leave(struct trainer *t)
     checkpoint_tensors_finish(&t->tensors);
     store_destroy(t->whole.store);
     store_destroy(t->single.store);
-    free(t->indices);
-    free(t->targets);
-    free(t->args);
+    free_arrays(t);
     t->whole = t->single = (struct train_cycle){0};
     t->plan = NULL;
     t->exec = NULL;
     t->store = NULL;
-    t->indices = t->targets = NULL;
-    t->args = NULL;
 }
 
 int train_run_phase(struct trainer *t, struct err *err)
 {
     struct run_trace *trace = t->phase == job_largest_phase(t->job) ? t->options->trace : NULL;
-    int r = enter_cycle(t, err);
+    int r = train_enter_cycle(t, err);
     if (r == 0 && trace != NULL)
         run_trace_start(trace, t->job, t->phase, t->whole.exec, t->step);
     if (t->start_ns == 0)
         t->start_ns = clock_now_ns();
     if (r == 0)
-        r = t->phase->training ? train_steps(t, err) : keep_outputs(t, err);
+        r = t->phase->training ? train_steps(t, err) : train_keep_outputs(t, err);
     if (r == 0)
         r = train_run_program(t, PROGRAM_EXIT, NULL, err);
     if (r == 0 && trace != NULL)

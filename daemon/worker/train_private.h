@@ -1,9 +1,12 @@
 /* Declarations that the source files of the training loop share. Only train*.c includes this header.
  *
- *     train.c         runs the phases of the job one after another, and fills in the report
- *     train_phase.c   one phase: its store and executor, its steps, its evaluations
- *     train_save.c    checkpoints, resuming, initial weights, and weights between phases
- *     train_count.c   the bytes that the devices moved, against the bytes that the plans promise
+ *     train.c           runs the phases of the job one after another, and fills in the report
+ *     train_phase.c     one phase: its stores and executors, and its training steps
+ *     train_fill.c      the inputs and targets of a batch, and the sums of its results
+ *     train_eval.c      evaluations on the validation data
+ *     train_outputs.c   forward-only phases: computes outputs and keeps them
+ *     train_save.c      checkpoints, resuming, initial weights, and weights between phases
+ *     train_count.c     the bytes that the devices moved, against the bytes that the plans promise
  */
 #ifndef WORKER_TRAIN_PRIVATE_H
 #define WORKER_TRAIN_PRIVATE_H
@@ -32,6 +35,25 @@ struct train_cycle {
     struct exec *exec;
 };
 
+/* The outputs that a forward-only phase has kept. A member is NULL if these outputs are not available. */
+struct train_outputs {
+    struct kept *train, *val; /* of the training samples and of the validation samples */
+};
+
+/* Where the inputs and targets of a batch come from. The data set always has the targets. `inputs` is NULL if
+ * the inputs are the samples of the data set, too. */
+struct train_source {
+    const struct dataset *data;
+    const struct kept *inputs;
+};
+
+/* Says where the tensors of one training step are. `slot` is the number of their host slot. `step` is the
+ * number of the training step within the run of the cycle. */
+struct train_place {
+    uint64_t slot;
+    uint32_t step;
+};
+
 /* The state of the training loop during one run. train_run creates it on its stack. */
 struct trainer {
     /* The job and its state. The following members live from the start of train_run to its end. */
@@ -47,11 +69,11 @@ struct trainer {
     struct checkpoint *resume;
     /* True if the weights of all layers were initialized or loaded. */
     bool loaded;
-    /* The weights of each layer of the model that is not in the current phase. NULL for layers that are in
-     * the phase, and for layers without weights. */
+    /* The weights of each layer that is not in the current phase, by the id of the layer. NULL for layers that
+     * are in the phase, and for layers without weights. */
     void **parked;
-    /* The outputs of each forward-only phase. NULL for a phase whose outputs are not available. */
-    struct kept **kept;
+    /* The outputs of each phase. Only forward-only phases have outputs. */
+    struct train_outputs *outputs;
     /* Numbers of bytes that the devices should have moved so far according to the plans. train_check_counters
      * compares them with the devices' own counters. */
     uint64_t planned_in, planned_out, planned_peer;
@@ -79,12 +101,22 @@ struct trainer {
     struct plan_bytes cycle;
     /* The weights of all layers and the optimizer state of the phase, as a list for checkpoints. */
     struct checkpoint_tensors tensors;
+    /* The losses of the phase, as indices of its layers in ascending order. A forward-only phase has none. */
+    uint32_t *losses, n_losses;
+    /* The figures of each loss: `blocks` is filled in by training steps and by evaluations, and `last_blocks`
+     * has the figures of the training step that was read last. */
+    struct metrics_block *blocks, *last_blocks;
+    struct step_result *sums; /* the sums of each loss in an evaluation */
+    /* A copy of the group state of each decision group, for checkpoints. NULL if the phase has no group
+     * states. */
+    struct group_state *groups;
     /* The samples of one batch, each given by its index in the data set. */
     uint64_t *indices;
     /* The number of targets that count for the loss, for each training step whose result was not read yet.
      * targets[slot * cycle_steps + step] belongs to the step `step` of the cycle in the host slot `slot`. */
     uint64_t *targets;
-    /* The arguments of the next run of the cycle, one for each of its steps. */
+    /* The arguments of the next run of the cycle. args[step * n_groups + group] belongs to a decision group in
+     * a step of the run. */
     struct step_args *args;
     /* Number of training steps that the job had done before this phase: those of all earlier phases. A
      * forward-only phase may run again after a resume in a later phase. Then it is the number of steps of the
@@ -116,7 +148,7 @@ static inline uint64_t train_steps_known(const struct trainer *t)
  * from the data set. */
 static inline const struct kept *train_inputs(const struct trainer *t)
 {
-    return t->phase->inputs == PHASE_DATA ? NULL : t->kept[t->phase->inputs];
+    return t->phase->inputs == PHASE_DATA ? NULL : t->outputs[t->phase->inputs].train;
 }
 
 /* Returns whether the current phase is the last one of the job. */
@@ -143,15 +175,53 @@ int train_run_phase(struct trainer *t, struct err *err);
  * train_park_all was called before. Does nothing if there is no current phase. */
 void train_leave(struct trainer *t);
 
-/* Returns the host's copy of the values that all weight updates of a step read, or NULL if there are no such
- * values. The copy is up to date only while all streams are empty. */
-struct group_state *train_group(const struct trainer *t);
-/* Returns the perplexity e^loss of a language model, or NaN for other models. A perplexity of 10 means that
- * the model is as unsure as if it chose among 10 equally likely tokens. */
-double train_perplexity(const struct trainer *t, double loss);
+/* Returns the host's copy of the group state of a decision group: the values that the weight updates of a step
+ * read. Returns NULL if there are no such values. The copy is up to date only while all streams are empty. */
+struct group_state *train_group(const struct trainer *t, uint32_t group);
+/* Makes the plan for the next training step the plan in use, and runs its program `entry`. The old plan must
+ * not be between its programs `entry` and `exit`. */
+int train_enter_cycle(struct trainer *t, struct err *err);
+/* Enqueues one run of the cycle, with the arguments of all its steps. */
+int train_enqueue_cycle(struct trainer *t, const struct step_args *args, struct err *err);
+/* Waits until training step `step` of the phase is complete, or the batch with this number. */
+int train_wait(struct trainer *t, uint64_t step, struct err *err);
 /* Runs a program other than the cycle, such as an evaluation, and then checks that the devices moved the
  * planned number of bytes. */
 int train_run_program(struct trainer *t, enum program_kind k, const struct step_args *args, struct err *err);
+
+/* ---- train_fill.c ---- */
+
+/* Returns where the current phase takes its inputs and targets from, for one split of the data. */
+struct train_source train_source_of(const struct trainer *t, enum data_split split);
+/* Returns the place of step `i` in the run of the cycle that begins at training step `first`. */
+struct train_place train_place_of(const struct trainer *t, uint64_t first, uint32_t i);
+/* Fills the inputs and targets of one training step with the first `valid` samples in t->indices. `at` is the
+ * place of the step's tensors. *ret_targets receives the number of targets that count for the loss. */
+int train_fill(struct trainer *t, const struct train_source *from, uint32_t valid, struct train_place at,
+               uint64_t *ret_targets, struct err *err);
+/* Reports that no target of a batch counts for the loss. The loss is the mean over the targets that count, so
+ * the loss would be undefined. `of` says which batch it is. */
+int train_fail_no_targets(const char *of, struct err *err);
+/* Returns the sum over all micro-batches of the results of loss number `loss`. */
+struct step_result train_result(const struct trainer *t, uint32_t loss, struct train_place at);
+
+/* ---- train_eval.c ---- */
+
+/* Evaluates the current phase on the validation data. Runs the program `exit`, then the program `eval` for
+ * every batch, and then the program `entry`. The results of all earlier steps must have been read. */
+int train_evaluate(struct trainer *t, struct err *err);
+/* Records how well the current phase learns its label vectors: the error against them, and the share of
+ * samples that are nearest to the vector of their class, or NaN if it is not known. Such figures say nothing
+ * about the model as a whole, so they are no evaluation of the model. */
+int train_record_labels(struct trainer *t, double error, double nearest, struct err *err);
+/* Returns the perplexity e^loss of a language model, or NaN for other models. A perplexity of 10 means that
+ * the model is as unsure as if it chose among 10 equally likely tokens. */
+double train_perplexity(const struct trainer *t, double loss);
+
+/* ---- train_outputs.c ---- */
+
+/* Runs the current phase, which is forward-only, and keeps its outputs in t->outputs. */
+int train_keep_outputs(struct trainer *t, struct err *err);
 
 /* ---- train_save.c ---- */
 

@@ -30,12 +30,13 @@ static void *stored_block(const struct trainer *t, uint32_t layer, enum tensor_k
 void *train_block(void *ctx, uint32_t layer, enum tensor_kind kind)
 {
     const struct trainer *t = ctx;
-    uint32_t at = phase_find_layer(t->phase, t->spec->model.layers[layer].id);
+    const struct layer *l = &t->job->phases.all.layers[layer];
+    uint32_t at = phase_find_layer(t->phase, l->id);
     if (at != PLAN_NONE)
         return stored_block(t, at, kind);
     /* In parked memory, the buffers (B) of a layer follow its weights (W). */
     if (kind == TENSOR_B)
-        return (char *)t->parked[layer] + job_weight_bytes(&t->spec->model.layers[layer]);
+        return (char *)t->parked[layer] + job_weight_bytes(l);
     return kind == TENSOR_W ? t->parked[layer] : NULL;
 }
 
@@ -44,7 +45,7 @@ void *train_block(void *ctx, uint32_t layer, enum tensor_kind kind)
 static void copy_parked(const struct trainer *t, uint32_t layer, uint32_t at, bool to_store)
 {
     const enum tensor_kind kinds[] = {TENSOR_W, TENSOR_B};
-    const struct layer *l = &t->spec->model.layers[layer];
+    const struct layer *l = &t->job->phases.all.layers[layer];
     const uint64_t bytes[] = {job_weight_bytes(l), job_kept_bytes(l) - job_weight_bytes(l)};
     char *parked = t->parked[layer];
     for (uint32_t i = 0; i < 2; i++) {
@@ -66,7 +67,7 @@ static int make_room(struct trainer *t, uint32_t layer, uint64_t bytes, struct e
 
 int train_unpark(struct trainer *t, struct err *err)
 {
-    const struct model *m = &t->spec->model;
+    const struct model *m = &t->job->phases.all;
     int r = 0;
     for (uint32_t l = 0; r == 0 && l < m->n_layers; l++) {
         uint64_t bytes = job_kept_bytes(&m->layers[l]);
@@ -84,7 +85,7 @@ int train_unpark(struct trainer *t, struct err *err)
 
 int train_park_all(struct trainer *t, struct err *err)
 {
-    const struct model *m = &t->spec->model;
+    const struct model *m = &t->job->phases.all;
     for (uint32_t l = 0; l < m->n_layers; l++) {
         uint64_t bytes = job_kept_bytes(&m->layers[l]);
         uint32_t at = phase_find_layer(t->phase, m->layers[l].id);
@@ -190,14 +191,36 @@ static struct checkpoint_data checkpoint_of(const struct trainer *t)
         .inputs_crc = inputs != NULL ? kept_crc(inputs) : 0,
         .data_position = t->step * t->phase->batch,
         .spec = t->spec,
-        .optimizer = &t->phase->optimizer,
+        .optimizer = t->phase->optimizer,
         .numerics = devset_numerics(t->devices),
         .loss = t->report->loss,
         .skipped_steps = t->report->skipped_steps,
-        .group = train_group(t),
+        .groups = t->groups,
+        .n_groups = t->groups != NULL ? t->phase->n_groups : 0,
         .eval = t->eval_step == train_steps_done(t) ? t->eval : (struct checkpoint_eval){0},
         .tensors = &t->tensors,
     };
+}
+
+/* Collects the evaluations against label vectors of all phases. *ret receives the memory of the list, which the
+ * caller frees. */
+static void collect_labels(const struct trainer *t, struct checkpoint_labels **ret,
+                           struct checkpoint_data *data)
+{
+    struct checkpoint_labels *list = xcalloc(t->job->phases.n, sizeof *list);
+    data->labels = *ret = list;
+    for (uint32_t i = 0; i < t->job->phases.n; i++) {
+        const struct labels *l = &t->job->phases.at[i].labels;
+        if (l->known)
+            list[data->n_labels++] = (struct checkpoint_labels){i, l->step, l->error, l->nearest};
+    }
+}
+
+/* Copies the group states of all decision groups to t->groups, if the phase has group states. */
+static void collect_groups(struct trainer *t)
+{
+    for (uint32_t g = 0; t->groups != NULL && g < t->phase->n_groups; g++)
+        t->groups[g] = *train_group(t, g);
 }
 
 int train_checkpoint(struct trainer *t, struct err *err)
@@ -209,8 +232,12 @@ int train_checkpoint(struct trainer *t, struct err *err)
         r = metrics_sync(t->metrics, err);
     if (r < 0)
         return r;
+    collect_groups(t);
     struct checkpoint_data data = checkpoint_of(t);
+    struct checkpoint_labels *labels;
+    collect_labels(t, &labels, &data);
     r = checkpoint_save(t->out, &data, err);
+    xfree(labels);
     t->has_checkpoint |= r == 0;
     if (r == 0)
         r = checkpoint_prune(t->out, t->spec->checkpoint.keep, t->spec->checkpoint.best, err);
@@ -235,24 +262,35 @@ int train_finish_weights(struct trainer *t, struct err *err)
 
 /* ---- loading ---- */
 
+/* Sets the initial weights and buffers of a layer. */
+static void init_layer(struct trainer *t, uint32_t layer)
+{
+    const struct layer *l = &t->job->phases.all.layers[layer];
+    if (job_weight_bytes(l) > 0)
+        layer_init(l, t->spec->seed, train_block(t, layer, TENSOR_W));
+    if (layer_type(l)->init_buffers != NULL)
+        layer_type(l)->init_buffers(l, t->spec->seed, train_block(t, layer, TENSOR_B));
+}
+
 /* Sets the initial weights of a new job. They are drawn at random, or they come from a Hugging Face
  * folder. */
 static int init_weights(struct trainer *t, struct err *err)
 {
-    const struct model *m = &t->spec->model;
+    const struct phase_list *list = &t->job->phases;
     struct hf *f;
-    int r;
+    uint32_t first = 0;
     if (t->spec->from != NULL) {
-        r = hf_open(t->spec->from, &f, err);
+        int r = hf_open(t->spec->from, &f, err);
         if (r < 0)
             return r;
         r = hf_load(f, t->tensors.model, t->tensors.n_model, err);
         hf_close(f);
-        return r;
+        if (r < 0)
+            return r;
+        first = list->n_model;
     }
-    for (uint32_t l = 0; l < m->n_layers; l++)
-        if (job_weight_bytes(&m->layers[l]) > 0)
-            layer_init(&m->layers[l], t->spec->seed, train_block(t, l, TENSOR_W));
+    for (uint32_t l = first; l < list->all.n_layers; l++)
+        init_layer(t, l);
     return 0;
 }
 
@@ -285,7 +323,7 @@ static int check_not_beyond(const struct trainer *t, const struct checkpoint_inf
     return 0;
 }
 
-/* Copies the figures of the checkpoint to the report. */
+/* Copies the figures of the checkpoint to the report and to the phases. */
 static void take_figures(struct trainer *t, const struct checkpoint_info *info)
 {
     struct train_report *rep = t->report;
@@ -300,6 +338,16 @@ static void take_figures(struct trainer *t, const struct checkpoint_info *info)
     rep->val_loss = info->eval.loss;
     rep->val_accuracy = info->eval.accuracy;
     rep->val_perplexity = train_perplexity(t, info->eval.loss);
+    for (uint32_t i = 0; i < info->n_labels; i++) {
+        const struct checkpoint_labels *l = &info->labels[i];
+        struct labels *to = l->phase < t->job->phases.n ? &t->job->phases.at[l->phase].labels : NULL;
+        if (to == NULL || to->kappa == 0)
+            continue;
+        to->known = true;
+        to->step = l->step;
+        to->error = l->error;
+        to->nearest = l->nearest;
+    }
 }
 
 int train_find_position(struct trainer *t, struct train_position *ret, struct err *err)
@@ -357,6 +405,21 @@ static int check_kept_inputs(const struct trainer *t, const struct checkpoint_in
                    t->phase->inputs, kept_crc(inputs), info->step, info->inputs_crc);
 }
 
+/* Copies the group states of the checkpoint to the decision groups of the phase. */
+static int take_groups(struct trainer *t, const struct checkpoint_info *info, struct err *err)
+{
+    uint32_t n = t->groups != NULL ? t->phase->n_groups : 0;
+    if (n > info->n_groups)
+        return err_set_at(err, -EBADMSG, t->out->name,
+                          "the checkpoint of step %" PRIu64
+                          " has the state of %u decision groups, but the job "
+                          "has %u; choose another output",
+                          info->step, info->n_groups, n);
+    for (uint32_t g = 0; g < n; g++)
+        *train_group(t, g) = info->groups[g];
+    return 0;
+}
+
 int train_load_state(struct trainer *t, uint64_t step, struct err *err)
 {
     int r = 0;
@@ -366,8 +429,8 @@ int train_load_state(struct trainer *t, uint64_t step, struct err *err)
         r = step < t->phase->steps ? check_kept_inputs(t, info, err) : 0;
         if (r == 0)
             r = checkpoint_read_optimizer(t->resume, &t->tensors, err);
-        if (train_group(t) != NULL)
-            *train_group(t) = info->group;
+        if (r == 0)
+            r = take_groups(t, info, err);
     }
     checkpoint_close(t->resume);
     t->resume = NULL;

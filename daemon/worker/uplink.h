@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "daemon/worker/labels.h"
 #include "kernels/device.h"
 
 /* The connection and its mailbox. */
@@ -77,6 +78,8 @@ struct uplink_job {
     char *machine;
 };
 
+#define UPLINK_BLOCKS 32 /* most blocks whose losses a progress message has */
+
 /* The newest state of training. */
 struct uplink_progress {
     uint64_t step, total_steps; /* steps done, and the job's total */
@@ -85,6 +88,9 @@ struct uplink_progress {
     uint64_t in_bytes, out_bytes, peer_bytes;
     /* Fraction of time in which the compute streams waited in this run so far. NaN if it is not known. */
     double stall_share;
+    /* The losses of the first blocks, if the phase has several losses. */
+    double block_loss[UPLINK_BLOCKS];
+    uint32_t n_blocks;
 };
 
 /* Creates the uplink and its thread. The thread connects to the daemon in the background. Returns
@@ -129,6 +135,8 @@ void uplink_progress(struct uplink *l, const struct uplink_progress *p);
 void uplink_skipped(struct uplink *l, uint64_t step);
 /* Reports an evaluation of the model to the daemon, and adds the evaluation to the curve. */
 void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy);
+/* Tells the daemon how well a part of the model learns the label vectors that are its targets. */
+void uplink_labels(struct uplink *l, const struct labels *labels);
 /* Tells the daemon that the checkpoint of training step `step` was written. */
 void uplink_checkpoint(struct uplink *l, uint64_t step);
 

@@ -51,10 +51,15 @@ static void print_progress(const struct uplink *l, char *buf, size_t size)
     snprintf(buf, size,
              "{\"step\":%" PRIu64 ",\"total_steps\":%" PRIu64
              ",\"loss\":%s,\"lr\":%s,\"samples_per_s\":%s,\"eta_s\":%s,\"in_bytes\":%" PRIu64
-             ",\"out_bytes\":%" PRIu64 ",\"peer_bytes\":%" PRIu64 ",\"stall_share\":%s}",
+             ",\"out_bytes\":%" PRIu64 ",\"peer_bytes\":%" PRIu64 ",\"stall_share\":%s",
              p->step, p->total_steps, number(loss, p->loss), number(lr, p->lr),
              number(rate, p->samples_per_s), number(eta, p->eta_s), p->in_bytes, p->out_bytes, p->peer_bytes,
              number(stall, p->stall_share));
+    size_t n = strlen(buf);
+    for (uint32_t i = 0; i < p->n_blocks; i++)
+        n += (size_t)snprintf(buf + n, size - n, "%s%s", i > 0 ? "," : ",\"blocks\":[",
+                              number(loss, p->block_loss[i]));
+    snprintf(buf + n, size - n, p->n_blocks > 0 ? "]}" : "}");
     add_phase(l, buf, size);
 }
 
@@ -189,6 +194,17 @@ void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy)
     uplink_history_eval(l, step, loss, accuracy);
     post(l, "eval", true, "{\"step\":%" PRIu64 ",\"loss\":%s,\"accuracy\":%s}", step, number(a, loss),
          number(b, accuracy));
+}
+
+void uplink_labels(struct uplink *l, const struct labels *labels)
+{
+    char error[32], nearest[32];
+    enum labels_verdict v = labels_judge(labels);
+    const char *advice = labels_advice(v);
+    post(l, "labels", true, "{\"step\":%" PRIu64 ",\"error\":%s,\"nearest\":%s,\"verdict\":\"%s\"%s%s%s}",
+         labels->step, number(error, labels->error), number(nearest, labels->nearest),
+         labels_verdict_names[v], advice != NULL ? ",\"advice\":\"" : "", advice != NULL ? advice : "",
+         advice != NULL ? "\"" : "");
 }
 
 void uplink_checkpoint(struct uplink *l, uint64_t step)

@@ -106,7 +106,7 @@ static void tell_step(struct serve *s, const struct train_progress *e)
     if (s->first.ns == 0)
         s->first = s->meter.old;
     uint64_t made = end - s->first.step;
-    const struct uplink_progress p = {
+    struct uplink_progress p = {
         .step = e->step,
         .total_steps = e->total_steps,
         .loss = e->loss,
@@ -118,6 +118,9 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         .peer_bytes = e->peer_bytes,
         .stall_share = e->stall_share,
     };
+    p.n_blocks = e->n_blocks < UPLINK_BLOCKS ? e->n_blocks : UPLINK_BLOCKS;
+    for (uint32_t i = 0; i < p.n_blocks; i++)
+        p.block_loss[i] = e->blocks[i].loss;
     uplink_progress(s->uplink, &p);
     if (e->skipped)
         uplink_skipped(s->uplink, e->step);
@@ -195,6 +198,9 @@ static void on_progress(void *ctx, const struct train_progress *e)
         break;
     case PROGRESS_EVAL:
         uplink_eval(s->uplink, e->step, e->val_loss, e->val_accuracy);
+        break;
+    case PROGRESS_LABELS:
+        uplink_labels(s->uplink, e->labels);
         break;
     case PROGRESS_CHECKPOINT:
         uplink_checkpoint(s->uplink, e->step);

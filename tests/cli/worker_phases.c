@@ -19,17 +19,18 @@ static void add_first_half(const struct spec *s, struct phase_list *ret, uint32_
     struct layer loss = *end; /* the same kind of loss over the outputs at the cut */
     loss.in = s->model.layers[cut - 1].out;
     struct phase *p = phase_add(ret, s, "first half");
-    phase_take_layers(ret, p, s, 0, cut, &loss);
-    p->evaluates = false;
+    phase_take_layers(ret, p, 0, cut, &loss);
+    p->eval = PHASE_EVAL_NONE;
     p->steps = s->resolved.total_steps + 2;
-    p->rate.lr = 2 * s->rate.lr;
+    p->rate[0].lr = 2 * s->rate.lr;
 }
 
 static void add_outputs(const struct spec *s, struct phase_list *ret, uint32_t cut)
 {
     struct phase *p = phase_add(ret, s, "outputs of the first half");
-    phase_take_layers(ret, p, s, 0, cut, NULL);
-    p->training = p->evaluates = false;
+    phase_take_layers(ret, p, 0, cut, NULL);
+    p->training = false;
+    p->eval = PHASE_EVAL_NONE;
     p->steps = 0;
     p->sizes_as = 0;
 }
@@ -37,8 +38,8 @@ static void add_outputs(const struct spec *s, struct phase_list *ret, uint32_t c
 static void add_second_half(const struct spec *s, struct phase_list *ret, uint32_t cut)
 {
     struct phase *p = phase_add(ret, s, "second half");
-    phase_take_layers(ret, p, s, cut, s->model.n_layers, NULL);
-    p->evaluates = false;
+    phase_take_layers(ret, p, cut, s->model.n_layers, NULL);
+    p->eval = PHASE_EVAL_NONE;
     p->inputs = 1;
     p->batch = s->train.global_batch / 2;
     p->asked.micro_batch /= 2;

@@ -94,6 +94,7 @@ static int run(enum policy_id policy, void (*progress)(void *, const struct trai
     int r = train_run(j, &out, &t, &report, err);
     assert_true(r < 0 || (trace.complete && trace.runs == 6));
     run_trace_finish(&trace);
+    xfree(report.blocks);
     close(out.fd);
     job_finish(j);
     snprintf(cleanup, sizeof cleanup, "rm -rf %s", dir);

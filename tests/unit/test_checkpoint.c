@@ -71,7 +71,7 @@ static void test_buffers_stand_beside_the_weights(void **state)
 
     (void)state;
     model_number(&model);
-    checkpoint_tensors_init(&t, &model, &momentum, block_of_buffers, blocks);
+    checkpoint_tensors_init(&t, &model, model.n_layers, &momentum, block_of_buffers, blocks);
     assert_int_equal(t.n_model, 4);
     assert_int_equal(t.n_optimizer, 2); /* buffers have no optimizer state */
     for (uint32_t i = 0; i < 4; i++) {
@@ -98,7 +98,8 @@ static struct run *make_run(const char *optimizer)
     if (spec_parse(text, strlen(text), "job", &(struct spec_options){0}, &r->spec, &err) < 0)
         fail_msg("%s: %s", err.path, err.msg);
     assert_int_equal(spec_resolve(r->spec, (struct spec_sizes){2, 0}, 10, 0, NULL), 0);
-    checkpoint_tensors_init(&r->tensors, &r->spec->model, &r->spec->optimizer, block, r);
+    checkpoint_tensors_init(&r->tensors, &r->spec->model, r->spec->model.n_layers, &r->spec->optimizer, block,
+                            r);
     return r;
 }
 
@@ -159,7 +160,8 @@ static void save_group(struct run *r, uint64_t step, uint64_t skipped, const str
     struct checkpoint_data d = data_of(r, step);
 
     d.skipped_steps = skipped;
-    d.group = group;
+    d.groups = group;
+    d.n_groups = group != NULL;
     fill(r, (float)step);
     assert_int_equal(checkpoint_save(&out, &d, NULL), 0);
 }
@@ -341,7 +343,7 @@ static void test_info_is_what_was_saved(void **state)
 static uint64_t saved_t(uint64_t step)
 {
     struct checkpoint *c = open_good(step);
-    uint64_t t = checkpoint_info(c)->group.t;
+    uint64_t t = checkpoint_info(c)->groups[0].t;
 
     checkpoint_close(c);
     return t;

@@ -21,6 +21,8 @@
 #include "base/json.h"
 #include "daemon/worker/metrics.h"
 
+static const struct metrics_eval half = {.loss = 0.5, .accuracy = 0.75, .perplexity = NAN};
+
 /* ------------------------------------------------------------------------------------------ helpers */
 
 static struct outdir out;
@@ -110,7 +112,7 @@ static void test_lines_are_json_with_exact_numbers(void **state)
 
     (void)state;
     assert_int_equal(metrics_train(m, &s, NULL), 0);
-    assert_int_equal(metrics_eval(m, 3, 0.5, 0.75, NAN, NULL), 0);
+    assert_int_equal(metrics_eval(m, 3, &half, NULL), 0);
     assert_int_equal(metrics_sync(m, NULL), 0);
     metrics_close(m);
     text = content();
@@ -144,7 +146,7 @@ static void test_lines_of_several_phases_have_their_number(void **state)
     metrics_set_phase(m, 0);
     assert_int_equal(metrics_train(m, &s, NULL), 0);
     metrics_set_phase(m, 2);
-    assert_int_equal(metrics_eval(m, 1, 0.5, 0.75, NAN, NULL), 0);
+    assert_int_equal(metrics_eval(m, 1, &half, NULL), 0);
     metrics_close(m);
     text = content();
     assert_non_null(strstr(text, "\"peer_bytes\":0,\"phase\":0}\n"));

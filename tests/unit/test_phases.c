@@ -44,8 +44,8 @@ static void test_backprop_is_one_phase(void **state)
     assert_int_equal(list.n, 1);
     const struct phase *p = &list.at[0];
     assert_ptr_equal(p->model.layers, s->model.layers);
-    assert_true(p->training && p->evaluates && p->inputs == PHASE_DATA);
-    assert_true(p->steps == 7 && p->batch == 8 && p->rate.lr == 0.5);
+    assert_true(p->training && p->eval == PHASE_EVAL_MODEL && p->inputs == PHASE_DATA);
+    assert_true(p->steps == 7 && p->batch == 8 && p->rate[0].lr == 0.5);
     assert_int_equal(phases_steps_before(&list, 0), 0);
     assert_int_equal(phases_steps_before(&list, 1), 7);
     phases_finish(&list);
@@ -66,11 +66,12 @@ static void test_every_method_has_its_name(void **state)
 static void test_part_of_a_model_keeps_its_ids(void **state)
 {
     struct spec *s = make_spec();
-    struct phase_list list = {.arena = arena_create()};
+    struct phase_list list;
     const struct layer *loss = &s->model.layers[4];
     (void)state;
-    phase_take_layers(&list, phase_add(&list, s, "a"), s, 0, 2, loss);
-    phase_take_layers(&list, phase_add(&list, s, "b"), s, 1, 3, NULL);
+    phases_init(&list, s);
+    phase_take_layers(&list, phase_add(&list, s, "a"), 0, 2, loss);
+    phase_take_layers(&list, phase_add(&list, s, "b"), 1, 3, NULL);
     list.at[1].steps = 0;
     phase_add(&list, s, "c")->inputs = 1;
     phase_add(&list, s, "d");

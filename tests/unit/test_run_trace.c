@@ -105,7 +105,7 @@ static void check_window(const struct window_case *c, struct plan *plan)
     struct phase p = {.batch = 4,
                       .steps = c->total,
                       .cycle_steps = c->cycle > 0 ? c->cycle : 1,
-                      .evaluates = true,
+                      .eval = PHASE_EVAL_MODEL,
                       .plan = plan};
     struct prepared_job j = {.spec = &spec, .val = c->no_val ? NULL : (struct dataset *)&spec};
     struct run_trace t = {.max_steps = c->max_steps};

@@ -31,10 +31,11 @@ struct tensor_list {
     size_t n;
 };
 
-/* Adds one tensor to the list. If `part` is NULL, the tensor is the parameter `p` of layer `l`, and `block`
- * points to the layer's weights (W) or buffers (B). Otherwise the tensor is one part of the optimizer state
- * of `p`, and `block` points to the layer's optimizer state (K). */
-static void add_param(struct arena *arena, struct tensor_list *list, const struct layer *l,
+/* Adds one tensor of a layer to the list. `prefix` is the name of the layer, such as "layers.3". If `part` is
+ * NULL, the tensor is the parameter `p` of the layer, and `block` points to the layer's weights (W) or
+ * buffers (B). Otherwise the tensor is one part of the optimizer state of `p`, and `block` points to the
+ * layer's optimizer state (K). */
+static void add_param(struct arena *arena, struct tensor_list *list, const char *prefix,
                       const struct layer_param *p, const struct state_part *part, void *block)
 {
     struct st_tensor *t = &list->at[list->n++];
@@ -43,8 +44,7 @@ static void add_param(struct arena *arena, struct tensor_list *list, const struc
     uint64_t first = dtype_elements(p->dtype, p->offset);
     char name[128];
 
-    snprintf(name, sizeof name, "layers.%" PRIu32 ".%s%s%s", l->id, p->name, part ? "." : "",
-             part ? part->name : "");
+    snprintf(name, sizeof name, "%s.%s%s%s", prefix, p->name, part ? "." : "", part ? part->name : "");
     t->name = arena_strdup(arena, name);
     t->dtype = part ? part->dtype : p->dtype;
     t->rank = p->rank;
@@ -59,7 +59,7 @@ static uint32_t count_buffers(const struct layer *l)
 
 /* Adds the buffers of layer number `i` to the list. */
 static void add_buffers(struct arena *arena, struct tensor_list *list, const struct layer *l,
-                        checkpoint_block_fn block, void *ctx, uint32_t i)
+                        const char *prefix, checkpoint_block_fn block, void *ctx, uint32_t i)
 {
     const uint32_t n = count_buffers(l);
     struct layer_param *buffers = arena_alloc_array(arena, n, sizeof *buffers);
@@ -67,30 +67,44 @@ static void add_buffers(struct arena *arena, struct tensor_list *list, const str
     if (n > 0)
         layer_type(l)->buffers(l, buffers);
     for (uint32_t j = 0; j < n; j++)
-        add_param(arena, list, l, &buffers[j], NULL, block(ctx, i, TENSOR_B));
+        add_param(arena, list, prefix, &buffers[j], NULL, block(ctx, i, TENSOR_B));
 }
 
-void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *model,
+/* Writes the prefix of the names of a layer's tensors to `ret`: "layers.3" for layer 3 of the model, or the
+ * name of a layer that the training method has added. */
+static void name_prefix(const struct layer *l, uint32_t n_model, char ret[64])
+{
+    if (l->id < n_model)
+        snprintf(ret, 64, "layers.%" PRIu32, l->id);
+    else
+        snprintf(ret, 64, "%s", l->name);
+}
+
+void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *all, uint32_t n_model,
                              const struct optimizer *optimizer, checkpoint_block_fn block, void *ctx)
 {
     struct arena *arena = arena_create();
-    struct tensor_list w = {0}, k = {0};
+    struct tensor_list model = {0}, method = {0}, k = {0};
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < model->n_layers; i++) {
-        n += layer_type(&model->layers[i])->params(&model->layers[i], NULL);
-        n += count_buffers(&model->layers[i]);
+    for (uint32_t i = 0; i < all->n_layers; i++) {
+        n += layer_type(&all->layers[i])->params(&all->layers[i], NULL);
+        n += count_buffers(&all->layers[i]);
     }
-    w.at = arena_alloc_array(arena, n, sizeof *w.at);
+    model.at = arena_alloc_array(arena, n, sizeof *model.at);
+    method.at = arena_alloc_array(arena, n, sizeof *method.at);
     k.at = arena_alloc_array(arena, OPTIMIZER_PARTS * (size_t)n, sizeof *k.at);
-    for (uint32_t i = 0; i < model->n_layers; i++) {
-        const struct layer *l = &model->layers[i];
+    for (uint32_t i = 0; i < all->n_layers; i++) {
+        const struct layer *l = &all->layers[i];
+        struct tensor_list *w = l->id < n_model ? &model : &method;
         uint32_t n_params = layer_type(l)->params(l, NULL);
         struct layer_param *params = arena_alloc_array(arena, n_params, sizeof *params);
         struct state_part parts[OPTIMIZER_PARTS];
         struct layer_sizes size;
+        char prefix[64];
 
-        add_buffers(arena, &w, l, block, ctx, i);
+        name_prefix(l, n_model, prefix);
+        add_buffers(arena, w, l, prefix, block, ctx, i);
         /* Skip a layer that has no weights or that uses the weights of another layer. */
         if (n_params == 0)
             continue;
@@ -100,13 +114,18 @@ void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *m
         uint32_t n_parts = optimizer_parts(optimizer, layer_w_elements(&size), parts);
         void *k_block = n_parts > 0 ? block(ctx, i, TENSOR_K) : NULL;
         for (uint32_t j = 0; j < n_params; j++) {
-            add_param(arena, &w, l, &params[j], NULL, w_block);
+            add_param(arena, w, prefix, &params[j], NULL, w_block);
             for (uint32_t part = 0; k_block && part < n_parts; part++)
-                add_param(arena, &k, l, &params[j], &parts[part], k_block);
+                add_param(arena, &k, prefix, &params[j], &parts[part], k_block);
         }
     }
-    *t = (struct checkpoint_tensors){.model = w.at, .n_model = w.n, .optimizer = k.at, .n_optimizer = k.n};
-    t->arena = arena;
+    *t = (struct checkpoint_tensors){.model = model.at,
+                                     .n_model = model.n,
+                                     .method = method.at,
+                                     .n_method = method.n,
+                                     .optimizer = k.at,
+                                     .n_optimizer = k.n,
+                                     .arena = arena};
 }
 
 void checkpoint_tensors_finish(struct checkpoint_tensors *t)
@@ -161,13 +180,16 @@ static int write_state(int dirfd, const char *dir, const struct checkpoint_data 
 static int write_all(int dirfd, const char *dir, const struct checkpoint_data *data, struct err *err)
 {
     const struct checkpoint_tensors *t = data->tensors;
-    struct file_sum files[FILE_COUNT];
+    struct file_sum files[FILE_COUNT] = {0};
     int r = write_tensors(dirfd, dir, checkpoint_files[FILE_MODEL], data, t->model, t->n_model,
                           &files[FILE_MODEL], err);
 
     if (r == 0)
         r = write_tensors(dirfd, dir, checkpoint_files[FILE_OPTIMIZER], data, t->optimizer, t->n_optimizer,
                           &files[FILE_OPTIMIZER], err);
+    if (r == 0 && t->n_method > 0)
+        r = write_tensors(dirfd, dir, checkpoint_files[FILE_METHOD], data, t->method, t->n_method,
+                          &files[FILE_METHOD], err);
     if (r == 0)
         r = write_state(dirfd, dir, data, files, err);
     if (r < 0)
@@ -342,8 +364,8 @@ static int open_all(struct checkpoint *c, int dirfd, const char *dir, uint64_t s
     if (r == 0 && c->state.info.step != step)
         r = err_set_at(err, -EBADMSG, dir, "is really the checkpoint of step %" PRIu64 ", under another name",
                        c->state.info.step);
-    for (int i = 0; i < FILE_COUNT && r == 0; i++)
-        r = open_tensor_file(c, i, dirfd, dir, err);
+    for (uint32_t i = 0; i < c->state.n_files && r == 0; i++)
+        r = open_tensor_file(c, (int)i, dirfd, dir, err);
     return r;
 }
 
@@ -427,6 +449,11 @@ const struct checkpoint_info *checkpoint_info(const struct checkpoint *c)
 static int read_tensors(const struct safetensors *f, const char *name, const struct st_tensor *t, size_t n,
                         struct err *err)
 {
+    if (f == NULL && n == 0)
+        return 0;
+    if (f == NULL)
+        return err_set_at(err, -EINVAL, name, "is missing in the checkpoint, but the method has %zu tensors",
+                          n);
     if (safetensors_count(f) != n)
         return err_set_at(err, -EINVAL, name, "has %zu tensors, but the model and its optimizer have %zu",
                           safetensors_count(f), n);
@@ -440,7 +467,10 @@ static int read_tensors(const struct safetensors *f, const char *name, const str
 
 int checkpoint_read_weights(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err)
 {
-    return read_tensors(c->file[FILE_MODEL], checkpoint_files[FILE_MODEL], t->model, t->n_model, err);
+    int r = read_tensors(c->file[FILE_MODEL], checkpoint_files[FILE_MODEL], t->model, t->n_model, err);
+    if (r < 0)
+        return r;
+    return read_tensors(c->file[FILE_METHOD], checkpoint_files[FILE_METHOD], t->method, t->n_method, err);
 }
 
 int checkpoint_read_optimizer(const struct checkpoint *c, const struct checkpoint_tensors *t, struct err *err)

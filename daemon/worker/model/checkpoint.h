@@ -1,7 +1,9 @@
 /* Checkpoints of a job. A checkpoint is the directory <output>/checkpoints/step-N with the files
- * model.safetensors, optimizer.safetensors and state.json. A checkpoint is either complete or absent: it is
- * written as step-N.tmp, its files and the directory are synced, then it is renamed and the parent directory
- * is synced. Tensors are stored by name, independent of the devices of the run.
+ * model.safetensors, optimizer.safetensors and state.json. If the training method adds layers to the model,
+ * such as the heads of local updates, the directory also has method.safetensors with their weights. A
+ * checkpoint is either complete or absent: it is written as step-N.tmp, its files and the directory are
+ * synced, then it is renamed and the parent directory is synced. Tensors are stored by name, independent of
+ * the devices of the run.
  *
  * Order of calls: checkpoint_clean once at the start, after the caller has locked the output directory. To
  * resume: checkpoint_latest, checkpoint_open, checkpoint_read_weights and checkpoint_read_optimizer,
@@ -23,12 +25,14 @@
 #include "daemon/worker/model/safetensors.h"
 #include "scheduler/plan.h"
 
-/* The tensors of a model by name. A weight has a name like "layers.3.weight", and a buffer has a name like
- * "layers.3.running_mean". The names of optimizer state end in ".exp_avg" and ".exp_avg_sq" for AdamW, or in
- * ".momentum_buffer" for SGD. The data pointers point into the caller's memory. */
+/* The tensors of a job by name. A weight has a name like "layers.3.weight", and a buffer has a name like
+ * "layers.3.running_mean". For a layer that the training method has added, the name of the layer replaces
+ * "layers.3", as in "heads.0.out.weight". The names of optimizer state end in ".exp_avg" and ".exp_avg_sq"
+ * for AdamW, or in ".momentum_buffer" for SGD. The data pointers point into the caller's memory. */
 struct checkpoint_tensors {
-    struct st_tensor *model, *optimizer;
-    size_t n_model, n_optimizer;
+    /* The weights and buffers of the model, those of the added layers, and the optimizer state of both. */
+    struct st_tensor *model, *method, *optimizer;
+    size_t n_model, n_method, n_optimizer;
     struct arena *arena;
 };
 
@@ -37,9 +41,9 @@ struct checkpoint_tensors {
  * layer that the current phase does not train. */
 typedef void *(*checkpoint_block_fn)(void *ctx, uint32_t layer, enum tensor_kind kind);
 
-/* Makes the list of all tensors of a model. Calls the function `block` with `ctx` to find the memory of each
- * layer. */
-void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *model,
+/* Makes the list of all tensors of a job. The first `n_model` layers of `all` are the model, and the training
+ * method has added the others. Calls the function `block` with `ctx` to find the memory of each layer. */
+void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *all, uint32_t n_model,
                              const struct optimizer *optimizer, checkpoint_block_fn block, void *ctx);
 
 /* Frees the list of tensors. A zero-initialized struct is also allowed. */
@@ -50,6 +54,14 @@ struct checkpoint_eval {
     /* True if the model was evaluated after exactly the training step of the checkpoint. */
     bool valid;
     double loss, accuracy;
+};
+
+/* The last evaluation of a phase against its label vectors (daemon/worker/labels.h), in the form that a
+ * checkpoint stores. */
+struct checkpoint_labels {
+    uint32_t phase;
+    uint64_t step; /* number of steps of the job that were done */
+    double error, nearest;
 };
 
 /* The content of a new checkpoint, as the argument of checkpoint_save. The caller fills the struct in and may
@@ -67,16 +79,22 @@ struct checkpoint_data {
     /* The number of training samples that the phase has consumed. In every epoch, each sample counts
      * again. */
     uint64_t data_position;
-    const struct spec *spec;           /* the resolved spec */
-    const struct optimizer *optimizer; /* of the phase */
-    const char *numerics;              /* from devset_numerics */
-    double loss;                       /* loss of the last step */
+    const struct spec *spec; /* the resolved spec */
+    /* The optimizer of the phase. If the phase has several decision groups, all their optimizers have state
+     * of the same parts, and this is the first of them. */
+    const struct optimizer *optimizer;
+    const char *numerics; /* from devset_numerics */
+    double loss;          /* loss of the last step */
     /* Number of training steps whose update was skipped because a gradient was not finite. */
     uint64_t skipped_steps;
-    /* The values that all weight updates of a step read, such as the number of updates so far. NULL if the
-     * job has no such values. */
-    const struct group_state *group;
+    /* The group states of the `n_groups` decision groups of the phase: the values that the weight updates of
+     * a step read, such as the number of updates so far. NULL if the job has no such values. */
+    const struct group_state *groups;
+    uint32_t n_groups;
     struct checkpoint_eval eval;
+    /* The evaluations against label vectors of all phases that have made one. */
+    const struct checkpoint_labels *labels;
+    uint32_t n_labels;
     const struct checkpoint_tensors *tensors;
 };
 
@@ -118,11 +136,14 @@ struct checkpoint_info {
     const char *numerics;
     double loss; /* NaN if it was not finite */
     uint64_t skipped_steps;
-    /* The group state: the values that every weight update of a step reads. Values that checkpoints do not
-     * save are 0 here. Older checkpoints do not save the group state. In this case, group.t is the number of
-     * training steps that were not skipped. */
-    struct group_state group;
+    /* The group state of each decision group: the values that every weight update of a step reads. Values
+     * that checkpoints do not save are 0 here. Older checkpoints do not save the group state. In this case
+     * there is one group, and its `t` is the number of training steps that were not skipped. */
+    const struct group_state *groups;
+    uint32_t n_groups;
     struct checkpoint_eval eval;
+    const struct checkpoint_labels *labels; /* as in struct checkpoint_data */
+    uint32_t n_labels;
     /* The value of the job's key checkpoint.best when the checkpoint was written. BEST_NONE for older
      * checkpoints. */
     enum spec_best best;

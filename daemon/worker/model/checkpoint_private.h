@@ -12,8 +12,9 @@
 
 /* ---- state.json: checkpoint_state.c ---- */
 
-/* The files with tensors in a checkpoint. */
-enum { FILE_MODEL, FILE_OPTIMIZER, FILE_COUNT };
+/* The files with tensors in a checkpoint. A checkpoint has FILE_METHOD only if the training method has added
+ * layers to the model. */
+enum { FILE_MODEL, FILE_OPTIMIZER, FILE_METHOD, FILE_COUNT };
 extern const char *const checkpoint_files[FILE_COUNT];
 
 /* Size and CRC-32C of a file. */
@@ -27,7 +28,8 @@ struct file_sum {
 struct checkpoint_state {
     struct checkpoint_info info;
     struct file_sum files[FILE_COUNT];
-    struct arena *arena; /* holds the strings of info */
+    uint32_t n_files;    /* number of files: FILE_COUNT, or one fewer without FILE_METHOD */
+    struct arena *arena; /* holds what info points to */
 };
 
 /* Appends the text of state.json to `b`. `files` contains the sizes and the checksums of the checkpoint's

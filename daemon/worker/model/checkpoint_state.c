@@ -19,7 +19,8 @@
 #include "base/json.h"
 #include "daemon/worker/model/checkpoint_private.h"
 
-const char *const checkpoint_files[FILE_COUNT] = {"model.safetensors", "optimizer.safetensors"};
+const char *const checkpoint_files[FILE_COUNT] = {"model.safetensors", "optimizer.safetensors",
+                                                  "method.safetensors"};
 
 static const char tail_before[] = ",\"self_crc32c\":\"", tail_after[] = "\"}\n";
 enum { CRC_CHARS = 8, TAIL_BYTES = sizeof tail_before - 1 + CRC_CHARS + sizeof tail_after - 1 };
@@ -37,9 +38,12 @@ static void add_metric(struct strbuf *b, const char *name, double v)
 static void add_files(struct strbuf *b, const struct file_sum files[FILE_COUNT])
 {
     strbuf_add(b, ",\"files\":[");
-    for (int i = 0; i < FILE_COUNT; i++)
+    for (int i = 0; i < FILE_COUNT; i++) {
+        if (i >= FILE_METHOD && files[i].bytes == 0)
+            continue; /* the method has no tensors of its own */
         strbuf_addf(b, "%s{\"name\":\"%s\",\"bytes\":%" PRIu64 ",\"crc32c\":\"%08" PRIx32 "\"}",
                     i > 0 ? "," : "", checkpoint_files[i], files[i].bytes, files[i].crc);
+    }
     strbuf_add(b, "]");
 }
 
@@ -69,16 +73,13 @@ static void add_part(struct strbuf *b, const struct group_part *part, const stru
     }
 }
 
-/* Appends the saved values of each decision group (layers whose updates are applied or skipped together),
- * such as "groups":[{"t":5}] after 5 updates. Backpropagation has one such group. */
-static void add_groups(struct strbuf *b, const struct optimizer *o, const struct group_state *group)
+/* Appends the saved values of one decision group as an object, such as {"t":5} after 5 updates. */
+static void add_group(struct strbuf *b, const struct group_part *parts, uint32_t n,
+                      const struct group_state *group)
 {
-    const struct group_part *parts;
-    uint32_t n = optimizer_group_parts(o, false, &parts), saved = 0;
+    uint32_t saved = 0;
 
-    if (n == 0 || group == NULL)
-        return;
-    strbuf_add(b, ",\"groups\":[{");
+    strbuf_add(b, "{");
     for (uint32_t i = 0; i < n; i++) {
         if (!parts[i].saved)
             continue;
@@ -86,7 +87,38 @@ static void add_groups(struct strbuf *b, const struct optimizer *o, const struct
             strbuf_add(b, ",");
         add_part(b, &parts[i], group);
     }
-    strbuf_add(b, "}]");
+    strbuf_add(b, "}");
+}
+
+/* Appends the saved values of each decision group (layers whose updates are applied or skipped together),
+ * such as "groups":[{"t":5},{"t":4}]. Backpropagation has one such group. */
+static void add_groups(struct strbuf *b, const struct checkpoint_data *data)
+{
+    const struct group_part *parts;
+    uint32_t n = optimizer_group_parts(data->optimizer, false, &parts);
+
+    if (n == 0 || data->groups == NULL)
+        return;
+    strbuf_add(b, ",\"groups\":[");
+    for (uint32_t g = 0; g < data->n_groups; g++) {
+        strbuf_add(b, g > 0 ? "," : "");
+        add_group(b, parts, n, &data->groups[g]);
+    }
+    strbuf_add(b, "]");
+}
+
+/* Appends the evaluations against label vectors, if there are any. */
+static void add_labels(struct strbuf *b, const struct checkpoint_data *data)
+{
+    for (uint32_t i = 0; i < data->n_labels; i++) {
+        const struct checkpoint_labels *l = &data->labels[i];
+        strbuf_addf(b, "%s{\"phase\":%" PRIu32 ",\"step\":%" PRIu64 ",", i > 0 ? "," : ",\"labels\":[",
+                    l->phase, l->step);
+        add_metric(b, "error", l->error);
+        strbuf_add(b, ",");
+        add_metric(b, "nearest", l->nearest);
+        strbuf_add(b, i + 1 < data->n_labels ? "}" : "}]");
+    }
 }
 
 /* If the job has several phases, appends the current phase and the number of steps done in it. For a job with
@@ -119,7 +151,7 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
     strbuf_addf(b, ",\"skipped_steps\":%" PRIu64, data->skipped_steps);
     if (s->checkpoint.best != BEST_NONE)
         strbuf_addf(b, ",\"best\":\"%s\"", spec_best_names[s->checkpoint.best]);
-    add_groups(b, data->optimizer, data->group);
+    add_groups(b, data);
     if (data->eval.valid) {
         strbuf_add(b, ",\"metrics\":{");
         add_metric(b, spec_best_names[BEST_VAL_LOSS], data->eval.loss);
@@ -127,6 +159,7 @@ void checkpoint_state_print(struct strbuf *b, const struct checkpoint_data *data
         add_metric(b, spec_best_names[BEST_VAL_ACCURACY], data->eval.accuracy);
         strbuf_add(b, "}");
     }
+    add_labels(b, data);
     add_files(b, files);
     strbuf_addf(b, "%s00000000%s", tail_before, tail_after);
     snprintf(crc, sizeof crc, "%08" PRIx32, crc32c(0, b->at, b->n));
@@ -233,31 +266,75 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
     }
 }
 
-/* Reads the group state: the values that every weight update of a step reads, such as the number of updates,
- * `t`. `node` is NULL if the job has no group state or if the checkpoint is old. If `node` is NULL, sets `t`
- * to the number of training steps that were not skipped. */
-static int read_groups(const struct json *node, struct checkpoint_state *s, struct err *err)
+/* Reads the group state of one decision group from `node`, which is element number `i` of the array. */
+static int read_group(const struct json *node, uint32_t i, struct group_state *ret, struct err *err)
 {
     const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* its group state has all parts */
     const struct group_part *parts;
     uint32_t n = optimizer_group_parts(&adamw, false, &parts);
     struct json_obj o;
+    char path[32];
+
+    json_path_index(path, sizeof path, "groups", i);
+    json_obj_begin(&o, node, path, err);
+    for (uint32_t p = 0; p < n; p++)
+        if (parts[p].saved)
+            take_part(&o, &parts[p], ret);
+    return json_obj_end(&o);
+}
+
+/* Reads the group states: the values that every weight update of a step reads, such as the number of updates,
+ * `t`. `node` is NULL if the job has no group state or if the checkpoint is old. If `node` is NULL, there is
+ * one group, and its `t` becomes the number of training steps that were not skipped. */
+static int read_groups(const struct json *node, struct checkpoint_state *s, struct err *err)
+{
+    size_t n = node != NULL && json_type(node) == JSON_ARRAY ? json_array_size(node) : 1;
+    struct group_state *groups;
+    int r = 0;
 
     if (s->info.skipped_steps > s->info.step)
         return err_set_at(err, -EINVAL, "skipped_steps",
                           "is %" PRIu64 ", but must be at most \"step\", which is %" PRIu64,
                           s->info.skipped_steps, s->info.step);
-    if (node == NULL) {
-        s->info.group.t = s->info.step - s->info.skipped_steps;
-        return 0;
+    if (node != NULL && (json_type(node) != JSON_ARRAY || n == 0 || n > LAYER_MAX_ID))
+        return err_set_at(err, -EINVAL, "groups", "must be an array with one object for each decision group");
+    groups = arena_alloc_array(s->arena, n, sizeof *groups);
+    memset(groups, 0, n * sizeof *groups);
+    s->info.groups = groups;
+    s->info.n_groups = (uint32_t)n;
+    if (node == NULL)
+        groups[0].t = s->info.step - s->info.skipped_steps;
+    for (size_t i = 0; node != NULL && r == 0 && i < n; i++)
+        r = read_group(json_array_at(node, i), (uint32_t)i, &groups[i], err);
+    return r;
+}
+
+/* Reads the evaluations against label vectors. `node` is NULL if there are none. */
+static int read_labels(const struct json *node, struct checkpoint_state *s, struct err *err)
+{
+    size_t n = node != NULL && json_type(node) == JSON_ARRAY ? json_array_size(node) : 0;
+    struct checkpoint_labels *labels = arena_alloc_array(s->arena, n, sizeof *labels);
+    int r = 0;
+
+    if (node != NULL && (n == 0 || n > LAYER_MAX_ID))
+        return err_set_at(err, -EINVAL, "labels", "must be an array with one object for each phase");
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        struct json_obj o;
+        uint64_t phase = 0;
+        char path[32];
+
+        json_path_index(path, sizeof path, "labels", i);
+        json_obj_begin(&o, json_array_at(node, i), path, err);
+        json_take_u64(&o, "phase", JSON_REQUIRED, &phase);
+        json_take_u64(&o, "step", JSON_REQUIRED, &labels[i].step);
+        take_metric(&o, "error", &labels[i].error);
+        take_metric(&o, "nearest", &labels[i].nearest);
+        labels[i].phase = phase < UINT32_MAX ? (uint32_t)phase : UINT32_MAX;
+        r = json_obj_end(&o);
     }
-    if (json_type(node) != JSON_ARRAY || json_array_size(node) != 1)
-        return err_set_at(err, -EINVAL, "groups", "must be an array of one object");
-    json_obj_begin(&o, json_array_at(node, 0), "groups[0]", err);
-    for (uint32_t i = 0; i < n; i++)
-        if (parts[i].saved)
-            take_part(&o, &parts[i], &s->info.group);
-    return json_obj_end(&o);
+    s->info.labels = labels;
+    s->info.n_labels = (uint32_t)n;
+    return r;
 }
 
 static int read_files(const struct json *node, struct checkpoint_state *s, struct err *err)
@@ -267,9 +344,11 @@ static int read_files(const struct json *node, struct checkpoint_state *s, struc
     uint64_t crc = 0;
     char path[32];
 
-    if (json_type(node) != JSON_ARRAY || json_array_size(node) != FILE_COUNT)
-        return err_set_at(err, -EINVAL, "files", "must be an array of %d files", FILE_COUNT);
-    for (size_t i = 0; i < FILE_COUNT; i++) {
+    s->n_files = json_type(node) == JSON_ARRAY ? (uint32_t)json_array_size(node) : 0;
+    if (s->n_files < FILE_METHOD || s->n_files > FILE_COUNT)
+        return err_set_at(err, -EINVAL, "files", "must be an array of %d or %d files", FILE_METHOD,
+                          FILE_COUNT);
+    for (size_t i = 0; i < s->n_files; i++) {
         json_path_index(path, sizeof path, "files", i);
         json_obj_begin(&o, json_array_at(node, i), path, err);
         if (json_take_string(&o, "name", JSON_REQUIRED, &name) && strcmp(name, checkpoint_files[i]) != 0)
@@ -302,7 +381,8 @@ static void take_position(struct json_obj *o, struct checkpoint_info *info)
 static int read_top(const struct json *doc, struct checkpoint_state *s, struct err *err)
 {
     static const char *const schemas[] = {"checkpoint/v1", NULL};
-    const struct json *seeds = NULL, *resolved = NULL, *metrics = NULL, *groups = NULL, *files = NULL, *crc;
+    const struct json *seeds = NULL, *resolved = NULL, *metrics = NULL, *groups = NULL, *labels = NULL,
+                      *files = NULL, *crc;
     const char *numerics = "";
     struct json_obj o;
     char *text;
@@ -323,6 +403,7 @@ static int read_top(const struct json *doc, struct checkpoint_state *s, struct e
     s->info.best = (enum spec_best)best;
     json_take(&o, "groups", JSON_OPTIONAL, &groups);
     json_take(&o, "metrics", JSON_OPTIONAL, &metrics);
+    json_take(&o, "labels", JSON_OPTIONAL, &labels);
     json_take(&o, "files", JSON_REQUIRED, &files);
     json_take(&o, "self_crc32c", JSON_REQUIRED, &crc);
     r = json_obj_end(&o);
@@ -335,6 +416,8 @@ static int read_top(const struct json *doc, struct checkpoint_state *s, struct e
     r = read_seeds(seeds, s, err);
     if (r == 0)
         r = read_groups(groups, s, err);
+    if (r == 0)
+        r = read_labels(labels, s, err);
     if (r == 0 && metrics)
         r = read_metrics(metrics, s, err);
     return r < 0 ? r : read_files(files, s, err);

@@ -187,7 +187,7 @@ static int build(struct decoder *d, struct err *err)
     if (r == 0)
         r = alloc_work(d, err);
     if (r == 0)
-        checkpoint_tensors_init(&d->tensors, &d->model, &none, block_of, d);
+        checkpoint_tensors_init(&d->tensors, &d->model, d->model.n_layers, &none, block_of, d);
     return r;
 }
 

@@ -1,0 +1,46 @@
+/* Implements labels.h. The limits between the cases are wide, because the error approaches the values in the
+ * table of labels.h only slowly. */
+#include "daemon/worker/labels.h"
+
+#include <math.h>
+#include <stddef.h>
+
+/* Errors, divided by kappa^2. */
+#define WORKING_BELOW 0.02
+#define DEAD_ABOVE    0.30 /* outputs of 0 give 1/3 */
+/* Largest relative distance from the error of a constant output that counts as collapsed. */
+#define COLLAPSED_WITHIN 0.1
+
+const char *const labels_verdict_names[LABELS_VERDICT_COUNT] = {
+    [LABELS_LEARNING] = "learning",
+    [LABELS_WORKING] = "working",
+    [LABELS_DEAD] = "dead",
+    [LABELS_COLLAPSED] = "collapsed",
+};
+
+enum labels_verdict labels_judge(const struct labels *l)
+{
+    double error = l->error / (l->kappa * l->kappa);
+    double constant = (1.0 - 1.0 / l->classes) / 12;
+    if (error < WORKING_BELOW)
+        return LABELS_WORKING;
+    if (error > DEAD_ABOVE || isnan(error))
+        return LABELS_DEAD;
+    return fabs(error - constant) < COLLAPSED_WITHIN * constant ? LABELS_COLLAPSED : LABELS_LEARNING;
+}
+
+const char *labels_advice(enum labels_verdict v)
+{
+    switch (v) {
+    case LABELS_DEAD:
+        return "the outputs of this part are nearly all 0; lower its learning rate, give it a warm-up, or "
+               "move "
+               "the cut";
+    case LABELS_COLLAPSED:
+        return "the outputs of this part are the same for all classes; train it longer, raise its learning "
+               "rate, "
+               "or set method.kappa between 3 and 10";
+    default:
+        return NULL;
+    }
+}

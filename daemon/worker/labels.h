@@ -1,0 +1,42 @@
+/* How well a part of a model learns the label vectors that are its targets.
+ *
+ * With the method `sil`, all parts of a model but the last are trained with the mean squared error against
+ * label vectors (layer_label_vectors). The elements of the vectors are drawn from kappa * U(0, 1). The error
+ * divided by kappa^2 therefore shows what went wrong, whatever kappa is:
+ *
+ *     about 1/3                        the outputs are all 0: the last layer of the part is dead
+ *     about 1/12 * (1 - 1/classes)     the outputs are the same for all samples: the mean of the vectors
+ *     below 0.02                       the part has learned to tell the classes apart
+ *
+ * Everything here is a pure function, and any thread may call it.
+ */
+#ifndef WORKER_LABELS_H
+#define WORKER_LABELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What the error against label vectors says about a part of a model. */
+enum labels_verdict { LABELS_LEARNING, LABELS_WORKING, LABELS_DEAD, LABELS_COLLAPSED, LABELS_VERDICT_COUNT };
+extern const char *const labels_verdict_names[LABELS_VERDICT_COUNT]; /* such as "collapsed" */
+
+/* The newest figures of a part that is trained on label vectors. Each phase that trains such a part has one.
+ * The trainer fills it in at evaluations, or at the end of the phase if the job has no validation data. */
+struct labels {
+    double kappa;     /* 0 if the phase is not trained on label vectors */
+    uint32_t classes; /* number of vectors */
+    bool known;       /* the members below are valid */
+    uint64_t step;    /* number of steps of the job that were done */
+    double error;     /* mean squared error against the vectors */
+    /* The share of validation samples whose nearest vector is that of their class. NaN without validation
+     * data; `error` is then that of a training step. */
+    double nearest;
+};
+
+/* Returns what the error of the figures means. The figures must be known. */
+enum labels_verdict labels_judge(const struct labels *l);
+
+/* Returns a sentence that says what to change, or NULL if nothing is wrong. */
+const char *labels_advice(enum labels_verdict v);
+
+#endif
