@@ -121,6 +121,17 @@ static void init_pair(uint64_t seed, uint32_t key, uint64_t pair, float ret[2])
     ret[1] = rng_unit(b.v[pair % 2 * 2 + 1]);
 }
 
+void layer_uniform(uint64_t seed, uint32_t key, uint64_t n, float *ret)
+{
+    for (uint64_t i = 0; i < n; i += 2) {
+        float x[2];
+        init_pair(seed, key, i / 2, x);
+        ret[i] = x[0];
+        if (i + 1 < n)
+            ret[i + 1] = x[1];
+    }
+}
+
 /* Turns two uniform random numbers into two normally distributed random numbers, by the Box-Muller
  * transform. */
 static void make_normal(float x[2])

@@ -64,6 +64,7 @@ struct layer {
         struct dense_settings dense;
         struct dropout_settings dropout;
         struct embedding_settings embedding;
+        struct label_vectors_settings label_vectors;
         struct lm_head_settings lm_head;
         struct mlp_settings mlp;
         struct norm_settings norm;

@@ -63,6 +63,10 @@ struct layer_linear {
 };
 int layer_linear_bwd(const struct layer_io *io, const struct layer_linear *p, const struct op_sink *sink);
 
+/* Fills `ret` with the first `n` uniform random numbers of a layer's sequence, in [0, 1). Each number depends
+ * only on the seed, the key of the layer and its position. */
+void layer_uniform(uint64_t seed, uint32_t key, uint64_t n, float *ret);
+
 /* The `params` function of layers that have no parameters. */
 static inline uint32_t layer_no_params(const struct layer *l, struct layer_param *ret)
 {

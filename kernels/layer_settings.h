@@ -51,6 +51,11 @@ struct embedding_settings {
     float init_std;
 };
 
+struct label_vectors_settings {
+    uint32_t classes; /* number of vectors */
+    float scale;      /* the elements of the vectors are drawn from scale * U(0, 1) */
+};
+
 struct lm_head_settings {
     uint32_t vocab;  /* number of token ids */
     float smoothing; /* label smoothing; 0 means none */

@@ -242,6 +242,9 @@ struct op_mse_fwd {
     const float *x, *target; /* [rows][n] each */
     struct step_result *result;
     uint32_t rows, n, first_row;
+    /* If true, the op leaves result->correct as it is. Otherwise the op sets it to 0, because the mean squared
+     * error knows no right answers. */
+    bool keep_correct;
 };
 /* Computes the gradient of op_mse_fwd's input: dx = 2 (x - target) / n * step->grad_scale. Padding rows get
  * 0. */

@@ -111,6 +111,12 @@ static void embedding_text(const struct layer_text *t, const struct layer *l)
     add_std(t, l->embedding.init_std, t->proj_std);
 }
 
+static void label_vectors_text(const struct layer_text *t, const struct layer *l)
+{
+    strbuf_addf(t->b, ",\"classes\":%" PRIu32 ",\"scale\":%.9g", l->label_vectors.classes,
+                (double)l->label_vectors.scale);
+}
+
 static void lm_head_text(const struct layer_text *t, const struct layer *l)
 {
     add_seq(t, l);
@@ -173,6 +179,7 @@ static const struct {
     {&layer_dense, dense_text},
     {&layer_dropout, dropout_text},
     {&layer_embedding, embedding_text},
+    {&layer_label_vectors, label_vectors_text},
     {&layer_lm_head, lm_head_text},
     {&layer_mlp, mlp_text},
     {&layer_mse, plain_text},

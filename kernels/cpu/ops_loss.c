@@ -282,7 +282,7 @@ void cpu_op_mse_fwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_mse_fwd *o = &call->mse_fwd;
     struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = mse_fwd_row};
-    *o->result = (struct step_result){0};
+    *o->result = (struct step_result){.correct = o->keep_correct ? o->result->correct : 0};
     sum_rows(c, valid_rows(call->step, o->first_row, o->rows), o->result, pool);
 }
 

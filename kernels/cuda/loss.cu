@@ -194,11 +194,13 @@ int cuda_op_mse_bwd(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- from rows to the result ---- */
 
-static __global__ void add_rows(const double *loss, const double *correct, uint32_t rows, bool first,
-                                struct step_result *result)
+/* Adds the figures of `rows` rows to the result. `first_loss` and `first_correct` are true if the sum of that
+ * figure starts at 0. */
+static __global__ void add_rows(const double *loss, const double *correct, uint32_t rows, bool first_loss,
+                                bool first_correct, struct step_result *result)
 {
-    const double sum = add_in_order(first ? 0.0 : result->loss, loss, rows);
-    const double hits = add_in_order(first ? 0.0 : result->correct, correct, rows);
+    const double sum = add_in_order(first_loss ? 0.0 : result->loss, loss, rows);
+    const double hits = add_in_order(first_correct ? 0.0 : result->correct, correct, rows);
 
     if (threadIdx.x == 0) {
         result->loss = sum;
@@ -238,6 +240,7 @@ int cuda_op_softmax_xent(const struct cuda_compute *at, const struct op_call *ca
             xent<<<row_grid(rows.rows), THREADS, 0, at->stream>>>(rows);
         if (o->result)
             add_rows<<<1, THREADS, 0, at->stream>>>(rows.loss, rows.correct, rows.rows,
+                                                    begin == 0 && !o->accumulate,
                                                     begin == 0 && !o->accumulate, o->result);
     }
     return CUDA_CHECK(at->fault, cudaGetLastError());
@@ -254,7 +257,8 @@ int cuda_op_mse_fwd(const struct cuda_compute *at, const struct op_call *call)
         if (count > 0)
             mse_fwd<<<row_grid(count), THREADS, 0, at->stream>>>(
                 o->x + begin * o->n, o->target + begin * o->n, count, o->n, loss, correct);
-        add_rows<<<1, THREADS, 0, at->stream>>>(loss, correct, count, begin == 0, o->result);
+        add_rows<<<1, THREADS, 0, at->stream>>>(loss, correct, count, begin == 0,
+                                                begin == 0 && !o->keep_correct, o->result);
     }
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
@@ -266,6 +270,6 @@ int cuda_warm_loss(const struct cuda_compute *at)
     xent<<<1, THREADS, 0, at->stream>>>(none);
     mse_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, 0, NULL, NULL);
     mse_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0, 0);
-    add_rows<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, true, (struct step_result *)at->partials);
+    add_rows<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, true, true, (struct step_result *)at->partials);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }

@@ -41,6 +41,7 @@ struct ref_layer {
     uint32_t rows, first_row;
     const double *w, *x;
     const void *target;
+    const float *b; /* the buffers, or NULL */
 };
 void ref_layer_fwd(const struct ref_layer *p, double *y);
 

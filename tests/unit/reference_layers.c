@@ -216,11 +216,19 @@ static double token_losses(const struct ref_layer *p, uint32_t r)
     return loss;
 }
 
+/* Returns the vector of targets of a row: of its class, or in the target itself. */
+static const float *target_vector(const struct ref_layer *p, uint32_t r)
+{
+    if (p->l->type == &layer_label_vectors)
+        return p->b + (size_t)((const int32_t *)p->target)[r] * layer_in(p->l);
+    return (const float *)p->target + (size_t)r * layer_in(p->l);
+}
+
 static double loss_row(const struct ref_layer *p, uint32_t r)
 {
-    if (p->l->type != &layer_mse)
+    if (p->l->type != &layer_mse && p->l->type != &layer_label_vectors)
         return token_losses(p, r);
-    double *t = ref_to_double((const float *)p->target + (size_t)r * layer_in(p->l), layer_in(p->l));
+    double *t = ref_to_double(target_vector(p, r), layer_in(p->l));
     double loss = ref_mse(p->x + (size_t)r * layer_in(p->l), t, layer_in(p->l));
     free(t);
     return loss;
@@ -255,6 +263,7 @@ static const struct {
     {&layer_dense, dense_fwd},
     {&layer_dropout, dropout_fwd},
     {&layer_embedding, embedding_fwd},
+    {&layer_label_vectors, loss_fwd},
     {&layer_lm_head, loss_fwd},
     {&layer_mlp, mlp_fwd},
     {&layer_mse, loss_fwd},

@@ -86,6 +86,10 @@ static const struct layer mse_configs[] = {
     {.type = &layer_mse, .in = {1, {6}}},
     {.type = &layer_mse, .in = {1, {1}}},
 };
+static const struct layer label_vectors_configs[] = {
+    {.type = &layer_label_vectors, .key = 7, .in = {1, {6}}, .label_vectors = {.classes = 3, .scale = 2}},
+    {.type = &layer_label_vectors, .key = 7, .in = {1, {1}}, .label_vectors = {.classes = 2, .scale = 0.5f}},
+};
 static const struct layer softmax_xent_configs[] = {
     {.type = &layer_softmax_xent, .in = {1, {10}}},
     {.type = &layer_softmax_xent, .in = {1, {1}}},
@@ -215,7 +219,7 @@ struct rig {
     struct layer_sizes sizes;
     struct step_args step;
     struct layer_io io;
-    float *w, *x, *dy;
+    float *w, *x, *dy, *b;
     struct sink_log log;
     struct op_sink sink;
 };
@@ -242,9 +246,11 @@ static float *random_block(uint64_t bytes, uint32_t key, float scale)
 /* Classes, and in sequences some that are ignored. */
 static void *random_target(const struct layer *l, uint32_t rows, uint64_t bytes)
 {
-    if (l->type != &layer_softmax_xent && l->type != &layer_lm_head)
+    if (l->type != &layer_softmax_xent && l->type != &layer_lm_head && l->type != &layer_label_vectors)
         return random_block(bytes, 4, 1);
-    uint32_t classes = l->type == &layer_lm_head ? l->lm_head.vocab : layer_width(l);
+    uint32_t classes = l->type == &layer_lm_head         ? l->lm_head.vocab
+                       : l->type == &layer_label_vectors ? l->label_vectors.classes
+                                                         : layer_width(l);
     int32_t *t = block(bytes);
     for (uint32_t r = 0; r < rows * layer_seq(l); r++)
         t[r] = layer_seq(l) > 1 && r % 5 == 3 ? -1 : (int32_t)(r * 3 % classes);
@@ -270,12 +276,16 @@ static void rig_init(struct rig *g, const struct layer *l, uint32_t rows)
     g->w = random_block(g->sizes.w, 1, 1);
     g->x = random_input(l, g->sizes.x);
     g->dy = random_block(g->sizes.y, 3, 1);
+    g->b = random_block(g->sizes.b, 5, 1);
+    if (g->type->init_buffers != NULL)
+        g->type->init_buffers(l, g->step.seed, g->b);
     g->io = (struct layer_io){
         .step = &g->step,
         .rows = rows,
         .first_row = FIRST_ROW,
         .w = g->w,
         .x = g->x,
+        .b = g->b,
         .y = block(g->sizes.y),
         .s = block(g->sizes.s),
         .dw = block(g->sizes.w),
@@ -293,6 +303,7 @@ static void rig_finish(struct rig *g)
     free(g->w);
     free(g->x);
     free(g->dy);
+    free(g->b);
     free(g->io.y);
     free(g->io.s);
     free(g->io.dw);
@@ -368,7 +379,7 @@ static void check_fwd(const struct layer *l, uint32_t rows)
     double *w = ref_to_double(g.w, g.sizes.w / sizeof(float)),
            *x = ref_to_double(g.x, g.sizes.x / sizeof(float));
     double *want = malloc(n * sizeof *want);
-    ref_layer_fwd(&(struct ref_layer){l, &g.step, rows, FIRST_ROW, w, x, g.io.target}, want);
+    ref_layer_fwd(&(struct ref_layer){l, &g.step, rows, FIRST_ROW, w, x, g.io.target, g.b}, want);
     for (uint64_t i = 0; i < n; i++) {
         double got = g.type->is_loss ? g.io.result->loss : (double)g.io.y[i];
         if (!(fabs(got - want[i]) <= 1e-5 * (1 + fabs(want[i]))))
@@ -424,6 +435,72 @@ static void test_layer_recompute_has_same_bits(void **state)
     for_each_config(check_saved, state);
 }
 
+/* ---- label vectors ---- */
+
+static void test_label_vectors_are_uniform_and_keep_their_bits(void **state)
+{
+    const struct layer l = {.type = &layer_label_vectors,
+                            .key = 11,
+                            .in = {1, {40}},
+                            .label_vectors = {.classes = 25, .scale = 3}};
+    struct layer_sizes size;
+    double sum = 0;
+    (void)state;
+    layer_type(&l)->sizes(&l, 1, &size);
+    assert_int_equal(size.b, (25 * 40 + 25) * sizeof(float));
+    float *b = block(size.b), *other = block(size.b), *again = block(size.b);
+    layer_type(&l)->init_buffers(&l, 5, b);
+    layer_type(&l)->init_buffers(&l, 6, other);
+    layer_type(&l)->init_buffers(&l, 5, again);
+    assert_memory_equal(b, again, size.b);
+    assert_memory_not_equal(b, other, size.b);
+    for (uint32_t i = 0; i < 25 * 40; i++) {
+        assert_true(b[i] >= 0 && b[i] < 3);
+        sum += (double)b[i];
+    }
+    assert_true(fabs(sum / (25 * 40) - 1.5) < 0.1);
+    free(b);
+    free(other);
+    free(again);
+}
+
+/* An evaluation counts the rows whose nearest vector is that of their class, and computes the same loss. */
+static void check_nearest(const struct layer *l, uint32_t rows)
+{
+    struct rig g;
+    const int32_t *target;
+    uint32_t n = layer_in(l), correct = 0;
+    rig_init(&g, l, rows);
+    target = g.io.target;
+    rig_fwd(&g);
+    double loss = g.io.result->loss;
+    assert_true(g.io.result->correct == 0);
+    g.step.training = 0;
+    rig_fwd(&g);
+    assert_true(g.io.result->loss == loss);
+    for (uint32_t r = 0; r < rows; r++) {
+        uint32_t best = 0;
+        double least = INFINITY;
+        for (uint32_t c = 0; c < l->label_vectors.classes; c++) {
+            double d = 0;
+            for (uint32_t i = 0; i < n; i++)
+                d += pow((double)g.x[r * n + i] - (double)g.b[c * n + i], 2);
+            best = d < least ? c : best;
+            least = d < least ? d : least;
+        }
+        correct += best == (uint32_t)target[r];
+    }
+    assert_true(g.io.result->correct == correct);
+    rig_finish(&g);
+}
+
+static void test_label_vectors_count_the_nearest(void **state)
+{
+    void *kind = (void *)(uintptr_t)&label_vectors_kind;
+    (void)state;
+    for_each_config(check_nearest, &kind);
+}
+
 /* ---- backward ---- */
 
 /* What the backward pass differentiates: sum of dy * y, or the loss times grad_scale. */
@@ -432,7 +509,7 @@ static double objective(const struct rig *g, const double *w, const double *x)
     uint64_t n = g->type->is_loss ? 1 : g->sizes.y / sizeof(float);
     double *y = malloc(n * sizeof *y), sum = 0;
 
-    ref_layer_fwd(&(struct ref_layer){g->l, &g->step, g->io.rows, FIRST_ROW, w, x, g->io.target}, y);
+    ref_layer_fwd(&(struct ref_layer){g->l, &g->step, g->io.rows, FIRST_ROW, w, x, g->io.target, g->b}, y);
     for (uint64_t i = 0; i < n; i++)
         sum += y[i] * (double)(g->type->is_loss ? g->step.grad_scale : g->dy[i]);
     free(y);
@@ -1051,6 +1128,8 @@ int main(void)
         cmocka_unit_test(test_own_type_needs_no_table),
         cmocka_unit_test(test_own_type_works_inside_a_block),
         cmocka_unit_test(test_names_are_complete),
+        cmocka_unit_test(test_label_vectors_are_uniform_and_keep_their_bits),
+        cmocka_unit_test(test_label_vectors_count_the_nearest),
     };
     return cmocka_run_group_tests(tests, open_pool, close_pool);
 }

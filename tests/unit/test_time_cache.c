@@ -200,6 +200,8 @@ static const struct layer dense_layer = {OVER(layer_dense),
 static const struct layer dropout_layer = {OVER(layer_dropout), .dropout = {.p = 0.5f}};
 static const struct layer embedding_layer = {
     .type = &layer_embedding, .in = {2, {3, 1}}, .out = {2, {3, 2}}, .embedding = {.vocab = 7}};
+static const struct layer label_vectors_layer = {
+    .type = &layer_label_vectors, .in = {1, {6}}, .label_vectors = {.classes = 4, .scale = 1}};
 static const struct layer lm_head_layer = {
     .type = &layer_lm_head, .in = {2, {3, 2}}, .lm_head = {.vocab = 7}};
 static const struct layer mlp_layer = {OVER(layer_mlp),

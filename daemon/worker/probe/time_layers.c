@@ -58,7 +58,7 @@ uint64_t timer_layer_bytes(const struct layer *l, uint32_t rows)
 {
     struct layer_sizes s;
     layer_type(l)->sizes(l, rows, &s);
-    return 2 * aligned(s.w) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) +
+    return 2 * aligned(s.w) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) + aligned(s.b) +
            aligned(scratch_bytes(&s)) + aligned(s.target) + aligned(s.result);
 }
 
@@ -256,6 +256,7 @@ static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool 
     io.y = take(&b, s->y);
     io.dy = take(&b, s->y);
     io.scratch = take(&b, scratch_bytes(s));
+    io.b = take(&b, s->b);
     uint64_t cold = layer_cold_bytes(s), behind = aligned(s->target) + aligned(s->result);
     w->copies = count_copies(cold, t->device_bytes - (uint64_t)(b.at - begin) - behind);
     for (uint32_t i = 0; i < w->copies; i++) {

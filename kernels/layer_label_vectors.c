@@ -1,0 +1,132 @@
+/* The label_vectors layer is a loss. It trains a part of a model before the rest of the model is trained. Each
+ * class has a vector of random numbers, and the targets of a row are the vector of its class. The loss is the
+ * mean of (x - target)^2 over the elements of a row, as in the mse layer. The target T of a row is the number
+ * of its class, an int32.
+ *
+ * The vectors are drawn once and never change, so they are buffers B: "vectors" is an array [classes][in], and
+ * "offsets" is an array [classes] with -|v|^2 / 2 for each vector v. An evaluation also counts the rows whose
+ * nearest vector is that of their class. The nearest vector v of a row x is the one with the largest
+ * x v - |v|^2 / 2, because |x - v|^2 = |x|^2 - 2 (x v - |v|^2 / 2), and |x|^2 is the same for all vectors.
+ *
+ * The forward pass saves nothing. All functions run in the caller's thread. */
+#include "kernels/layer_impl.h"
+
+static uint64_t vectors_bytes(const struct layer *l)
+{
+    return layer_bytes(l->label_vectors.classes, layer_in(l));
+}
+
+/* The workspace has the vector of each row and, in an evaluation, a number for each row and class. */
+static uint64_t targets_bytes(const struct layer *l, uint32_t rows)
+{
+    return layer_round(layer_bytes(rows, layer_in(l)));
+}
+
+static void label_vectors_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
+{
+    *ret = (struct layer_sizes){
+        .b = vectors_bytes(l) + layer_bytes(1, l->label_vectors.classes),
+        .x = layer_bytes(rows, layer_in(l)),
+        .scratch_fwd = targets_bytes(l, rows) + layer_bytes(rows, l->label_vectors.classes),
+        .scratch_bwd = targets_bytes(l, rows),
+        .target = layer_bytes_of(DTYPE_I32, rows, 1),
+        .result = sizeof(struct step_result),
+        .target_dtype = DTYPE_I32,
+    };
+}
+
+static void label_vectors_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
+{
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l));
+
+    *ret = (struct layer_cost){
+        .fwd_flops = 4 * n,
+        .bwd_flops = 4 * n,
+        .fwd_bytes = 4 * x,
+        .bwd_bytes = 5 * x,
+    };
+}
+
+static uint32_t label_vectors_buffers(const struct layer *l, struct layer_param *ret)
+{
+    struct layer_params p = {.l = l, .at = ret};
+
+    layer_add_param(&p, "vectors", PARAM_MATRIX, l->label_vectors.classes, layer_in(l), 0, layer_in(l));
+    layer_add_param(&p, "offsets", PARAM_BIAS, l->label_vectors.classes, 0, 0, layer_in(l));
+    return p.n;
+}
+
+static void label_vectors_init(const struct layer *l, uint64_t seed, void *b)
+{
+    uint32_t n = layer_in(l), classes = l->label_vectors.classes;
+    float *vectors = b, *offsets = vectors + (uint64_t)classes * n;
+
+    layer_uniform(seed, l->key, (uint64_t)classes * n, vectors);
+    for (uint32_t c = 0; c < classes; c++) {
+        double sum = 0;
+        float *v = vectors + (uint64_t)c * n;
+        for (uint32_t i = 0; i < n; i++) {
+            v[i] *= l->label_vectors.scale;
+            sum += (double)v[i] * (double)v[i];
+        }
+        offsets[c] = (float)(-sum / 2);
+    }
+}
+
+/* Writes the vector of each row's class to the workspace. */
+static int gather(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    return LAYER_LAUNCH(io, sink, embedding_fwd, .ids = io->target, .table = io->b, .y = io->scratch,
+                        .rows = io->rows, .n = layer_in(l), .vocab = l->label_vectors.classes);
+}
+
+/* Counts the rows that are nearest to the vector of their class. */
+static int count_nearest(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    uint32_t classes = l->label_vectors.classes;
+    float *closeness = layer_at(io->scratch, targets_bytes(l, io->rows));
+    int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->b,
+                         .b = layer_at_const(io->b, vectors_bytes(l)), .y = closeness, .rows = io->rows,
+                         .in = layer_in(l), .out = classes, .act = ACT_NONE);
+    if (r)
+        return r;
+    return LAYER_LAUNCH(io, sink, softmax_xent, .x = closeness, .target = io->target, .result = io->result,
+                        .rows = io->rows, .n = classes, .first_row = io->first_row, .seq = 1);
+}
+
+static int label_vectors_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    bool counts = !io->step->training;
+    int r = counts ? count_nearest(l, io, sink) : 0;
+
+    if (!r)
+        r = gather(l, io, sink);
+    if (r)
+        return r;
+    return LAYER_LAUNCH(io, sink, mse_fwd, .x = io->x, .target = io->scratch, .result = io->result,
+                        .rows = io->rows, .n = layer_in(l), .first_row = io->first_row,
+                        .keep_correct = counts);
+}
+
+static int label_vectors_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
+{
+    if (!io->dx)
+        return 0;
+    int r = gather(l, io, sink);
+    if (r)
+        return r;
+    return LAYER_LAUNCH(io, sink, mse_bwd, .x = io->x, .target = io->scratch, .dx = io->dx, .rows = io->rows,
+                        .n = layer_in(l), .first_row = io->first_row);
+}
+
+const struct layer_type layer_label_vectors = {
+    .name = "label_vectors",
+    .is_loss = true,
+    .sizes = label_vectors_sizes,
+    .cost = label_vectors_cost,
+    .params = layer_no_params,
+    .buffers = label_vectors_buffers,
+    .init_buffers = label_vectors_init,
+    .fwd = label_vectors_fwd,
+    .bwd = label_vectors_bwd,
+};
