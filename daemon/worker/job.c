@@ -24,9 +24,9 @@ int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct 
     *ret = (struct prepared_job){0};
     struct spec_options how = {.base_dir = o->dir, .read_folder = hf_read_folder};
     int r;
-    if (o->spec_text != NULL) {
+    if (o->spec_json != NULL) {
         how.accepted = true;
-        r = spec_parse(o->spec_text, strlen(o->spec_text), "spec", &how, &ret->spec, err);
+        r = spec_read(o->spec_json, &how, &ret->spec, err);
     } else {
         how.comments = true;
         r = spec_load(o->spec_path, &how, &ret->spec, err);

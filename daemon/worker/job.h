@@ -27,9 +27,9 @@ struct job_planning;
  * They override the spec, but never change the results of training. */
 struct job_options {
     const char *spec_path; /* the job file, or "-" for stdin */
-    /* The JSON text of a spec that the daemon has accepted. If it is not NULL, it is used instead of the file
-     * spec_path. */
-    const char *spec_text;
+    /* A spec that the daemon has accepted, as it arrived with the lease. If it is not NULL, it is used instead
+     * of the file spec_path. */
+    const struct json *spec_json;
     /* The directory in which relative paths of the spec start. NULL means the current directory. */
     const char *dir;
     /* The path of the output directory. NULL means the output directory that the spec names. */

@@ -166,21 +166,24 @@ static void take_machine(const struct json *lease, struct uplink_job *ret)
         ret->machine = json_print(node);
 }
 
-static int take_job(const struct json *result, struct uplink_job *ret)
+/* Reads the job from the daemon's answer to hello. The answer then belongs to *ret, because the spec is part
+ * of it. */
+static int take_job(struct wire_msg *m, struct uplink_job *ret)
 {
     const struct json *spec = NULL, *dir = NULL, *lease;
     const char *dir_text;
-    if (json_type(result) == JSON_OBJECT) {
-        spec = json_get(result, "spec");
-        dir = json_get(result, "dir");
+    if (json_type(m->result) == JSON_OBJECT) {
+        spec = json_get(m->result, "spec");
+        dir = json_get(m->result, "dir");
     }
     if (spec == NULL || dir == NULL || json_type(dir) != JSON_STRING)
         return -EPROTO;
     json_string(dir, "dir", &dir_text, NULL);
-    lease = json_get(result, "lease");
+    lease = json_get(m->result, "lease");
     *ret = (struct uplink_job){
-        .spec = json_print(spec),
-        .dir = copy_text(dir_text),
+        .answer = m->doc,
+        .spec = spec,
+        .dir = dir_text,
         .devices = (uint32_t)uplink_earlier(lease_number(lease, "devices"), UINT32_MAX),
         .device_bytes = lease_number(lease, "device_bytes"),
         .host_bytes = lease_number(lease, "host_bytes"),
@@ -189,16 +192,17 @@ static int take_job(const struct json *result, struct uplink_job *ret)
     };
     take_devices(lease, ret);
     take_machine(lease, ret);
+    *m = (struct wire_msg){0};
     return 0;
 }
 
-static int take_greeting(struct uplink *l, const struct wire_msg *m)
+static int take_greeting(struct uplink *l, struct wire_msg *m)
 {
     struct err err = {0};
     int r = 0;
     pthread_mutex_lock(&l->mutex);
     if (!l->has_job) {
-        r = take_job(m->result, &l->job);
+        r = take_job(m, &l->job);
         l->has_job = r == 0;
         l->give_up_ns = r == 0 ? NEVER : l->give_up_ns;
         pthread_cond_broadcast(&l->answered);
@@ -451,8 +455,7 @@ int uplink_wait_job(struct uplink *l, struct uplink_job *ret, struct err *err)
 
 void uplink_job_finish(struct uplink_job *j)
 {
-    free(j->spec);
-    free(j->dir);
+    json_free(j->answer);
     free(j->machine);
     *j = (struct uplink_job){0};
 }

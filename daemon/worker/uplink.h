@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "daemon/worker/labels.h"
 #include "kernels/device.h"
 
@@ -57,10 +58,11 @@ struct uplink_config {
 };
 
 /* The job that the daemon gave to this worker, with its lease: the devices and the memory that the job may
- * use. */
+ * use. uplink_wait_job fills it in, and uplink_job_finish frees it. */
 struct uplink_job {
-    char *spec; /* JSON */
-    char *dir;  /* where relative paths of the spec begin */
+    struct json *answer;     /* the daemon's answer, which contains `spec` and `dir` */
+    const struct json *spec; /* a JSON object */
+    const char *dir;         /* where relative paths of the spec begin */
     /* Number of leased devices. 0 means the number in the spec. */
     uint32_t devices;
     /* Number of leased bytes on each device. 0 means the number in the spec. */

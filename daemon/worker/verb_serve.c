@@ -333,7 +333,7 @@ static int serve(const struct verb_options *o, struct uplink *uplink, const stru
                               .progress = on_progress,
                               .ctx = &s};
     struct run_result res;
-    job->spec_text = lease->spec;
+    job->spec_json = lease->spec;
     job->dir = lease->dir;
     take_lease(lease, job);
     progress_init(&s.log);

@@ -283,7 +283,9 @@ static void test_hello_gets_the_job(void **state)
     expect_text(&c, "secret", "\"9f\\\"\"");
     say(&c, JOB_ANSWER);
     assert_int_equal(uplink_wait_job(l, &job, &err), 0);
-    assert_string_equal(job.spec, "{\"schema\":\"job/v1\"}");
+    char *spec = json_print(job.spec);
+    assert_string_equal(spec, "{\"schema\":\"job/v1\"}");
+    free(spec);
     assert_string_equal(job.dir, "/home");
     assert_int_equal(job.devices, 2);
     assert_int_equal(job.device_bytes, 65536);
