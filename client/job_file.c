@@ -180,71 +180,6 @@ void job_file_pass_flags(const struct args *a, struct spawn_args *to)
 
 /* ---- checking ---- */
 
-/* Returns the largest number of devices that the spec asks for. */
-static uint64_t wanted_devices(const struct json *spec)
-{
-    const struct json *resources = get_object(spec, "resources"), *range = get_object(resources, "devices");
-    if (range != NULL)
-        return get_count_or(range, "max", get_count_or(range, "min", 1));
-    return get_count_or(resources, "devices", 1);
-}
-
-static void add_number(struct spawn_args *to, const char *option, uint64_t n)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%" PRIu64, n);
-    spawn_add_option(to, option, text);
-}
-
-/* Returns the smaller of two sizes in bytes. `server` is the size that the daemon offers. The other size is
- * the member `key` of the section `resources` of the spec. A size of 0 is unknown and is ignored. */
-static uint64_t least_of(const struct json *spec, const char *key, uint64_t server)
-{
-    const struct json *node = get_node(get_object(spec, "resources"), key);
-    uint64_t asked;
-    if (node != NULL && json_bytes(node, key, &asked, NULL) == 0 && asked > 0 &&
-        (server == 0 || asked < server))
-        return asked;
-    return server;
-}
-
-/* Passes the daemon's description of its devices on to the worker, which then chooses devices from this
- * description. */
-static void add_topology(const struct json *spec, const struct json *machine, struct spawn_args *to)
-{
-    uint64_t host = least_of(spec, "host_memory", get_count_or(machine, "host_memory_bytes", 0));
-    char *text = json_print(get_object(machine, "machine"));
-    spawn_add_option(to, "--machine", text);
-    if (host > 0)
-        add_number(to, "--host-memory", host);
-    free(text);
-}
-
-void job_file_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to)
-{
-    const struct json *devices = get_array(machine, "devices"), *d;
-    uint64_t n = devices != NULL ? json_array_size(devices) : 0, least = 0, bytes, host;
-    if (get_object(machine, "machine") != NULL) {
-        add_topology(spec, machine, to);
-        return;
-    }
-    if (get_text(machine, "backend")[0] != '\0')
-        spawn_add_option(to, "--backend", get_text(machine, "backend"));
-    if (get_flag(machine, "auto") || n == 0)
-        return;
-    for (d = json_array_first(devices); d != NULL; d = json_array_next(d))
-        if (get_count(d, "memory_bytes", &bytes) && bytes > 0 && (least == 0 || bytes < least))
-            least = bytes;
-    uint64_t wanted = wanted_devices(spec);
-    add_number(to, "--devices", wanted < n ? wanted : n);
-    least = least_of(spec, "device_memory", least);
-    host = least_of(spec, "host_memory", get_count_or(machine, "host_memory_bytes", 0));
-    if (least > 0)
-        add_number(to, "--device-memory", least);
-    if (host > 0)
-        add_number(to, "--host-memory", host);
-}
-
 /* Reports why the check of the job failed. `text` is the JSON that the worker printed. Returns the exit code
  * of the command. */
 static int report_verdict(const struct client *c, const char *text, size_t bytes, int exit)
@@ -262,33 +197,36 @@ static int report_verdict(const struct client *c, const char *text, size_t bytes
     return client_fail_as(c, exit, &err);
 }
 
-int job_file_check(const struct client *c, const char *spec, const struct args *a, const struct json *machine)
+static void add_check_args(const struct args *a, const struct json *offer, struct spawn_args *to)
+{
+    spawn_add(to, "--check");
+    spawn_add(to, "/dev/stdin");
+    spawn_add(to, "--json");
+    if (offer != NULL && !opts_has(a, "machine")) {
+        char *text = json_print(offer);
+        spawn_add_option(to, "--offer", text);
+        free(text);
+    } else {
+        spawn_add_option(to, "--backend", opts_get(a, "backend"));
+        spawn_add_option(to, "--machine", opts_get(a, "machine"));
+    }
+}
+
+int job_file_check(const struct client *c, const char *spec, const struct args *a, const struct json *offer)
 {
     struct err err = {0};
     struct spawn_args args = {0};
     struct strbuf out = {0};
-    struct json *doc = NULL;
     char *worker = NULL;
     int exit = CLIENT_FAILED, r = spawn_find(PROGRAM_WORKER, &worker, &err);
-    if (r == 0)
-        r = json_parse(spec, strlen(spec), "the job", false, &doc, &err);
     if (r == 0) {
-        spawn_add(&args, "--check");
-        spawn_add(&args, "/dev/stdin");
-        spawn_add(&args, "--json");
-        if (machine != NULL && !opts_has(a, "machine")) {
-            job_file_machine_args(doc, machine, &args);
-        } else {
-            spawn_add_option(&args, "--backend", opts_get(a, "backend"));
-            spawn_add_option(&args, "--machine", opts_get(a, "machine"));
-        }
+        add_check_args(a, offer, &args);
         r = spawn_collect(worker, &args, spec, &out, &exit, &err);
     }
     if (r < 0)
         exit = client_fail_as(c, CLIENT_FAILED, &err);
     else if (exit != CLIENT_DONE)
         exit = report_verdict(c, out.at, out.n, exit);
-    json_free(doc);
     free(worker);
     strbuf_finish(&out);
     spawn_finish(&args);

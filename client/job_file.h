@@ -31,15 +31,10 @@ int job_file_read(const char *path, const struct args *a, char **ret, struct err
 /* Passes on to tutti-worker, unchanged, those options of JOB_FILE_OPTS that the user gave. */
 void job_file_pass_flags(const struct args *a, struct spawn_args *to);
 
-/* Checks the spec by running `tutti-worker --check` as this user. `machine` is the daemon's answer to
- * `devices`, or NULL if there is no daemon. If the user gave the option --machine, the machine is read from
- * the file of this option instead. Returns CLIENT_DONE. After a failure, reports the reason and returns
- * another exit code. */
-int job_file_check(const struct client *c, const char *spec, const struct args *a,
-                   const struct json *machine);
-
-/* Adds the arguments that make tutti-worker check `spec` against the daemon's machine. This function is
- * declared here only for tests. */
-void job_file_machine_args(const struct json *spec, const struct json *machine, struct spawn_args *to);
+/* Checks the spec by running `tutti-worker --check` as this user. `offer` is the daemon's answer to
+ * `devices`, or NULL if there is no daemon. The worker then checks whether the daemon could run the job. If
+ * the user gave the option --machine, the job is checked for the machine in that file instead. Returns
+ * CLIENT_DONE. After a failure, reports the reason and returns another exit code. */
+int job_file_check(const struct client *c, const char *spec, const struct args *a, const struct json *offer);
 
 #endif

@@ -2,6 +2,7 @@
  * each device. */
 #include <inttypes.h>
 
+#include "daemon/devices.h"
 #include "daemon/server_verbs.h"
 
 static void add_name(struct strbuf *b, const char *key, const char *text)
@@ -42,8 +43,11 @@ void verb_devices(struct request *rq)
         return;
     strbuf_add(&b, "{");
     inventory_add_json(&d->inventory, &b);
-    strbuf_addf(&b, ",\"auto\":%s,\"host_memory_bytes\":%" PRIu64 ",\"devices\":[",
-                d->config.n_devices == 0 ? "true" : "false", d->config.host_bytes);
+    const struct queue_machine m = devices_machine(d);
+    const struct job_ask anything = {.devices_min = 1, .devices_max = 1};
+    strbuf_addf(
+        &b, ",\"auto\":%s,\"host_memory_bytes\":%" PRIu64 ",\"host_bytes_each\":%" PRIu64 ",\"devices\":[",
+        d->config.n_devices == 0 ? "true" : "false", d->config.host_bytes, queue_host_each(&anything, &m));
     for (uint32_t i = 0; i < d->config.n_devices; i++)
         add_device(&b, d, i);
     strbuf_add(&b, "],\"launch_pause\":");

@@ -441,8 +441,8 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
 }
 
 /* Lets the current task read the complete gradient of the weights of `layer`: its own dW, and the dW of each
- * other layer that uses the same weights, in ascending order of layers. Example: an embedding (layer 0) and the
- * output layer 9 share one W. The update of layer 0 then reads the dW of layer 0 and the dW of layer 9.
+ * other layer that uses the same weights, in ascending order of layers. Example: an embedding (layer 0) and
+ * the output layer 9 share one W. The update of layer 0 then reads the dW of layer 0 and the dW of layer 9.
  *
  * Only replica 0 has the complete sums. Each of them was written once for each micro-batch of replica 0, and
  * then once for each other replica that a RED task added. */
@@ -481,10 +481,10 @@ static void add_norms(struct builder *b, uint32_t group)
     }
 }
 
-/* Adds the DECIDE task of a decision group, which decides once per step whether the group's updates are applied
- * and how much its gradients are scaled down. The task reads the squared norms of the group, if there are any.
- * It writes the decision for the trainer, and advances the group state (GROUP) for the updates. A group in
- * which no update needs the group state has no DECIDE. */
+/* Adds the DECIDE task of a decision group, which decides once per step whether the group's updates are
+ * applied and how much its gradients are scaled down. The task reads the squared norms of the group, if there
+ * are any. It writes the decision for the trainer, and advances the group state (GROUP) for the updates. A
+ * group in which no update needs the group state has no DECIDE. */
 static void add_decide(struct builder *b, uint32_t group)
 {
     struct graph *g = b->g;

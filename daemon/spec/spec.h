@@ -24,7 +24,7 @@
 #include "base/strbuf.h"
 #include "daemon/spec/transformer.h"
 #include "kernels/layer.h"
-#include "scheduler/request.h"
+#include "scheduler/plan_request.h"
 
 #define SPEC_MAX_LAYERS      10000u
 #define SPEC_MAX_DIM         (1u << 30)    /* most elements per row, rows per batch */

@@ -27,8 +27,8 @@ struct job_planning;
  * They override the spec, but never change the results of training. */
 struct job_options {
     const char *spec_path; /* the job file, or "-" for stdin */
-    /* A spec that the daemon has accepted, as it arrived with the lease. If it is not NULL, it is used instead
-     * of the file spec_path. */
+    /* A spec that the daemon has accepted, as it arrived with the lease. If it is not NULL, it is used
+     * instead of the file spec_path. */
     const struct json *spec_json;
     /* The directory in which relative paths of the spec start. NULL means the current directory. */
     const char *dir;

@@ -551,9 +551,9 @@ static int plan_phase(const struct job_options *o, struct prepared_job *j, struc
     return r < 0 ? fail_phase(j, p, r, err) : 0;
 }
 
-/* Checks that the host memory of the job is enough for the tensors of its largest phase and for all graphs and
- * plans, which stay in host memory until the job ends. Returns -ENOSPC if it is not. The planner has checked
- * each plan when it made the plan, but only against the memory that earlier plans had taken by then.
+/* Checks that the host memory of the job is enough for the tensors of its largest phase and for all graphs
+ * and plans, which stay in host memory until the job ends. Returns -ENOSPC if it is not. The planner has
+ * checked each plan when it made the plan, but only against the memory that earlier plans had taken by then.
  *
  * Example: a job with 10 GB of host memory has two phases. The first needs 9.8 GB for its tensors, and the
  * plans of the two phases take 150 MB each. The first plan fits alone (9.95 GB), but not together with the

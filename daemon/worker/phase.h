@@ -127,7 +127,8 @@ struct phase_list {
      * their weights in a file of their own, and model.safetensors does not have them. */
     struct model all;
     uint32_t n_model; /* number of layers of the model */
-    /* The memory of the arrays in this struct, and of everything that the phases point to. */
+    /* Owns the memory of the arrays in this struct, and of everything that the phases point to. phases_finish
+     * frees all of it at once. */
     struct arena *arena;
 };
 

@@ -129,6 +129,12 @@ struct sample_options {
     bool logits;
 };
 
+/* Options of --check. */
+struct check_options {
+    /* What a daemon offers to jobs, as JSON text (offer.h). NULL to check the job for this computer. */
+    const char *offer;
+};
+
 /* Options of --serve. */
 struct serve_options {
     const char *socket; /* the daemon's worker.sock */
@@ -163,6 +169,7 @@ struct verb_options {
     struct rules_options rules;
     /* Number of training steps that --run measures for trace.json. With 0, no trace is written. */
     uint32_t trace_steps;
+    struct check_options check;
     struct sample_options sample;
     struct serve_options serve;
     struct time_options time;

@@ -24,8 +24,8 @@
 #include "base/vec.h"
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
+#include "scheduler/plan_request.h"
 #include "scheduler/profile.h"
-#include "scheduler/request.h"
 
 /* ---- the task order, decided by a policy ---- */
 

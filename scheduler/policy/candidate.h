@@ -1,7 +1,7 @@
 /* The parts of a policy: its candidates, its search, and the table of all policies.
  *
- * search.c walks over the policies and gives each a struct trial. The policy proposes candidates to the trial,
- * and makes the task order of each. Everything after the order is the work of scheduler/build/.
+ * search.c walks over the policies and gives each a struct trial. The policy proposes candidates to the
+ * trial, and makes the task order of each. Everything after the order is the work of scheduler/build/.
  */
 #ifndef SCHEDULER_POLICY_CANDIDATE_H
 #define SCHEDULER_POLICY_CANDIDATE_H

@@ -1,4 +1,4 @@
-/* Planning: answers a request (scheduler/request.h) with a plan, under a policy.
+/* Planning: answers a request (scheduler/plan_request.h) with a plan, under a policy.
  *
  * A policy decides the order of the tasks and what stays in device memory. All later stages are common to
  * every policy: residency, addresses, waits, and the programs other than the cycle (scheduler/build/build.h).
@@ -12,9 +12,9 @@
 
 #include "base/err.h"
 #include "scheduler/plan.h"
+#include "scheduler/plan_request.h"
 #include "scheduler/policy/front.h"
 #include "scheduler/profile.h"
-#include "scheduler/request.h"
 
 /* What plan_make found out besides the plan. */
 struct plan_report {

@@ -50,12 +50,12 @@ static bool turns_at(const struct graph *g, uint32_t layer)
     return layer == g->n_layers - 1 && g->training && g->layers[layer].backward;
 }
 
-/* Appends the task of kind `kind` that computes micro-batch `micro` of layer `layer`. The task becomes part of
- * the pass that the order is writing, which is a pass of layer `unit_of`. So the task runs on the device of
- * `unit_of`, and what it uses stays on the device until the pass ends (end_unit).
+/* Appends the task of kind `kind` that computes micro-batch `micro` of layer `layer`. The task becomes part
+ * of the pass that the order is writing, which is a pass of layer `unit_of`. So the task runs on the device
+ * of `unit_of`, and what it uses stays on the device until the pass ends (end_unit).
  *
- * `layer` and `unit_of` differ only if `unit_of` is a twin: its backward pass begins with a recompute (REC) of
- * the original, on the device of the twin. */
+ * `layer` and `unit_of` differ only if `unit_of` is a twin: its backward pass begins with a recompute (REC)
+ * of the original, on the device of the twin. */
 static void add_task(struct unit_cursor *c, enum instr_kind kind, uint32_t layer, uint32_t micro,
                      uint32_t unit_of)
 {

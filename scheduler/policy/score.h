@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "scheduler/request.h"
+#include "scheduler/plan_request.h"
 
 struct score {
     uint64_t ns;    /* time of a training step */

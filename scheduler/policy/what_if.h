@@ -1,11 +1,11 @@
-/* Predicts how fast a job would be under other conditions: with more memory, or with another device. The worker
- * prints the answers below a plan (struct why_report).
+/* Predicts how fast a job would be under other conditions: with more memory, or with another device. The
+ * worker prints the answers below a plan (struct why_report).
  */
 #ifndef SCHEDULER_POLICY_WHAT_IF_H
 #define SCHEDULER_POLICY_WHAT_IF_H
 
+#include "scheduler/plan_request.h"
 #include "scheduler/predict/why.h"
-#include "scheduler/request.h"
 
 /* Sets *ret to a machine like `m`, but with `more_bytes` more memory on each device, and with `more_devices`
  * more devices. The new devices are like the last device of `m`. Returns -ERANGE if there would be more than

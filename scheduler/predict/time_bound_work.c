@@ -172,13 +172,13 @@ static void add_later(struct listing *x, uint32_t l)
     x->later_row_ns += ns / x->g->layers[l].rows;
 }
 
-/* Sets the fields of *w that are sizes in bytes, and how long these bytes wait, for layer `l` of a chain. They
- * are the sizes of the values that a plan has a choice about: the state of the layer (W, dW, K), the S that its
- * forward pass saves, and its output Y. A plan may keep such a value on a device, move it to the host and back,
- * or, for S and Y, compute it again.
+/* Sets the fields of *w that are sizes in bytes, and how long these bytes wait, for layer `l` of a chain.
+ * They are the sizes of the values that a plan has a choice about: the state of the layer (W, dW, K), the S
+ * that its forward pass saves, and its output Y. A plan may keep such a value on a device, move it to the
+ * host and back, or, for S and Y, compute it again.
  *
- * Y is left out if only the loss reads it. The loss reads it while its own tasks run, so it counts as memory of
- * a running task and not as a value that waits. */
+ * Y is left out if only the loss reads it. The loss reads it while its own tasks run, so it counts as memory
+ * of a running task and not as a value that waits. */
 static void list_bytes(const struct listing *x, uint32_t l, struct layer_work *w)
 {
     const struct graph *g = x->g;

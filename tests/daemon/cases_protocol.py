@@ -1203,7 +1203,7 @@ def test_devices_and_their_jobs(t):
     d = Daemon(t, devices=3, worker=puppets(t)).start()
     with d.connect() as c:
         want = {"backend": "cpu", "backend_reason": "virtual devices were asked for", "auto": False,
-                "host_memory_bytes": 1 << 30, "launch_pause": None,
+                "host_memory_bytes": 1 << 30, "host_bytes_each": (1 << 30) // 3, "launch_pause": None,
                 "devices": [{"index": i, "memory_bytes": 64 << 20, "job": None} for i in range(3)]}
         t.equal(c.call("devices"), want, "all free")
         job = c.call("submit", spec=spec("x", {"resources.devices": 2}), dir=t.dir)["id"]

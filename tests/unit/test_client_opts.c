@@ -193,42 +193,6 @@ static void test_wrong_files_and_flags_are_refused(void **state)
     assert_string_equal(err.path, "--device-memory");
 }
 
-static void check_machine(const char *spec, const char *machine, const char *want)
-{
-    struct json *s = NULL, *m = NULL;
-    struct spawn_args args = {0};
-    struct strbuf b = {0};
-    assert_int_equal(json_parse(spec, strlen(spec), "spec", false, &s, NULL), 0);
-    assert_int_equal(json_parse(machine, strlen(machine), "machine", false, &m, NULL), 0);
-    job_file_machine_args(s, m, &args);
-    strbuf_add(&b, "");
-    for (size_t i = 0; i < args.words.n; i++)
-        strbuf_addf(&b, "%s%s", i > 0 ? " " : "", args.words.at[i]);
-    assert_string_equal(b.at, want);
-    strbuf_finish(&b);
-    spawn_finish(&args);
-    json_free(s);
-    json_free(m);
-}
-
-static void test_check_assumes_the_servers_machine(void **state)
-{
-    static const char machine[] =
-        "{\"devices\":[{\"memory_bytes\":200},{\"memory_bytes\":100}],\"host_memory_bytes\":1000}";
-    (void)state;
-    check_machine("{}", machine, "--devices 1 --device-memory 100 --host-memory 1000");
-    check_machine("{\"resources\":{\"devices\":{\"min\":1,\"max\":8},\"device_memory\":\"auto\"}}", machine,
-                  "--devices 2 --device-memory 100 --host-memory 1000");
-    check_machine("{\"resources\":{\"devices\":2,\"device_memory\":50,\"host_memory\":\"1KB\"}}", machine,
-                  "--devices 2 --device-memory 50 --host-memory 1000");
-    check_machine("{}", "{\"auto\":true,\"devices\":[]}", "");
-    check_machine("{}", "{\"backend\":\"cpu\",\"auto\":true,\"devices\":[]}", "--backend cpu");
-    check_machine(
-        "{}",
-        "{\"backend\":\"cuda\",\"machine\":{\"schema\":\"machine/v1\"},\"devices\":[{\"memory_bytes\":9}]}",
-        "--machine {\"schema\":\"machine/v1\"}");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,7 +206,6 @@ int main(void)
         cmocka_unit_test(test_spec_is_sent_as_strict_json),
         cmocka_unit_test(test_flags_are_written_into_the_spec),
         cmocka_unit_test(test_wrong_files_and_flags_are_refused),
-        cmocka_unit_test(test_check_assumes_the_servers_machine),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
 /* What a caller of the planner asks for: the graphs, the machine and the wishes of a job.
  *
- * Every stage of planning reads the request: the policies (scheduler/policy/) and the stages that build a plan
- * (scheduler/build/). The job file (daemon/spec/) uses the enums and their names.
+ * Every stage of planning reads the request: the policies (scheduler/policy/) and the stages that build a
+ * plan (scheduler/build/). The job file (daemon/spec/) uses the enums and their names.
  */
-#ifndef SCHEDULER_REQUEST_H
-#define SCHEDULER_REQUEST_H
+#ifndef SCHEDULER_PLAN_REQUEST_H
+#define SCHEDULER_PLAN_REQUEST_H
 
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
@@ -39,8 +39,8 @@ extern const char *const plan_objective_names[OBJECTIVE_COUNT + 1]; /* "balanced
 
 struct plan_report; /* scheduler/policy/policy.h */
 
-/* The input of plan_make. The caller fills it in. Everything that the request points to belongs to the caller,
- * and must live as long as the planner works. */
+/* The input of plan_make. The caller fills it in. Everything that the request points to belongs to the
+ * caller, and must live as long as the planner works. */
 struct plan_request {
     /* The graphs for training and for evaluation. `eval` may be NULL, and then the plan has an empty eval
      * program. */

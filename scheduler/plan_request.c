@@ -1,5 +1,5 @@
 /* The names of what a request may ask for. */
-#include "scheduler/request.h"
+#include "scheduler/plan_request.h"
 
 const char *const policy_names[POLICY_COUNT + 1] = {
 #define POLICY(id, name) name,
