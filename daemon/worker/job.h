@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "daemon/spec/needs.h"
 #include "daemon/spec/spec.h"
 #include "daemon/worker/data/data.h"
 #include "daemon/worker/phase.h"
@@ -111,16 +112,6 @@ struct job_blame {
     uint32_t n, index[DEVICE_MAX];
     char why[96]; /* the reason in the backend's words */
 };
-
-/* Where the task durations for planning come from. The durations help to choose a plan, but never change the
- * results of training. */
-enum job_profile {
-    JOB_ANALYTIC, /* computed by formulas */
-    JOB_FILE,     /* read from the profile that was given */
-    JOB_MEASURED, /* measured here by --time */
-    JOB_PROFILE_COUNT
-};
-extern const char *const job_profile_names[JOB_PROFILE_COUNT]; /* "analytic", "file", "measured" */
 
 /* A job with everything that planning and training need. job_load_spec and job_prepare fill it in, and
  * job_finish frees it. */

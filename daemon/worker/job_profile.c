@@ -22,9 +22,6 @@
 #include "daemon/worker/probe/time_cache.h"
 #include "scheduler/table.h"
 
-const char *const job_profile_names[JOB_PROFILE_COUNT] = {
-    [JOB_ANALYTIC] = "analytic", [JOB_FILE] = "file", [JOB_MEASURED] = "measured"};
-
 int job_read_profile(const char *path, struct table **ret, struct err *err)
 {
     char *text;
