@@ -2,8 +2,8 @@
  * spec: sizes, steps, learning rates.
  *
  * The schema is code, not a table: the json_take_* calls (base/json_read.c) say which keys exist, and the
- * meaning of a section stands where it is read. The sections are in spec_init.c, spec_model.c, spec_data.c
- * and spec_sections.c. The array `sections` gives the order in which they are read; a section that needs
+ * meaning of a section stands where it is read. The sections are in spec_init.c, spec_model.c, spec_data.c,
+ * spec_method.c and spec_sections.c. The array `sections` gives the order in which they are read; a section that needs
  * another one comes after it.
  *
  * Nothing here opens a file that a spec names, so the daemon can use this code as well. Any thread may call
@@ -35,18 +35,6 @@ const char *const method_names[METHOD_COUNT + 1] = {
 #include "daemon/spec/methods.def"
 #undef METHOD
 };
-
-static int read_method(const struct spec_reader *r, const struct json *node)
-{
-    static const char *const later[] = {"local", "sil", NULL};
-    struct json_obj o;
-    int type = METHOD_backprop;
-
-    json_obj_begin(&o, node, "method", r->err);
-    spec_take_choice(&o, "type", JSON_REQUIRED, method_names, later, &type);
-    r->s->method = (enum method_id)type;
-    return json_obj_end(&o);
-}
 
 static int read_precision(const struct spec_reader *r, const struct json *node)
 {
@@ -87,7 +75,7 @@ static const struct section {
     {"optimizer", JSON_REQUIRED, spec_read_optimizer},
     {"schedule", JSON_OPTIONAL, spec_read_schedule},
     {"precision", JSON_OPTIONAL, read_precision},
-    {"method", JSON_OPTIONAL, read_method},
+    {"method", JSON_OPTIONAL, spec_read_method},
     {"prune", JSON_OPTIONAL, refuse_prune},
     {"eval", JSON_OPTIONAL, spec_read_eval},
     {"checkpoint", JSON_OPTIONAL, spec_read_checkpoint},
@@ -280,6 +268,8 @@ static int read_spec(struct spec_reader *reader, struct arena *arena, const stru
         r = apply_across_sections(reader->s, reader->err);
     if (r == 0)
         r = check_activations(reader->s, reader->err);
+    if (r == 0)
+        r = spec_settle_method(reader->s, reader->err);
     return r;
 }
 
@@ -417,16 +407,15 @@ void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, u
     *ret_above = above;
 }
 
-static int count_steps(const struct spec *s, uint64_t samples, uint64_t *ret, struct err *err)
+int spec_count_steps(uint64_t epochs, uint64_t steps, uint64_t batch, uint64_t samples, const char *path,
+                     uint64_t *ret, struct err *err)
 {
-    uint64_t steps = s->train.steps, batch = s->train.global_batch, total;
-    const char *path = steps ? "train.steps" : "train.epochs";
+    uint64_t total;
 
     if (steps == 0) {
-        if (!checked_mul(s->train.epochs, samples, &total) || total > SPEC_MAX_BYTES)
+        if (!checked_mul(epochs, samples, &total) || total > SPEC_MAX_BYTES)
             return err_set_at(err, -EINVAL, path,
-                              "%" PRIu64 " epochs are more than 2^53 samples; write a smaller number",
-                              s->train.epochs);
+                              "%" PRIu64 " epochs are more than 2^53 samples; write a smaller number", epochs);
         steps = total / batch + (total % batch != 0);
     }
     /* These limits keep every sample position below 2^53, which JSON can represent exactly, and every epoch
@@ -516,7 +505,8 @@ int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples
     assert(train_samples > 0);
     r = spec_resolve_phase(s, 0, s->train.global_batch, asked, sizes, err);
     if (r == 0)
-        r = count_steps(s, train_samples, &steps, err);
+        r = spec_count_steps(s->train.epochs, s->train.steps, s->train.global_batch, train_samples,
+                             s->train.steps ? "train.steps" : "train.epochs", &steps, err);
     if (r < 0)
         return r;
     s->resolved.train_samples = train_samples;

@@ -96,6 +96,55 @@ struct spec_paths {
     uint32_t n; /* number of files; 0: no such split */
 };
 
+/* How one part of a training goes: one element of method.each. Values that the element does not give are
+ * those of the sections train, optimizer and schedule. */
+struct spec_part {
+    uint64_t epochs, steps; /* one of them is 0 */
+    uint32_t global_batch;
+    uint32_t micro_batch, replicas; /* 0: auto */
+    struct optimizer optimizer;
+    struct spec_rate rate;
+};
+
+/* The settings of the method `sil`: parts of a model, called partitions, are trained one after another, each
+ * but the last one on a random vector for every class. */
+struct spec_sil {
+    /* The number of partitions. Partition i has the layers from cuts[i] up to cuts[i + 1], and cuts[0] is 0.
+     * The end of the last partition is the end of the model. */
+    uint32_t partitions;
+    const uint32_t *cuts; /* [partitions]; NULL until spec_settle_method has cut the model */
+    double kappa;         /* the elements of the vectors are drawn from kappa * U(0, 1) */
+    uint64_t recovery_epochs; /* epochs in which the whole model is trained at the end */
+    struct spec_part *each;   /* [partitions] */
+    struct spec_part recovery;
+};
+
+/* The schemes of the method `local`, in which each block of layers has a loss of its own. In `greedy`, every
+ * layer with weights is a block. In `chunked`, a block has several layers. In `overlapping`, the first layer
+ * of a block is also the last layer of the block before it. */
+enum local_scheme { LOCAL_CHUNKED, LOCAL_GREEDY, LOCAL_OVERLAPPING, LOCAL_COUNT };
+extern const char *const local_scheme_names[LOCAL_COUNT + 1]; /* NULL-terminated */
+
+/* A block of the method `local`: the layers from `first` to `last`, both included. */
+struct spec_block {
+    uint32_t first, last;
+};
+
+/* The settings of the method `local`. */
+struct spec_local {
+    enum local_scheme scheme;
+    uint32_t n_blocks;
+    const struct spec_block *blocks; /* NULL until spec_settle_method has cut the model */
+    uint32_t head_hidden;            /* width of a hidden layer in each head; 0: none */
+    struct spec_rate *rates;         /* [n_blocks] */
+    /* The number of training steps for which a block stays on its device before the next block takes over.
+     * 0 means that the planner chooses the number. It changes no bit of the result. */
+    uint32_t resident_steps;
+    /* The planner chooses no more steps than take this many seconds, because a job stops only between two
+     * runs of the plan. */
+    double max_cycle_s;
+};
+
 /* A job spec that has been read. spec_resolve completes the spec. spec_destroy frees the spec and everything
  * that it points to. The daemon keeps a spec only while it decides whether to accept a job. A worker keeps it
  * during the whole run. */
@@ -173,6 +222,8 @@ struct spec {
     bool no_decay_given;
     struct spec_rate rate; /* the sections `schedule` and `optimizer.lr` */
     enum method_id method;
+    struct spec_sil sil;     /* only if the method is sil */
+    struct spec_local local; /* only if the method is local */
 
     struct spec_every eval;
     bool eval_heads; /* evaluations report every loss, and not only the last (eval.heads) */
@@ -288,6 +339,11 @@ int spec_resolve(struct spec *s, struct spec_sizes sizes, uint64_t train_samples
  * Returns -EINVAL when the sizes contradict each other or do not divide the batch. May be called again. */
 int spec_resolve_phase(struct spec *s, uint32_t phase, uint32_t batch, struct spec_sizes asked,
                        struct spec_sizes sizes, struct err *err);
+
+/* Computes the number of training steps: `steps` itself, or ceil(epochs * samples / batch) if `steps` is 0.
+ * Returns -EINVAL with a message for `path` if there are too many steps to count. */
+int spec_count_steps(uint64_t epochs, uint64_t steps, uint64_t batch, uint64_t samples, const char *path,
+                     uint64_t *ret, struct err *err);
 
 /* Finds the divisors of `batch` that are nearest to `want`. *ret_below becomes the largest divisor that is
  * not greater than `want`. *ret_above becomes the smallest divisor that is not less than `want`. If there is

@@ -113,10 +113,26 @@ int spec_read_hf(const struct spec_reader *r, const struct json *node);
 /* spec_data.c. The model must have been read. */
 int spec_read_data(const struct spec_reader *r, const struct json *node);
 
+/* Reads the section `method`. The sections train, optimizer and schedule must be read first, because their
+ * values are the defaults of every part of the training. Defined in spec_method.c. */
+int spec_read_method(const struct spec_reader *r, const struct json *node);
+/* Cuts the model as the method asks, and checks that the method can train this model. All sections must have
+ * been read. Does nothing if the spec has no layers, because its model is in a folder that was not opened.
+ * Defined in spec_method_cut.c. */
+int spec_settle_method(struct spec *s, struct err *err);
+
 /* spec_sections.c */
 int spec_read_train(const struct spec_reader *r, const struct json *node);
+/* Checks that the micro-batch size and the number of replicas divide the batch, where 0 means "auto". Reports a
+ * mistake at the key "micro_batch" or "replicas" of `o`. */
+void spec_check_batch(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas);
 int spec_read_optimizer(const struct spec_reader *r, const struct json *node);
 int spec_read_schedule(const struct spec_reader *r, const struct json *node);
+/* The same for an optimizer or a schedule at another place of the spec, which has the path `path`. */
+int spec_read_optimizer_at(const struct spec_reader *r, const struct json *node, const char *path,
+                           struct optimizer *ret, double *ret_lr, bool *ret_no_decay_given);
+int spec_read_schedule_at(const struct spec_reader *r, const struct json *node, const char *path,
+                          struct spec_rate *ret);
 int spec_read_eval(const struct spec_reader *r, const struct json *node);
 int spec_read_checkpoint(const struct spec_reader *r, const struct json *node);
 int spec_read_resources(const struct spec_reader *r, const struct json *node);

@@ -296,6 +296,61 @@ static void add_phases(struct strbuf *b, const struct spec *s)
     strbuf_add(b, "]");
 }
 
+static void add_rate(struct strbuf *b, const struct spec_rate *rate)
+{
+    strbuf_addf(b,
+                "\"lr\":%.17g,\"schedule\":\"%s\",\"warmup_steps\":%" PRIu64
+                ",\"min_lr_ratio\":%.17g,\"every_steps\":%" PRIu64 ",\"gamma\":%.17g",
+                rate->lr, spec_schedule_names[rate->type], rate->warmup_steps, rate->min_lr_ratio,
+                rate->every_steps, rate->gamma);
+}
+
+static void add_part(struct strbuf *b, const struct spec_part *p)
+{
+    const struct optimizer *o = &p->optimizer;
+
+    strbuf_addf(b, "{\"epochs\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"global_batch\":%" PRIu32 ",", p->epochs,
+                p->steps, p->global_batch);
+    strbuf_addf(b,
+                "\"optimizer\":\"%s\",\"beta1\":%.9g,\"beta2\":%.9g,\"eps\":%.9g,\"momentum\":%.9g,"
+                "\"weight_decay\":%.9g,\"no_decay\":%" PRIu32 ",",
+                optimizer_names[o->kind], (double)o->beta1, (double)o->beta2, (double)o->eps,
+                (double)o->momentum, (double)o->weight_decay, o->no_decay);
+    add_rate(b, &p->rate);
+    strbuf_add(b, "}");
+}
+
+static void add_sil(struct strbuf *b, const struct spec_sil *sil)
+{
+    strbuf_addf(b, ",\"sil\":{\"kappa\":%.9g,\"recovery_epochs\":%" PRIu64 ",\"cuts\":[",
+                (double)(float)sil->kappa, sil->recovery_epochs);
+    for (uint32_t i = 1; i < sil->partitions; i++)
+        strbuf_addf(b, "%s%" PRIu32, i > 1 ? "," : "", sil->cuts[i]);
+    strbuf_add(b, "],\"each\":[");
+    for (uint32_t i = 0; i < sil->partitions; i++) {
+        strbuf_add(b, i > 0 ? "," : "");
+        add_part(b, &sil->each[i]);
+    }
+    strbuf_add(b, "]}");
+}
+
+/* The number of resident steps is not written, because it changes no bit of the result. */
+static void add_local(struct strbuf *b, const struct spec_local *local)
+{
+    strbuf_addf(b, ",\"local\":{\"scheme\":\"%s\",\"head_hidden\":%" PRIu32 ",\"blocks\":[",
+                local_scheme_names[local->scheme], local->head_hidden);
+    for (uint32_t i = 0; i < local->n_blocks; i++)
+        strbuf_addf(b, "%s[%" PRIu32 ",%" PRIu32 "]", i > 0 ? "," : "", local->blocks[i].first,
+                    local->blocks[i].last);
+    strbuf_add(b, "],\"each\":[");
+    for (uint32_t i = 0; i < local->n_blocks; i++) {
+        strbuf_add(b, i > 0 ? ",{" : "{");
+        add_rate(b, &local->rates[i]);
+        strbuf_add(b, "}");
+    }
+    strbuf_add(b, "]}");
+}
+
 void spec_resolved_json(const struct spec *s, struct strbuf *b)
 {
     const struct spec_sizes *first = &s->resolved.phases[0];
@@ -314,7 +369,12 @@ void spec_resolved_json(const struct spec *s, struct strbuf *b)
     strbuf_add(b, "}");
     add_optimizer(b, s);
     add_schedule(b, s);
-    strbuf_addf(b, ",\"precision\":\"fp32\",\"method\":\"%s\"}", method_names[s->method]);
+    strbuf_addf(b, ",\"precision\":\"fp32\",\"method\":\"%s\"", method_names[s->method]);
+    if (s->method == METHOD_sil)
+        add_sil(b, &s->sil);
+    if (s->method == METHOD_local)
+        add_local(b, &s->local);
+    strbuf_add(b, "}");
 }
 
 /* The hash is FNV-1a. It detects that two specs differ by mistake, but it does not detect an attack. */

@@ -49,9 +49,7 @@ static bool check_divides(struct json_obj *o, const char *key, uint32_t batch, u
     return false;
 }
 
-/* Reports a mistake if replicas * micro does not divide the batch. A number of 0 means "auto" and is always
- * accepted. */
-static void check_batch_sizes(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas)
+void spec_check_batch(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas)
 {
     char other[96] = "";
 
@@ -97,7 +95,7 @@ int spec_read_train(const struct spec_reader *r, const struct json *node)
     spec_take_float(&o, "label_smoothing", JSON_OPTIONAL, SPEC_FRACTION, &s->train.label_smoothing);
     if (json_take_enum(&o, "on_nonfinite", JSON_OPTIONAL, nonfinite, &skip))
         s->train.skip_nonfinite = skip == 1;
-    check_batch_sizes(&o, s->train.global_batch, s->train.micro_batch, s->train.replicas);
+    spec_check_batch(&o, s->train.global_batch, s->train.micro_batch, s->train.replicas);
     if (epochs && steps)
         json_fail(&o, "steps", -EINVAL, "\"epochs\" and \"steps\" are both given; keep one of them");
     if (json_obj_end(&o) < 0)
@@ -158,7 +156,7 @@ static void read_sgd(struct json_obj *o, struct optimizer *ret)
 
 /* Reads optimizer.no_decay, which lists the kinds of parameters that get no weight decay, for example
  * ["bias","norm"]. */
-static void read_no_decay(struct json_obj *o, struct spec *s)
+static void read_no_decay(struct json_obj *o, struct optimizer *ret, bool *ret_given)
 {
     const char *names[PARAM_CLASS_COUNT + 1] = {NULL};
     const struct json *list;
@@ -167,8 +165,8 @@ static void read_no_decay(struct json_obj *o, struct spec *s)
     memcpy(names, param_class_names, sizeof param_class_names);
     if (!json_take(o, "no_decay", JSON_OPTIONAL, &list))
         return;
-    s->no_decay_given = true;
-    s->optimizer.no_decay = 0;
+    *ret_given = true;
+    ret->no_decay = 0;
     for (const struct json *i = json_type(list) == JSON_ARRAY ? json_array_first(list) : NULL; i;
          i = json_array_next(i)) {
         int class = 0;
@@ -183,56 +181,68 @@ static void read_no_decay(struct json_obj *o, struct spec *s)
                 name);
             return;
         }
-        s->optimizer.no_decay |= 1u << class;
+        ret->no_decay |= 1u << class;
     }
     if (json_type(list) != JSON_ARRAY)
         json_fail(o, "no_decay", -EINVAL, "must be an array of classes, e.g. [\"bias\",\"norm\"]");
 }
 
-int spec_read_optimizer(const struct spec_reader *r, const struct json *node)
+int spec_read_optimizer_at(const struct spec_reader *r, const struct json *node, const char *path,
+                           struct optimizer *ret, double *ret_lr, bool *ret_no_decay_given)
 {
     const char *names[OPTIMIZER_COUNT + 1] = {NULL};
-    struct optimizer *ret = &r->s->optimizer;
     struct json_obj o;
     double decay;
     int kind;
 
     memcpy(names, optimizer_names, sizeof optimizer_names);
-    json_obj_begin(&o, node, "optimizer", r->err);
+    json_obj_begin(&o, node, path, r->err);
     if (!spec_take_choice(&o, "type", JSON_REQUIRED, names, nothing_later, &kind))
         return json_obj_end(&o);
     ret->kind = (enum optimizer_kind)kind;
-    spec_take_float(&o, "lr", JSON_REQUIRED, SPEC_POSITIVE, &r->s->rate.lr);
+    spec_take_float(&o, "lr", JSON_REQUIRED, SPEC_POSITIVE, ret_lr);
     if (kind == OPTIMIZER_ADAMW)
         read_adamw(&o, ret);
     else
         read_sgd(&o, ret);
     if (spec_take_float(&o, "weight_decay", JSON_OPTIONAL, SPEC_NOT_NEGATIVE, &decay))
         ret->weight_decay = (float)decay;
-    read_no_decay(&o, r->s);
+    read_no_decay(&o, ret, ret_no_decay_given);
     return json_obj_end(&o);
+}
+
+int spec_read_optimizer(const struct spec_reader *r, const struct json *node)
+{
+    struct spec *s = r->s;
+
+    return spec_read_optimizer_at(r, node, "optimizer", &s->optimizer, &s->rate.lr, &s->no_decay_given);
 }
 
 const char *const spec_schedule_names[SCHEDULE_COUNT + 1] = {"constant", "cosine", "linear", "step", NULL};
 
 int spec_read_schedule(const struct spec_reader *r, const struct json *node)
 {
-    struct spec *s = r->s;
+    return spec_read_schedule_at(r, node, "schedule", &r->s->rate);
+}
+
+int spec_read_schedule_at(const struct spec_reader *r, const struct json *node, const char *path,
+                          struct spec_rate *ret)
+{
     struct json_obj o;
     int type = SCHEDULE_CONSTANT;
 
-    json_obj_begin(&o, node, "schedule", r->err);
+    json_obj_begin(&o, node, path, r->err);
     spec_take_choice(&o, "type", JSON_REQUIRED, spec_schedule_names, nothing_later, &type);
-    s->rate.type = (enum spec_schedule)type;
-    spec_take_u64(&o, "warmup_steps", JSON_OPTIONAL, 0, SPEC_MAX_STEPS, &s->rate.warmup_steps);
-    if (spec_take_float(&o, "min_lr_ratio", JSON_OPTIONAL, SPEC_RATIO, &s->rate.min_lr_ratio) &&
+    ret->type = (enum spec_schedule)type;
+    spec_take_u64(&o, "warmup_steps", JSON_OPTIONAL, 0, SPEC_MAX_STEPS, &ret->warmup_steps);
+    if (spec_take_float(&o, "min_lr_ratio", JSON_OPTIONAL, SPEC_RATIO, &ret->min_lr_ratio) &&
         type == SCHEDULE_CONSTANT)
         json_fail(&o, "min_lr_ratio", -EINVAL,
                   "a constant schedule has no minimum; remove \"min_lr_ratio\", or write "
                   "\"type\": \"cosine\" or \"linear\"");
     if (type == SCHEDULE_STEP) {
-        spec_take_u64(&o, "every_steps", JSON_REQUIRED, 1, SPEC_MAX_STEPS, &s->rate.every_steps);
-        spec_take_float(&o, "gamma", JSON_OPTIONAL, SPEC_RATIO, &s->rate.gamma);
+        spec_take_u64(&o, "every_steps", JSON_REQUIRED, 1, SPEC_MAX_STEPS, &ret->every_steps);
+        spec_take_float(&o, "gamma", JSON_OPTIONAL, SPEC_RATIO, &ret->gamma);
     }
     return json_obj_end(&o);
 }
@@ -263,6 +273,9 @@ int spec_read_eval(const struct spec_reader *r, const struct json *node)
 
     json_obj_begin(&o, node, "eval", r->err);
     json_take(&o, "every", JSON_REQUIRED, &every);
+    if (json_take_bool(&o, "heads", JSON_OPTIONAL, &r->s->eval_heads) && r->s->eval_heads &&
+        r->s->method != METHOD_local)
+        json_fail(&o, "heads", -EINVAL, "only the method \"local\" has heads; remove it");
     if (json_obj_end(&o) < 0)
         return o.status;
     return read_every(r, every, "eval.every", &r->s->eval);

@@ -206,13 +206,19 @@ uint32_t phase_group(const struct phase *p, uint32_t layer)
     return p->links != NULL ? p->links[layer].group : 0;
 }
 
+/* Returns whether layer number `layer` of the phase is a twin of another layer, whose id it has. */
+static bool is_twin(const struct phase *p, uint32_t layer)
+{
+    return p->links != NULL && p->links[layer].twin_of != PLAN_NONE;
+}
+
 uint32_t phase_find_layer(const struct phase *p, uint32_t id)
 {
     uint32_t guess = id - p->model.layers[0].id; /* right unless layers are missing in between */
-    if (guess < p->model.n_layers && p->model.layers[guess].id == id)
+    if (guess < p->model.n_layers && p->model.layers[guess].id == id && !is_twin(p, guess))
         return guess;
     for (uint32_t i = 0; i < p->model.n_layers; i++)
-        if (p->model.layers[i].id == id)
+        if (p->model.layers[i].id == id && !is_twin(p, i))
             return i;
     return PLAN_NONE;
 }

@@ -79,6 +79,8 @@ struct phase {
     /* The number of training steps in one run of the plan's cycle. A forward-only phase always runs one batch
      * at a time. */
     uint32_t cycle_steps;
+    /* True if the planner chooses cycle_steps. The number changes no bit of the result. */
+    bool cycle_auto;
     /* The decision groups of the phase, which are numbered from 0. Each layer is in one group (links[].group),
      * and a chain is a single group. Every group has its own optimizer and its own learning rate, but all
      * optimizers are of the same kind. */

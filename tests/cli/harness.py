@@ -15,6 +15,7 @@ Nothing here measures time: TIMEOUT_S only ends a program that hangs, and is lon
 machine.
 """
 import concurrent.futures
+import errno
 import json
 import os
 import shutil
@@ -123,11 +124,24 @@ class Case:
 
     # ---- commands ----
 
+    @staticmethod
+    def run_to_end(command, **popen):
+        """A program that a test has just copied may be busy for a moment: a child that another thread is starting
+        has inherited the descriptor with which the copy was written."""
+        for _ in range(1000):
+            try:
+                return subprocess.run(command, **popen)
+            except OSError as e:
+                if e.errno != errno.ETXTBSY:
+                    raise
+            time.sleep(0.01)
+        return subprocess.run(command, **popen)
+
     def command(self, command, env=None, **popen):
         """Runs to the end."""
         try:
-            r = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
-                               env=env, **popen)
+            r = self.run_to_end(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, env=env,
+                           **popen)
         except subprocess.TimeoutExpired as e:
             self.log.append(Run(command, "none: killed", text(e.stdout or b""), text(e.stderr or b"")))
             raise Failure(f"did not end within {TIMEOUT_S} s") from None
