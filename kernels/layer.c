@@ -45,28 +45,30 @@ uint32_t layer_out(const struct layer *l)
     return row_elements(&l->out);
 }
 
-int layer_drop(const struct layer *l, float p, const struct layer_io *io, const float *from, float *to,
+int layer_drop(const struct layer *l, float p, const struct layer_io *io, const void *from, void *to,
                const struct op_sink *sink)
 {
     if (p <= 0)
         return 0;
     return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = layer_out(l),
-                        .layer = l->key, .first_row = io->first_row, .p = p);
+                        .layer = l->key, .first_row = io->first_row, .p = p, .dtype = l->dtype);
 }
 
-int layer_linear_bwd(const struct layer_io *io, const struct layer_linear *p, const struct op_sink *sink)
+int layer_linear_bwd(const struct layer *l, const struct layer_io *io, const struct layer_linear *p,
+                     const struct op_sink *sink)
 {
     int r = 0;
 
     if (p->db)
         r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = p->dy, .db = p->db, .rows = p->rows, .n = p->out,
-                         .accumulate = io->accumulate);
+                         .accumulate = io->accumulate, .dtype = l->dtype, .w_dtype = l->w_dtype);
     if (!r)
         r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = p->dy, .x = p->x, .dw = p->dw, .rows = p->rows,
-                         .in = p->in, .out = p->out, .accumulate = io->accumulate);
+                         .in = p->in, .out = p->out, .accumulate = io->accumulate, .dtype = l->dtype,
+                         .w_dtype = l->w_dtype);
     if (!r && p->dx)
         r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = p->dy, .w = p->w, .dx = p->dx, .rows = p->rows,
-                         .in = p->in, .out = p->out);
+                         .in = p->in, .out = p->out, .dtype = l->dtype, .w_dtype = l->w_dtype);
     return r;
 }
 
@@ -87,13 +89,12 @@ static enum param_init init_of(enum param_class class, float std)
 void layer_add_param(struct layer_params *p, const char *name, enum param_class class, uint32_t a, uint32_t b,
                      float std, uint32_t fan_in)
 {
-    const enum dtype dtype = DTYPE_F32; /* the type of every W */
     uint64_t count = (uint64_t)a * (b ? b : 1);
 
     if (p->at) {
         struct layer_param *to = &p->at[p->n];
         *to = (struct layer_param){
-            .dtype = dtype,
+            .dtype = p->dtype,
             .rank = b ? 2 : 1,
             .shape = {a, b ? b : 0},
             .offset = p->offset,
@@ -106,7 +107,7 @@ void layer_add_param(struct layer_params *p, const char *name, enum param_class 
         };
         snprintf(to->name, sizeof to->name, "%s", name);
     }
-    p->offset += count * dtype_size(dtype);
+    p->offset += count * dtype_size(p->dtype);
     p->n++;
 }
 

@@ -40,6 +40,11 @@ struct layer {
     /* The number that selects the layer's sequence of random numbers. A layer in the chain has its id as key.
      * An inner layer has the key that layer_inner_key returns. */
     uint32_t key;
+    /* `dtype` is the type of activations: of X, Y, their gradients, and most arrays in S and in the
+     * workspace. Token ids and statistics are exceptions, because they are always int32 and float. `w_dtype`
+     * is the type of W and dW. Inner layers have the types of their outer layer. Both types are DTYPE_F32
+     * today. This value is 0, so a builder of models need not set them. */
+    enum dtype dtype, w_dtype;
     /* `in` is the shape of a row of the input, and `out` is the shape of a row of the output. The output of a
      * loss has rank 0. A row has at most UINT32_MAX elements. */
     struct shape in, out;
@@ -173,22 +178,23 @@ struct layer_io {
     /* bwd: if true, the gradient is added to the old dw. If false, it overwrites dw, as in the first
      * micro-batch of a step. */
     bool accumulate;
-    const float *w, *x;
+    /* W has elements of the layer's `w_dtype`, and X has elements of its `dtype` or token ids. */
+    const void *w, *x;
     const float *b; /* the buffers B, or NULL */
     /* fwd in training: where to write the statistics of this micro-batch, which `fold` later adds to B. This
      * pointer is NULL if the layer has no buffers, in a recompute, and in an evaluation. */
     float *stat;
     /* A forward pass writes the output of the layer to this array. In a recompute, which needs only S, the
      * pointer is NULL. */
-    float *y;
+    void *y;
     /* In a forward pass, S is written to this array, and NULL means that S is not saved. In a backward pass,
      * this array is the S that the forward pass saved. */
-    float *s;
-    float *dw, *dx; /* dx is NULL in the first layer */
-    const float *dy;
+    void *s;
+    void *dw, *dx; /* dx is NULL in the first layer */
+    const void *dy;
     /* The workspace. In a backward pass, it has layer_sizes.scratch_bwd bytes. In a forward pass, it has
      * layer_sizes.room bytes if S is saved, and layer_sizes.scratch_fwd bytes if S is not saved. */
-    float *scratch;
+    void *scratch;
     const void *target;
     struct step_result *result;
 };

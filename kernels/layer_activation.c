@@ -4,12 +4,12 @@
 
 static void activation_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    *ret = (struct layer_sizes){.x = layer_bytes(rows, layer_in(l)), .y = layer_bytes(rows, layer_out(l))};
+    *ret = layer_sizes_of(l, rows);
 }
 
 static void activation_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l));
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_act_bytes(l, rows, layer_in(l));
     *ret = (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 2 * x, .bwd_bytes = 3 * x};
 }
 
@@ -18,7 +18,7 @@ static int activation_fwd(const struct layer *l, const struct layer_io *io, cons
     if (!io->y)
         return 0;
     return LAYER_LAUNCH(io, sink, act_fwd, .x = io->x, .y = io->y, .n = (uint64_t)io->rows * layer_in(l),
-                        .act = l->activation.act);
+                        .act = l->activation.act, .dtype = l->dtype);
 }
 
 static int activation_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -26,7 +26,7 @@ static int activation_bwd(const struct layer *l, const struct layer_io *io, cons
     if (!io->dx)
         return 0;
     return LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = io->dy, .dx = io->dx,
-                        .n = (uint64_t)io->rows * layer_in(l), .act = l->activation.act);
+                        .n = (uint64_t)io->rows * layer_in(l), .act = l->activation.act, .dtype = l->dtype);
 }
 
 const struct layer_type layer_activation = {

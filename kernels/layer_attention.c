@@ -35,10 +35,10 @@ static struct attention_weights attention_weights_of(const struct layer *l, cons
 {
     struct attention_weights w;
 
-    w.qkv_b = layer_bytes(s->qkv, s->width);
-    w.proj = w.qkv_b + (l->attention.bias ? layer_bytes(s->qkv, 1) : 0);
-    w.proj_b = w.proj + layer_bytes(s->width, s->width);
-    w.end = w.proj_b + (l->attention.bias ? layer_bytes(s->width, 1) : 0);
+    w.qkv_b = layer_w_bytes(l, s->qkv, s->width);
+    w.proj = w.qkv_b + (l->attention.bias ? layer_w_bytes(l, s->qkv, 1) : 0);
+    w.proj_b = w.proj + layer_w_bytes(l, s->width, s->width);
+    w.end = w.proj_b + (l->attention.bias ? layer_w_bytes(l, s->width, 1) : 0);
     return w;
 }
 
@@ -52,9 +52,9 @@ static struct attention_saved attention_saved_of(const struct layer *l, const st
 {
     struct attention_saved a;
 
-    a.attended = layer_round(layer_bytes(s->tokens, s->qkv));
-    a.lse = a.attended + layer_round(layer_bytes(s->tokens, s->width));
-    a.end = a.lse + layer_round(layer_bytes(s->tokens, l->attention.heads));
+    a.attended = layer_round(layer_act_bytes(l, s->tokens, s->qkv));
+    a.lse = a.attended + layer_round(layer_act_bytes(l, s->tokens, s->width));
+    a.end = a.lse + layer_round(layer_stat_bytes(s->tokens, l->attention.heads));
     return a;
 }
 
@@ -69,10 +69,10 @@ static struct attention_gradients attention_gradients_of(const struct layer *l,
 {
     struct attention_gradients g;
 
-    g.attended = l->attention.dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0;
-    g.qkv = g.attended + layer_round(layer_bytes(s->tokens, s->width));
-    g.scratch = g.qkv + layer_round(layer_bytes(s->tokens, s->qkv));
-    g.end = g.scratch + layer_round(layer_bytes(s->tokens, l->attention.heads));
+    g.attended = l->attention.dropout > 0 ? layer_round(layer_act_bytes(l, s->tokens, s->width)) : 0;
+    g.qkv = g.attended + layer_round(layer_act_bytes(l, s->tokens, s->width));
+    g.scratch = g.qkv + layer_round(layer_act_bytes(l, s->tokens, s->qkv));
+    g.end = g.scratch + layer_round(layer_stat_bytes(s->tokens, l->attention.heads));
     return g;
 }
 
@@ -81,21 +81,18 @@ static void attention_sizes(const struct layer *l, uint32_t rows, struct layer_s
     struct attention_shape s = attention_shape_of(l, rows);
     struct attention_saved a = attention_saved_of(l, &s);
 
-    *ret = (struct layer_sizes){
-        .w = attention_weights_of(l, &s).end,
-        .x = layer_bytes(rows, layer_in(l)),
-        .y = layer_bytes(rows, layer_out(l)),
-        .s = a.end,
-        .scratch_fwd = a.end,
-        .scratch_bwd = attention_gradients_of(l, &s).end,
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->w = attention_weights_of(l, &s).end;
+    ret->s = a.end;
+    ret->scratch_fwd = a.end;
+    ret->scratch_bwd = attention_gradients_of(l, &s).end;
 }
 
 static void attention_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
     struct attention_shape s = attention_shape_of(l, rows);
-    uint64_t w = attention_weights_of(l, &s).end, x = layer_bytes(rows, layer_in(l)),
-             qkv = layer_bytes(s.tokens, s.qkv);
+    uint64_t w = attention_weights_of(l, &s).end, x = layer_act_bytes(l, rows, layer_in(l)),
+             qkv = layer_act_bytes(l, s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
     /* The arithmetic operations of the two products q k^T and p v. The causal mask skips half of each
      * product, so both together take as many operations as one full product. */
@@ -111,7 +108,7 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
 
 static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
 {
-    struct layer_params p = {.l = l, .at = ret};
+    struct layer_params p = {.l = l, .at = ret, .dtype = l->w_dtype};
     struct attention_shape s = attention_shape_of(l, 1);
 
     layer_add_param(&p, "qkv.weight", PARAM_MATRIX, s.qkv, s.width, l->attention.init_std, s.width);
@@ -126,13 +123,13 @@ static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
 /* Launches the op that rotates queries and keys if the layer has rotary positions. Otherwise launches
  * nothing. */
 static int attention_rotate(const struct layer *l, const struct layer_io *io, const struct attention_shape *s,
-                            float *qkv, bool inverse, const struct op_sink *sink)
+                            void *qkv, bool inverse, const struct op_sink *sink)
 {
     if (l->attention.rope_theta <= 0)
         return 0;
     return LAYER_LAUNCH(io, sink, rope, .x = qkv, .rows = io->rows, .seq = layer_seq(l), .n = s->qkv,
                         .heads = l->attention.heads + l->attention.kv_heads, .head = s->head,
-                        .theta = l->attention.rope_theta, .inverse = inverse);
+                        .theta = l->attention.rope_theta, .inverse = inverse, .dtype = l->dtype);
 }
 
 static int attention_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -140,23 +137,25 @@ static int attention_fwd(const struct layer *l, const struct layer_io *io, const
     struct attention_shape s = attention_shape_of(l, io->rows);
     struct attention_weights w = attention_weights_of(l, &s);
     struct attention_saved a = attention_saved_of(l, &s);
-    float *qkv = io->s ? io->s : io->scratch, *attended = layer_at(qkv, a.attended);
+    void *qkv = io->s ? io->s : io->scratch, *attended = layer_at(qkv, a.attended);
 
-    int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
-                         .b = l->attention.bias ? layer_at_const(io->w, w.qkv_b) : NULL, .y = qkv,
-                         .rows = s.tokens, .in = s.width, .out = s.qkv);
+    int r =
+        LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
+                     .b = l->attention.bias ? layer_at_const(io->w, w.qkv_b) : NULL, .y = qkv,
+                     .rows = s.tokens, .in = s.width, .out = s.qkv, .dtype = l->dtype, .w_dtype = l->w_dtype);
     if (!r)
         r = attention_rotate(l, io, &s, qkv, false, sink);
     if (!r)
         r = LAYER_LAUNCH(io, sink, attention_fwd, .qkv = qkv, .y = attended, .lse = layer_at(qkv, a.lse),
                          .rows = io->rows, .seq = layer_seq(l), .heads = l->attention.heads,
                          .kv_heads = l->attention.kv_heads, .head = s.head, .layer = l->key,
-                         .first_row = io->first_row, .p = l->attention.score_dropout);
+                         .first_row = io->first_row, .p = l->attention.score_dropout, .dtype = l->dtype);
     if (r || !io->y)
         return r;
     r = LAYER_LAUNCH(io, sink, linear_fwd, .x = attended, .w = layer_at_const(io->w, w.proj),
                      .b = l->attention.bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y,
-                     .rows = s.tokens, .in = s.width, .out = s.width);
+                     .rows = s.tokens, .in = s.width, .out = s.width, .dtype = l->dtype,
+                     .w_dtype = l->w_dtype);
     return r ? r : layer_drop(l, l->attention.dropout, io, io->y, io->y, sink);
 }
 
@@ -166,8 +165,8 @@ static int attention_bwd(const struct layer *l, const struct layer_io *io, const
     struct attention_weights w = attention_weights_of(l, &s);
     struct attention_saved a = attention_saved_of(l, &s);
     struct attention_gradients g = attention_gradients_of(l, &s);
-    const float *attended = layer_at(io->s, a.attended);
-    float *d_attended = layer_at(io->scratch, g.attended), *d_qkv = layer_at(io->scratch, g.qkv);
+    const void *attended = layer_at(io->s, a.attended);
+    void *d_attended = layer_at(io->scratch, g.attended), *d_qkv = layer_at(io->scratch, g.qkv);
     const struct layer_linear qkv = {
         .dy = d_qkv,
         .x = io->x,
@@ -193,16 +192,16 @@ static int attention_bwd(const struct layer *l, const struct layer_io *io, const
 
     int r = layer_drop(l, l->attention.dropout, io, io->dy, io->scratch, sink);
     if (!r)
-        r = layer_linear_bwd(io, &proj, sink);
+        r = layer_linear_bwd(l, io, &proj, sink);
     if (!r)
         r = LAYER_LAUNCH(io, sink, attention_bwd, .qkv = io->s, .y = attended, .lse = layer_at(io->s, a.lse),
                          .dy = d_attended, .dqkv = d_qkv, .scratch = layer_at(io->scratch, g.scratch),
                          .rows = io->rows, .seq = layer_seq(l), .heads = l->attention.heads,
                          .kv_heads = l->attention.kv_heads, .head = s.head, .layer = l->key,
-                         .first_row = io->first_row, .p = l->attention.score_dropout);
+                         .first_row = io->first_row, .p = l->attention.score_dropout, .dtype = l->dtype);
     if (!r)
         r = attention_rotate(l, io, &s, d_qkv, true, sink);
-    return r ? r : layer_linear_bwd(io, &qkv, sink);
+    return r ? r : layer_linear_bwd(l, io, &qkv, sink);
 }
 
 const struct layer_type layer_attention = {

@@ -87,7 +87,7 @@ static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_
     uint64_t most = 0;
 
     for (uint32_t i = 1; i < outer->n_inner; i++)
-        most = max_u64(most, layer_round(layer_bytes(rows, layer_in(&outer->inner[i]))));
+        most = max_u64(most, layer_round(layer_act_bytes(outer, rows, layer_in(&outer->inner[i]))));
     *ret_n = outer->n_inner < 2 ? 0 : outer->n_inner == 2 ? 1 : 2;
     return most;
 }
@@ -98,11 +98,8 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     uint32_t gradients;
     struct inner_walk k;
 
-    *ret = (struct layer_sizes){
-        .x = layer_bytes(rows, layer_in(l)),
-        .y = layer_bytes(rows, layer_out(l)),
-        .s = saved_bytes(l, rows),
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->s = saved_bytes(l, rows);
     inner_walk_begin(&k);
     for (uint32_t i = 0; i < l->n_inner; i++) {
         inner_walk_to(&k, l, i, rows);
@@ -135,7 +132,7 @@ static void block_cost(const struct layer *l, uint32_t rows, struct layer_cost *
 
 static void residual_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l));
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_act_bytes(l, rows, layer_in(l));
 
     block_cost(l, rows, ret);
     ret->fwd_flops += n;
@@ -177,7 +174,7 @@ static uint32_t block_params(const struct layer *l, struct layer_param *ret)
 static int block_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     uint64_t saved = saved_bytes(l, io->rows);
-    float *s = io->s ? io->s : io->scratch, *room = io->s ? io->scratch : layer_at(io->scratch, saved);
+    void *s = io->s ? io->s : io->scratch, *room = io->s ? io->scratch : layer_at(io->scratch, saved);
     struct inner_walk k;
     int r = 0;
 
@@ -201,7 +198,8 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
 
     if (r || !io->y)
         return r;
-    return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * layer_in(l));
+    return LAYER_LAUNCH(io, sink, add, .y = io->y, .x = io->x, .n = (uint64_t)io->rows * layer_in(l),
+                        .dtype = l->dtype);
 }
 
 /* Runs the backward pass of inner layer `i`. Two buffers in scratch memory, half[0] and half[1], hold the
@@ -211,7 +209,7 @@ static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t 
 {
     uint32_t gradients;
     uint64_t gradient = gradient_bytes(l, io->rows, &gradients);
-    float *half[2] = {io->scratch, layer_at(io->scratch, gradient)};
+    void *half[2] = {io->scratch, layer_at(io->scratch, gradient)};
     struct inner_walk k;
 
     inner_walk_begin(&k);
@@ -243,7 +241,8 @@ static int residual_bwd(const struct layer *l, const struct layer_io *io, const 
 
     if (r || !io->dx)
         return r;
-    return LAYER_LAUNCH(io, sink, add, .y = io->dx, .x = io->dy, .n = (uint64_t)io->rows * layer_in(l));
+    return LAYER_LAUNCH(io, sink, add, .y = io->dx, .x = io->dy, .n = (uint64_t)io->rows * layer_in(l),
+                        .dtype = l->dtype);
 }
 
 const struct layer_type layer_block = {

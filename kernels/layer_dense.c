@@ -18,29 +18,26 @@ static bool has_dropout(const struct layer *l)
     return l->dense.dropout > 0.0f;
 }
 
-static uint64_t weight_count(const struct layer *l)
+/* Returns the size in bytes of the weights in W. The bias comes after them. */
+static uint64_t matrix_bytes(const struct layer *l)
 {
-    return (uint64_t)layer_width(l) * layer_width_out(l);
+    return layer_w_bytes(l, layer_width_out(l), layer_width(l));
 }
 
 static void dense_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    uint64_t z = layer_bytes(rows, layer_out(l));
+    uint64_t z = layer_act_bytes(l, rows, layer_out(l));
 
-    *ret = (struct layer_sizes){
-        .w = layer_bytes(layer_width_out(l), layer_width(l)) +
-             (l->dense.bias ? layer_bytes(layer_width_out(l), 1) : 0),
-        .x = layer_bytes(rows, layer_in(l)),
-        .y = z,
-        .s = has_act(l) ? z : 0,
-        .scratch_bwd = has_act(l) || has_dropout(l) ? z : 0,
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->w = matrix_bytes(l) + (l->dense.bias ? layer_w_bytes(l, layer_width_out(l), 1) : 0);
+    ret->s = has_act(l) ? z : 0;
+    ret->scratch_bwd = has_act(l) || has_dropout(l) ? z : 0;
 }
 
 static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t w = layer_bytes(layer_width_out(l), layer_width(l)), x = layer_bytes(rows, layer_in(l)),
-             z = layer_bytes(rows, layer_out(l));
+    uint64_t w = matrix_bytes(l), x = layer_act_bytes(l, rows, layer_in(l)),
+             z = layer_act_bytes(l, rows, layer_out(l));
     uint64_t product = 2 * (uint64_t)rows * layer_in(l) * layer_width_out(l);
 
     *ret = (struct layer_cost){
@@ -63,7 +60,7 @@ static void dense_cost(const struct layer *l, uint32_t rows, struct layer_cost *
 
 static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 {
-    struct layer_params p = {.l = l, .at = ret};
+    struct layer_params p = {.l = l, .at = ret, .dtype = l->w_dtype};
 
     layer_add_param(&p, "weight", PARAM_MATRIX, layer_width_out(l), layer_width(l), l->dense.init_std,
                     layer_width(l));
@@ -77,15 +74,16 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
     bool saves = has_act(l) && io->s;
     /* A recompute needs only S, and its io->y is NULL. The op then applies no activation, and its output z,
      * which is the input of the activation, goes directly to S. */
-    float *y = io->y ? io->y : saves ? io->s : NULL;
+    void *y = io->y ? io->y : saves ? io->s : NULL;
     int r;
 
     if (!y)
         return 0; /* recompute of a layer that saves nothing */
     r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
-                     .b = l->dense.bias ? io->w + weight_count(l) : NULL, .z = saves && io->y ? io->s : NULL,
-                     .y = y, .rows = layer_tokens(l, io->rows), .in = layer_width(l),
-                     .out = layer_width_out(l), .act = io->y ? l->dense.act : ACT_NONE);
+                     .b = l->dense.bias ? layer_at_const(io->w, matrix_bytes(l)) : NULL,
+                     .z = saves && io->y ? io->s : NULL, .y = y, .rows = layer_tokens(l, io->rows),
+                     .in = layer_width(l), .out = layer_width_out(l), .act = io->y ? l->dense.act : ACT_NONE,
+                     .dtype = l->dtype, .w_dtype = l->w_dtype);
     return r || !io->y ? r : layer_drop(l, l->dense.dropout, io, y, y, sink);
 }
 
@@ -93,14 +91,14 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
  * gradient is in scratch memory. If the layer has neither activation nor dropout, the gradient is io->dy
  * itself. */
 static int bwd_to_z(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
-                    const float **ret)
+                    const void **ret)
 {
-    const float *d = has_dropout(l) ? io->scratch : io->dy;
+    const void *d = has_dropout(l) ? io->scratch : io->dy;
     int r = layer_drop(l, l->dense.dropout, io, io->dy, io->scratch, sink);
 
     if (!r && has_act(l)) {
         r = LAYER_LAUNCH(io, sink, act_bwd, .x = io->s, .dy = d, .dx = io->scratch,
-                         .n = (uint64_t)io->rows * layer_out(l), .act = l->dense.act);
+                         .n = (uint64_t)io->rows * layer_out(l), .act = l->dense.act, .dtype = l->dtype);
         d = io->scratch;
     }
     *ret = d;
@@ -109,21 +107,21 @@ static int bwd_to_z(const struct layer *l, const struct layer_io *io, const stru
 
 static int dense_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    const float *dz;
+    const void *dz;
     int r = bwd_to_z(l, io, sink, &dz);
     const struct layer_linear p = {
         .dy = dz,
         .x = io->x,
         .w = io->w,
         .dw = io->dw,
-        .db = l->dense.bias ? io->dw + weight_count(l) : NULL,
+        .db = l->dense.bias ? layer_at(io->dw, matrix_bytes(l)) : NULL,
         .dx = io->dx,
         .rows = layer_tokens(l, io->rows),
         .in = layer_width(l),
         .out = layer_width_out(l),
     };
 
-    return r ? r : layer_linear_bwd(io, &p, sink);
+    return r ? r : layer_linear_bwd(l, io, &p, sink);
 }
 
 const struct layer_type layer_dense = {

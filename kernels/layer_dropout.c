@@ -5,22 +5,22 @@
 
 static void dropout_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    *ret = (struct layer_sizes){.x = layer_bytes(rows, layer_in(l)), .y = layer_bytes(rows, layer_out(l))};
+    *ret = layer_sizes_of(l, rows);
 }
 
 static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l));
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_act_bytes(l, rows, layer_in(l));
     *ret = (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 2 * x, .bwd_bytes = 2 * x};
 }
 
 /* Launches the dropout op. The layer must copy its input to its output even if p is 0. The helper function
  * layer_drop launches nothing in this case, so it is not used here. */
-static int launch_dropout(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+static int launch_dropout(const struct layer *l, const struct layer_io *io, const void *from, void *to,
                           const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, dropout, .x = from, .y = to, .rows = io->rows, .n = layer_in(l),
-                        .layer = l->key, .first_row = io->first_row, .p = l->dropout.p);
+                        .layer = l->key, .first_row = io->first_row, .p = l->dropout.p, .dtype = l->dtype);
 }
 
 static int dropout_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)

@@ -20,10 +20,32 @@ static inline uint64_t layer_bytes_of(enum dtype dtype, uint32_t a, uint32_t b)
     uint64_t bytes;
     return dtype_bytes(dtype, (uint64_t)a * b, &bytes) && bytes < most ? bytes : most;
 }
-/* Returns the size in bytes of an array [a][b] whose elements have the type that layers compute with. */
-static inline uint64_t layer_bytes(uint32_t a, uint32_t b)
+/* These functions return the size in bytes of an array [a][b]: of activations or their gradients, of weights
+ * or their gradients, and of statistics or buffers. Statistics and buffers are float in every layer. */
+static inline uint64_t layer_act_bytes(const struct layer *l, uint32_t a, uint32_t b)
+{
+    return layer_bytes_of(l->dtype, a, b);
+}
+static inline uint64_t layer_w_bytes(const struct layer *l, uint32_t a, uint32_t b)
+{
+    return layer_bytes_of(l->w_dtype, a, b);
+}
+static inline uint64_t layer_stat_bytes(uint32_t a, uint32_t b)
 {
     return layer_bytes_of(DTYPE_F32, a, b);
+}
+
+/* Returns the sizes of X and Y and the types of W, X and Y. Every layer begins with these sizes and adds the
+ * sizes of its other blocks. The output of a loss has no elements, so its Y has 0 bytes. */
+static inline struct layer_sizes layer_sizes_of(const struct layer *l, uint32_t rows)
+{
+    return (struct layer_sizes){
+        .x = layer_act_bytes(l, rows, layer_in(l)),
+        .y = layer_act_bytes(l, rows, layer_out(l)),
+        .w_dtype = l->w_dtype,
+        .x_dtype = l->dtype,
+        .y_dtype = l->dtype,
+    };
 }
 
 /* Rounds a size in bytes up to whole cache lines of 64 bytes, so that the next array is aligned for vector
@@ -34,13 +56,13 @@ static inline uint64_t layer_round(uint64_t bytes)
 }
 
 /* Returns the address that lies `bytes` bytes after the start of `block`, or NULL if `block` is NULL. */
-static inline float *layer_at(float *block, uint64_t bytes)
+static inline void *layer_at(void *block, uint64_t bytes)
 {
-    return block ? block + dtype_elements(DTYPE_F32, bytes) : NULL;
+    return block ? (char *)block + bytes : NULL;
 }
-static inline const float *layer_at_const(const float *block, uint64_t bytes)
+static inline const void *layer_at_const(const void *block, uint64_t bytes)
 {
-    return block ? block + dtype_elements(DTYPE_F32, bytes) : NULL;
+    return block ? (const char *)block + bytes : NULL;
 }
 
 /* Returns the total number of tokens in `rows` rows. */
@@ -51,17 +73,18 @@ static inline uint32_t layer_tokens(const struct layer *l, uint32_t rows)
 
 /* Launches dropout with probability `p` on the layer's result, or on the gradient of its result. If `p` is 0,
  * the function launches nothing and does not write to `to`. */
-int layer_drop(const struct layer *l, float p, const struct layer_io *io, const float *from, float *to,
+int layer_drop(const struct layer *l, float p, const struct layer_io *io, const void *from, void *to,
                const struct op_sink *sink);
 
 /* The arguments of layer_linear_bwd, which computes the gradients of y = x w^T + b. The gradient `dw` is
  * always computed. The gradients `db` and `dx` are computed only if these pointers are not NULL. */
 struct layer_linear {
-    const float *dy, *x, *w;
-    float *dw, *db, *dx;
+    const void *dy, *x, *w;
+    void *dw, *db, *dx;
     uint32_t rows, in, out; /* rows: number of tokens */
 };
-int layer_linear_bwd(const struct layer_io *io, const struct layer_linear *p, const struct op_sink *sink);
+int layer_linear_bwd(const struct layer *l, const struct layer_io *io, const struct layer_linear *p,
+                     const struct op_sink *sink);
 
 /* Fills `ret` with the first `n` uniform random numbers of a layer's sequence, in [0, 1). Each number depends
  * only on the seed, the key of the layer and its position. */
@@ -80,6 +103,7 @@ static inline uint32_t layer_no_params(const struct layer *l, struct layer_param
 struct layer_params {
     const struct layer *l;
     struct layer_param *at; /* output array, or NULL to only count */
+    enum dtype dtype;       /* of all parameters: the layer's w_dtype; of buffers: DTYPE_F32 */
     uint32_t n;
     uint64_t offset; /* total size so far, in bytes */
 };

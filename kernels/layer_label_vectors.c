@@ -13,31 +13,30 @@
 
 static uint64_t vectors_bytes(const struct layer *l)
 {
-    return layer_bytes(l->label_vectors.classes, layer_in(l));
+    return layer_stat_bytes(l->label_vectors.classes, layer_in(l));
 }
 
-/* The workspace has the vector of each row and, in an evaluation, a number for each row and class. */
+/* The workspace has the vector of each row, in floats, and, in an evaluation, a number for each row and
+ * class. */
 static uint64_t targets_bytes(const struct layer *l, uint32_t rows)
 {
-    return layer_round(layer_bytes(rows, layer_in(l)));
+    return layer_round(layer_stat_bytes(rows, layer_in(l)));
 }
 
 static void label_vectors_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    *ret = (struct layer_sizes){
-        .b = vectors_bytes(l) + layer_bytes(1, l->label_vectors.classes),
-        .x = layer_bytes(rows, layer_in(l)),
-        .scratch_fwd = targets_bytes(l, rows) + layer_bytes(rows, l->label_vectors.classes),
-        .scratch_bwd = targets_bytes(l, rows),
-        .target = layer_bytes_of(DTYPE_I32, rows, 1),
-        .result = sizeof(struct step_result),
-        .target_dtype = DTYPE_I32,
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->b = vectors_bytes(l) + layer_stat_bytes(1, l->label_vectors.classes);
+    ret->scratch_fwd = targets_bytes(l, rows) + layer_act_bytes(l, rows, l->label_vectors.classes);
+    ret->scratch_bwd = targets_bytes(l, rows);
+    ret->target = layer_bytes_of(DTYPE_I32, rows, 1);
+    ret->target_dtype = DTYPE_I32;
+    ret->result = sizeof(struct step_result);
 }
 
 static void label_vectors_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l));
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_act_bytes(l, rows, layer_in(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = 4 * n,
@@ -49,7 +48,7 @@ static void label_vectors_cost(const struct layer *l, uint32_t rows, struct laye
 
 static uint32_t label_vectors_buffers(const struct layer *l, struct layer_param *ret)
 {
-    struct layer_params p = {.l = l, .at = ret};
+    struct layer_params p = {.l = l, .at = ret, .dtype = DTYPE_F32};
 
     layer_add_param(&p, "vectors", PARAM_MATRIX, l->label_vectors.classes, layer_in(l), 0, layer_in(l));
     layer_add_param(&p, "offsets", PARAM_BIAS, l->label_vectors.classes, 0, 0, layer_in(l));
@@ -73,25 +72,29 @@ static void label_vectors_init(const struct layer *l, uint64_t seed, void *b)
     }
 }
 
-/* Writes the vector of each row's class to the workspace. */
+/* Writes the vector of each row's class to the workspace. The vectors are buffers and become targets. Both are
+ * float in every layer. */
 static int gather(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, embedding_fwd, .ids = io->target, .table = io->b, .y = io->scratch,
-                        .rows = io->rows, .n = layer_in(l), .vocab = l->label_vectors.classes);
+                        .rows = io->rows, .n = layer_in(l), .vocab = l->label_vectors.classes,
+                        .dtype = DTYPE_F32, .w_dtype = DTYPE_F32);
 }
 
 /* Counts the rows that are nearest to the vector of their class. */
 static int count_nearest(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     uint32_t classes = l->label_vectors.classes;
-    float *closeness = layer_at(io->scratch, targets_bytes(l, io->rows));
+    void *closeness = layer_at(io->scratch, targets_bytes(l, io->rows));
     int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->b,
                          .b = layer_at_const(io->b, vectors_bytes(l)), .y = closeness, .rows = io->rows,
-                         .in = layer_in(l), .out = classes, .act = ACT_NONE);
+                         .in = layer_in(l), .out = classes, .act = ACT_NONE, .dtype = l->dtype,
+                         .w_dtype = DTYPE_F32);
     if (r)
         return r;
     return LAYER_LAUNCH(io, sink, softmax_xent, .x = closeness, .target = io->target, .result = io->result,
-                        .rows = io->rows, .n = classes, .first_row = io->first_row, .seq = 1);
+                        .rows = io->rows, .n = classes, .first_row = io->first_row, .seq = 1,
+                        .dtype = l->dtype);
 }
 
 static int label_vectors_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -105,7 +108,7 @@ static int label_vectors_fwd(const struct layer *l, const struct layer_io *io, c
         return r;
     return LAYER_LAUNCH(io, sink, mse_fwd, .x = io->x, .target = io->scratch, .result = io->result,
                         .rows = io->rows, .n = layer_in(l), .first_row = io->first_row,
-                        .keep_correct = counts);
+                        .keep_correct = counts, .dtype = l->dtype);
 }
 
 static int label_vectors_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -116,7 +119,7 @@ static int label_vectors_bwd(const struct layer *l, const struct layer_io *io, c
     if (r)
         return r;
     return LAYER_LAUNCH(io, sink, mse_bwd, .x = io->x, .target = io->scratch, .dx = io->dx, .rows = io->rows,
-                        .n = layer_in(l), .first_row = io->first_row);
+                        .n = layer_in(l), .first_row = io->first_row, .dtype = l->dtype);
 }
 
 const struct layer_type layer_label_vectors = {

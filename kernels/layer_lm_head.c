@@ -30,26 +30,24 @@ static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 
 static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    uint64_t logits = layer_bytes(chunk_tokens(l, rows), l->lm_head.vocab);
+    uint64_t logits = layer_act_bytes(l, chunk_tokens(l, rows), l->lm_head.vocab);
 
-    *ret = (struct layer_sizes){
-        .w = layer_bytes(l->lm_head.vocab, layer_width(l)),
-        .x = layer_bytes(rows, layer_in(l)),
-        .scratch_fwd = logits,
-        .scratch_bwd = logits,
-        .target = layer_bytes_of(DTYPE_I32, rows, layer_seq(l)),
-        .result = sizeof(struct step_result),
-        .target_dtype = DTYPE_I32,
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->w = layer_w_bytes(l, l->lm_head.vocab, layer_width(l));
+    ret->scratch_fwd = logits;
+    ret->scratch_bwd = logits;
+    ret->target = layer_bytes_of(DTYPE_I32, rows, layer_seq(l));
+    ret->target_dtype = DTYPE_I32;
+    ret->result = sizeof(struct step_result);
 }
 
 /* Computes the cost of the layer in training. In training the forward pass does nothing, and the backward
  * pass does all the work. */
 static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_bytes(rows, layer_in(l)),
-             w = layer_bytes(l->lm_head.vocab, layer_width(l)),
-             logits = layer_bytes((uint32_t)tokens, l->lm_head.vocab);
+    uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_act_bytes(l, rows, layer_in(l)),
+             w = layer_w_bytes(l, l->lm_head.vocab, layer_width(l)),
+             logits = layer_act_bytes(l, (uint32_t)tokens, l->lm_head.vocab);
     uint64_t chunks = (tokens + chunk_tokens(l, rows) - 1) / chunk_tokens(l, rows);
 
     *ret = (struct layer_cost){
@@ -60,7 +58,7 @@ static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost
 
 static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
 {
-    struct layer_params p = {.l = l, .at = ret};
+    struct layer_params p = {.l = l, .at = ret, .dtype = l->w_dtype};
 
     if (!l->tied)
         layer_add_param(&p, "weight", PARAM_MATRIX, l->lm_head.vocab, layer_width(l), l->lm_head.init_std,
@@ -68,27 +66,30 @@ static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* Some tokens of a micro-batch that are processed together. `first` is the number of the first token, `n` is
- * the number of tokens, and `x` is the input of the first token. */
+/* Some tokens of a micro-batch that are processed together. `first` is the number of the first token, and `n`
+ * is the number of tokens. `x` and `dx` are the parts of X and dX that belong to these tokens. `dx` is NULL
+ * if there is no dX. */
 struct token_chunk {
     uint32_t first, n;
-    const float *x;
+    const void *x;
+    void *dx;
 };
 
 /* Launches the ops that compute the logits of a chunk and the loss of these logits. If `dx` is not NULL, the
  * ops also write the gradient of the logits to `dx`. */
-static int logits_of(const struct layer *l, const struct layer_io *io, const struct token_chunk *c, float *dx,
+static int logits_of(const struct layer *l, const struct layer_io *io, const struct token_chunk *c, void *dx,
                      const struct op_sink *sink)
 {
     uint32_t seq = layer_seq(l), width = layer_width(l);
     int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = c->x, .w = io->w, .y = io->scratch, .rows = c->n,
-                         .in = width, .out = l->lm_head.vocab);
+                         .in = width, .out = l->lm_head.vocab, .dtype = l->dtype, .w_dtype = l->w_dtype);
     if (r)
         return r;
     return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->scratch,
                         .target = (const int32_t *)io->target + c->first, .result = io->result, .dx = dx,
                         .rows = c->n, .n = l->lm_head.vocab, .first_row = io->first_row * seq + c->first,
-                        .seq = seq, .smoothing = l->lm_head.smoothing, .accumulate = c->first > 0);
+                        .seq = seq, .smoothing = l->lm_head.smoothing, .accumulate = c->first > 0,
+                        .dtype = l->dtype);
 }
 
 static int bwd_chunk(const struct layer *l, const struct layer_io *io, const struct token_chunk *c,
@@ -100,11 +101,11 @@ static int bwd_chunk(const struct layer *l, const struct layer_io *io, const str
     if (!r)
         r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = io->scratch, .x = c->x, .dw = io->dw,
                          .rows = c->n, .in = width, .out = l->lm_head.vocab,
-                         .accumulate = io->accumulate || c->first > 0);
-    if (!r && io->dx)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = io->scratch, .w = io->w,
-                         .dx = io->dx + (uint64_t)c->first * width, .rows = c->n, .in = width,
-                         .out = l->lm_head.vocab);
+                         .accumulate = io->accumulate || c->first > 0, .dtype = l->dtype,
+                         .w_dtype = l->w_dtype);
+    if (!r && c->dx)
+        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = io->scratch, .w = io->w, .dx = c->dx, .rows = c->n,
+                         .in = width, .out = l->lm_head.vocab, .dtype = l->dtype, .w_dtype = l->w_dtype);
     return r;
 }
 
@@ -116,7 +117,11 @@ static int for_chunks(const struct layer *l, const struct layer_io *io, bool bac
 
     for (uint32_t first = 0; !r && first < tokens; first += step) {
         uint32_t left = tokens - first;
-        struct token_chunk c = {first, left < step ? left : step, io->x + (uint64_t)first * layer_width(l)};
+        uint64_t at = layer_act_bytes(l, first, layer_width(l));
+        struct token_chunk c = {.first = first,
+                                .n = left < step ? left : step,
+                                .x = layer_at_const(io->x, at),
+                                .dx = layer_at(io->dx, at)};
         r = backward ? bwd_chunk(l, io, &c, sink) : logits_of(l, io, &c, NULL, sink);
     }
     return r;

@@ -33,10 +33,10 @@ static struct mlp_weights mlp_weights_of(const struct layer *l, const struct mlp
 {
     struct mlp_weights w;
 
-    w.fc_b = layer_bytes(s->fc, s->width);
-    w.proj = w.fc_b + (l->mlp.bias ? layer_bytes(s->fc, 1) : 0);
-    w.proj_b = w.proj + layer_bytes(s->width, s->hidden);
-    w.end = w.proj_b + (l->mlp.bias ? layer_bytes(s->width, 1) : 0);
+    w.fc_b = layer_w_bytes(l, s->fc, s->width);
+    w.proj = w.fc_b + (l->mlp.bias ? layer_w_bytes(l, s->fc, 1) : 0);
+    w.proj_b = w.proj + layer_w_bytes(l, s->width, s->hidden);
+    w.end = w.proj_b + (l->mlp.bias ? layer_w_bytes(l, s->width, 1) : 0);
     return w;
 }
 
@@ -50,36 +50,33 @@ struct mlp_gradients {
 
 static struct mlp_gradients mlp_gradients_of(const struct layer *l, const struct mlp_shape *s)
 {
-    uint64_t hidden = layer_round(layer_bytes(s->tokens, s->hidden));
+    uint64_t hidden = layer_round(layer_act_bytes(l, s->tokens, s->hidden));
     struct mlp_gradients g;
 
     g.d_fc = l->mlp.gated ? hidden : 0;
-    g.dy = g.d_fc + layer_round(layer_bytes(s->tokens, s->fc));
-    g.end = g.dy + (l->mlp.dropout > 0 ? layer_round(layer_bytes(s->tokens, s->width)) : 0);
+    g.dy = g.d_fc + layer_round(layer_act_bytes(l, s->tokens, s->fc));
+    g.end = g.dy + (l->mlp.dropout > 0 ? layer_round(layer_act_bytes(l, s->tokens, s->width)) : 0);
     return g;
 }
 
 static void mlp_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
     struct mlp_shape s = mlp_shape_of(l, rows);
-    uint64_t z = layer_round(layer_bytes(s.tokens, s.fc)), hidden = layer_bytes(s.tokens, s.hidden);
+    uint64_t z = layer_act_bytes(l, s.tokens, s.fc), hidden = layer_act_bytes(l, s.tokens, s.hidden);
 
-    *ret = (struct layer_sizes){
-        .w = mlp_weights_of(l, &s).end,
-        .x = layer_bytes(rows, layer_in(l)),
-        .y = layer_bytes(rows, layer_out(l)),
-        .s = layer_bytes(s.tokens, s.fc),
-        .room = hidden,
-        .scratch_fwd = z + hidden,
-        .scratch_bwd = mlp_gradients_of(l, &s).end,
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->w = mlp_weights_of(l, &s).end;
+    ret->s = z;
+    ret->room = hidden;
+    ret->scratch_fwd = layer_round(z) + hidden;
+    ret->scratch_bwd = mlp_gradients_of(l, &s).end;
 }
 
 static void mlp_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
     struct mlp_shape s = mlp_shape_of(l, rows);
-    uint64_t w = mlp_weights_of(l, &s).end, x = layer_bytes(rows, layer_in(l)),
-             z = layer_bytes(s.tokens, s.fc), hidden = layer_bytes(s.tokens, s.hidden);
+    uint64_t w = mlp_weights_of(l, &s).end, x = layer_act_bytes(l, rows, layer_in(l)),
+             z = layer_act_bytes(l, s.tokens, s.fc), hidden = layer_act_bytes(l, s.tokens, s.hidden);
     uint64_t products = 2 * (uint64_t)s.tokens * s.width * (s.fc + s.hidden);
 
     *ret = (struct layer_cost){
@@ -92,7 +89,7 @@ static void mlp_cost(const struct layer *l, uint32_t rows, struct layer_cost *re
 
 static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
 {
-    struct layer_params p = {.l = l, .at = ret};
+    struct layer_params p = {.l = l, .at = ret, .dtype = l->w_dtype};
     struct mlp_shape s = mlp_shape_of(l, 1);
 
     layer_add_param(&p, "fc.weight", PARAM_MATRIX, s.fc, s.width, l->mlp.init_std, s.width);
@@ -106,27 +103,30 @@ static uint32_t mlp_params(const struct layer *l, struct layer_param *ret)
 
 /* Launches the activation function on `z`, the output of fc. A gated mlp uses swiglu as its activation. */
 static int mlp_activate(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
-                        const float *z, float *to, const struct op_sink *sink)
+                        const void *z, void *to, const struct op_sink *sink)
 {
     if (l->mlp.gated)
-        return LAYER_LAUNCH(io, sink, swiglu_fwd, .x = z, .y = to, .rows = s->tokens, .n = s->hidden);
+        return LAYER_LAUNCH(io, sink, swiglu_fwd, .x = z, .y = to, .rows = s->tokens, .n = s->hidden,
+                            .dtype = l->dtype);
     return LAYER_LAUNCH(io, sink, act_fwd, .x = z, .y = to, .n = (uint64_t)s->tokens * s->hidden,
-                        .act = l->mlp.act);
+                        .act = l->mlp.act, .dtype = l->dtype);
 }
 
 static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     struct mlp_shape s = mlp_shape_of(l, io->rows);
     struct mlp_weights w = mlp_weights_of(l, &s);
-    float *z = io->s ? io->s : io->scratch;
-    float *hidden = io->s ? io->scratch : layer_at(z, layer_round(layer_bytes(s.tokens, s.fc)));
-    const float *fc_b = l->mlp.bias ? layer_at_const(io->w, w.fc_b) : NULL;
+    void *z = io->s ? io->s : io->scratch;
+    void *hidden = io->s ? io->scratch : layer_at(z, layer_round(layer_act_bytes(l, s.tokens, s.fc)));
+    const void *fc_b = l->mlp.bias ? layer_at_const(io->w, w.fc_b) : NULL;
     bool fused = !l->mlp.gated && l->mlp.act != ACT_NONE && io->y;
 
     int r = fused ? LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .z = z, .y = hidden,
-                                 .rows = s.tokens, .in = s.width, .out = s.fc, .act = l->mlp.act)
+                                 .rows = s.tokens, .in = s.width, .out = s.fc, .act = l->mlp.act,
+                                 .dtype = l->dtype, .w_dtype = l->w_dtype)
                   : LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .y = z,
-                                 .rows = s.tokens, .in = s.width, .out = s.fc);
+                                 .rows = s.tokens, .in = s.width, .out = s.fc, .dtype = l->dtype,
+                                 .w_dtype = l->w_dtype);
     if (r || !io->y)
         return r;
     if (!fused)
@@ -134,25 +134,27 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
     if (!r)
         r = LAYER_LAUNCH(io, sink, linear_fwd, .x = hidden, .w = layer_at_const(io->w, w.proj),
                          .b = l->mlp.bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y,
-                         .rows = s.tokens, .in = s.hidden, .out = s.width);
+                         .rows = s.tokens, .in = s.hidden, .out = s.width, .dtype = l->dtype,
+                         .w_dtype = l->w_dtype);
     return r ? r : layer_drop(l, l->mlp.dropout, io, io->y, io->y, sink);
 }
 
 /* Computes `d_fc`, the gradient of fc's output, from `dy`, the gradient of proj's output. */
 static int mlp_bwd_inside(const struct layer *l, const struct layer_io *io, const struct mlp_shape *s,
-                          const float *dy, float *d_hidden, float *d_fc, const struct op_sink *sink)
+                          const void *dy, void *d_hidden, void *d_fc, const struct op_sink *sink)
 {
     struct mlp_weights w = mlp_weights_of(l, s);
-    const float *proj = layer_at_const(io->w, w.proj);
+    const void *proj = layer_at_const(io->w, w.proj);
 
     if (!l->mlp.gated)
         return LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dy, .w = proj, .z = io->s, .dx = d_fc,
-                            .rows = s->tokens, .in = s->hidden, .out = s->width, .act = l->mlp.act);
+                            .rows = s->tokens, .in = s->hidden, .out = s->width, .act = l->mlp.act,
+                            .dtype = l->dtype, .w_dtype = l->w_dtype);
     int r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = dy, .w = proj, .dx = d_hidden, .rows = s->tokens,
-                         .in = s->hidden, .out = s->width);
+                         .in = s->hidden, .out = s->width, .dtype = l->dtype, .w_dtype = l->w_dtype);
     return r ? r
              : LAYER_LAUNCH(io, sink, swiglu_bwd, .x = io->s, .dy = d_hidden, .dx = d_fc, .rows = s->tokens,
-                            .n = s->hidden);
+                            .n = s->hidden, .dtype = l->dtype);
 }
 
 static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -160,9 +162,8 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
     struct mlp_shape s = mlp_shape_of(l, io->rows);
     struct mlp_weights w = mlp_weights_of(l, &s);
     struct mlp_gradients g = mlp_gradients_of(l, &s);
-    float *hidden = io->scratch, *d_fc = layer_at(io->scratch, g.d_fc),
-          *dropped = layer_at(io->scratch, g.dy);
-    const float *dy = l->mlp.dropout > 0 ? dropped : io->dy;
+    void *hidden = io->scratch, *d_fc = layer_at(io->scratch, g.d_fc), *dropped = layer_at(io->scratch, g.dy);
+    const void *dy = l->mlp.dropout > 0 ? dropped : io->dy;
     const struct layer_linear fc = {
         .dy = d_fc,
         .x = io->x,
@@ -190,10 +191,10 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
     if (!r)
         r = mlp_activate(l, io, &s, io->s, hidden, sink);
     if (!r)
-        r = layer_linear_bwd(io, &proj, sink);
+        r = layer_linear_bwd(l, io, &proj, sink);
     if (!r)
         r = mlp_bwd_inside(l, io, &s, dy, hidden, d_fc, sink);
-    return r ? r : layer_linear_bwd(io, &fc, sink);
+    return r ? r : layer_linear_bwd(l, io, &fc, sink);
 }
 
 const struct layer_type layer_mlp = {

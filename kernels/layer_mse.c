@@ -4,17 +4,16 @@
 
 static void mse_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    *ret = (struct layer_sizes){
-        .x = layer_bytes(rows, layer_in(l)),
-        .target = layer_bytes(rows, layer_in(l)),
-        .result = sizeof(struct step_result),
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->target = layer_bytes_of(DTYPE_F32, rows, layer_in(l));
+    ret->target_dtype = DTYPE_F32;
+    ret->result = sizeof(struct step_result);
 }
 
 static void mse_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l)),
-             target = layer_bytes(rows, layer_in(l));
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_act_bytes(l, rows, layer_in(l)),
+             target = layer_bytes_of(DTYPE_F32, rows, layer_in(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = 3 * n,
@@ -27,7 +26,7 @@ static void mse_cost(const struct layer *l, uint32_t rows, struct layer_cost *re
 static int mse_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, mse_fwd, .x = io->x, .target = io->target, .result = io->result,
-                        .rows = io->rows, .n = layer_in(l), .first_row = io->first_row);
+                        .rows = io->rows, .n = layer_in(l), .first_row = io->first_row, .dtype = l->dtype);
 }
 
 static int mse_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -35,7 +34,7 @@ static int mse_bwd(const struct layer *l, const struct layer_io *io, const struc
     if (!io->dx)
         return 0;
     return LAYER_LAUNCH(io, sink, mse_bwd, .x = io->x, .target = io->target, .dx = io->dx, .rows = io->rows,
-                        .n = layer_in(l), .first_row = io->first_row);
+                        .n = layer_in(l), .first_row = io->first_row, .dtype = l->dtype);
 }
 
 const struct layer_type layer_mse = {

@@ -4,18 +4,15 @@
 
 static void norm_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    *ret = (struct layer_sizes){
-        .w = layer_bytes(layer_width(l), l->norm.bias ? 2 : 1),
-        .x = layer_bytes(rows, layer_in(l)),
-        .y = layer_bytes(rows, layer_out(l)),
-        .s = layer_bytes(layer_tokens(l, rows), 2),
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->w = layer_w_bytes(l, layer_width(l), l->norm.bias ? 2 : 1);
+    ret->s = layer_stat_bytes(layer_tokens(l, rows), 2);
 }
 
 static void norm_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l)),
-             w = layer_bytes(layer_width(l), 2);
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_act_bytes(l, rows, layer_in(l)),
+             w = layer_w_bytes(l, layer_width(l), 2);
 
     *ret = (struct layer_cost){
         .fwd_flops = 8 * n,
@@ -27,7 +24,7 @@ static void norm_cost(const struct layer *l, uint32_t rows, struct layer_cost *r
 
 static uint32_t norm_params(const struct layer *l, struct layer_param *ret)
 {
-    struct layer_params p = {.l = l, .at = ret};
+    struct layer_params p = {.l = l, .at = ret, .dtype = l->w_dtype};
 
     layer_add_param(&p, "weight", PARAM_NORM, layer_width(l), 0, 0, 0);
     if (l->norm.bias)
@@ -35,22 +32,28 @@ static uint32_t norm_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
+/* Returns the offset in W of the bias, which comes after the weights. */
+static uint64_t bias_at(const struct layer *l)
+{
+    return layer_w_bytes(l, layer_width(l), 1);
+}
+
 static int norm_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     if (!io->y && !io->s)
         return 0;
     return LAYER_LAUNCH(io, sink, rownorm_fwd, .x = io->x, .w = io->w,
-                        .b = l->norm.bias ? io->w + layer_width(l) : NULL, .y = io->y, .stats = io->s,
-                        .rows = layer_tokens(l, io->rows), .n = layer_width(l), .eps = l->norm.eps,
-                        .rms = l->norm.rms);
+                        .b = l->norm.bias ? layer_at_const(io->w, bias_at(l)) : NULL, .y = io->y,
+                        .stats = io->s, .rows = layer_tokens(l, io->rows), .n = layer_width(l),
+                        .eps = l->norm.eps, .rms = l->norm.rms, .dtype = l->dtype, .w_dtype = l->w_dtype);
 }
 
 static int norm_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, rownorm_bwd, .x = io->x, .w = io->w, .stats = io->s, .dy = io->dy,
-                        .dx = io->dx, .dw = io->dw, .db = l->norm.bias ? io->dw + layer_width(l) : NULL,
+                        .dx = io->dx, .dw = io->dw, .db = l->norm.bias ? layer_at(io->dw, bias_at(l)) : NULL,
                         .rows = layer_tokens(l, io->rows), .n = layer_width(l), .rms = l->norm.rms,
-                        .accumulate = io->accumulate);
+                        .accumulate = io->accumulate, .dtype = l->dtype, .w_dtype = l->w_dtype);
 }
 
 const struct layer_type layer_norm = {

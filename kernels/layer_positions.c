@@ -7,18 +7,15 @@
 
 static void positions_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    *ret = (struct layer_sizes){
-        .w = layer_bytes(l->positions.count, layer_width(l)),
-        .x = layer_bytes(rows, layer_in(l)),
-        .y = layer_bytes(rows, layer_out(l)),
-        .scratch_bwd = l->positions.dropout > 0 ? layer_bytes(rows, layer_in(l)) : 0,
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->w = layer_w_bytes(l, l->positions.count, layer_width(l));
+    ret->scratch_bwd = l->positions.dropout > 0 ? ret->x : 0;
 }
 
 static void positions_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l)),
-             w = layer_bytes(l->positions.count, layer_width(l));
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_act_bytes(l, rows, layer_in(l)),
+             w = layer_w_bytes(l, l->positions.count, layer_width(l));
 
     *ret = (struct layer_cost){
         .fwd_flops = n,
@@ -30,7 +27,7 @@ static void positions_cost(const struct layer *l, uint32_t rows, struct layer_co
 
 static uint32_t positions_params(const struct layer *l, struct layer_param *ret)
 {
-    struct layer_params p = {.l = l, .at = ret};
+    struct layer_params p = {.l = l, .at = ret, .dtype = l->w_dtype};
 
     layer_add_param(&p, "weight", PARAM_EMBEDDING, l->positions.count, layer_width(l), l->positions.init_std,
                     0);
@@ -42,24 +39,25 @@ static int positions_fwd(const struct layer *l, const struct layer_io *io, const
     if (!io->y)
         return 0;
     int r = LAYER_LAUNCH(io, sink, bias_fwd, .x = io->x, .b = io->w, .y = io->y, .rows = io->rows,
-                         .n = layer_in(l));
+                         .n = layer_in(l), .dtype = l->dtype, .w_dtype = l->w_dtype);
     return r ? r : layer_drop(l, l->positions.dropout, io, io->y, io->y, sink);
 }
 
 static int positions_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
-    uint64_t rest = (uint64_t)(l->positions.count - layer_seq(l)) * layer_width(l);
-    const float *d = l->positions.dropout > 0 ? io->scratch : io->dy;
+    uint64_t used = layer_w_bytes(l, layer_seq(l), layer_width(l)),
+             rest = layer_w_bytes(l, l->positions.count - layer_seq(l), layer_width(l));
+    const void *d = l->positions.dropout > 0 ? io->scratch : io->dy;
     int r = layer_drop(l, l->positions.dropout, io, io->dy, io->scratch, sink);
 
     if (!r && io->dx)
         r = LAYER_LAUNCH(io, sink, act_bwd, .x = io->x, .dy = d, .dx = io->dx,
-                         .n = (uint64_t)io->rows * layer_in(l));
+                         .n = (uint64_t)io->rows * layer_in(l), .dtype = l->dtype);
     if (!r)
         r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = d, .db = io->dw, .rows = io->rows, .n = layer_in(l),
-                         .accumulate = io->accumulate);
+                         .accumulate = io->accumulate, .dtype = l->dtype, .w_dtype = l->w_dtype);
     if (!r && rest > 0 && !io->accumulate)
-        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw + layer_in(l), .n = rest);
+        r = LAYER_LAUNCH(io, sink, zero, .y = layer_at(io->dw, used), .bytes = rest);
     return r;
 }
 

@@ -5,17 +5,15 @@
 
 static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    *ret = (struct layer_sizes){
-        .x = layer_bytes(rows, layer_in(l)),
-        .target = layer_bytes_of(DTYPE_I32, rows, layer_seq(l)),
-        .result = sizeof(struct step_result),
-        .target_dtype = DTYPE_I32,
-    };
+    *ret = layer_sizes_of(l, rows);
+    ret->target = layer_bytes_of(DTYPE_I32, rows, layer_seq(l));
+    ret->target_dtype = DTYPE_I32;
+    ret->result = sizeof(struct step_result);
 }
 
 static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
 {
-    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_bytes(rows, layer_in(l)),
+    uint64_t n = (uint64_t)rows * layer_in(l), x = layer_act_bytes(l, rows, layer_in(l)),
              target = layer_bytes_of(DTYPE_I32, rows, layer_seq(l));
 
     *ret = (struct layer_cost){
@@ -29,13 +27,13 @@ static void softmax_xent_cost(const struct layer *l, uint32_t rows, struct layer
 /* Launches the op that computes either the loss or its gradient. For the loss, `dx` is NULL. For the
  * gradient, `result` is NULL. */
 static int launch_xent(const struct layer *l, const struct layer_io *io, const struct op_sink *sink,
-                       struct step_result *result, float *dx)
+                       struct step_result *result, void *dx)
 {
     uint32_t seq = layer_seq(l);
 
     return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->x, .target = io->target, .result = result, .dx = dx,
                         .rows = io->rows * seq, .n = layer_width(l), .first_row = io->first_row * seq,
-                        .seq = seq, .smoothing = l->softmax_xent.smoothing);
+                        .seq = seq, .smoothing = l->softmax_xent.smoothing, .dtype = l->dtype);
 }
 
 static int softmax_xent_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)

@@ -1,24 +1,36 @@
 /* The ops: the mathematics of training, with one struct of arguments for each op. Layers are made of ops,
  * and backends implement them.
  *
- * Every op keeps this contract (DESIGN section 5). The bits of its result depend only on the values and
- * shapes of its arguments. They never depend on the number of threads, on the alignment of an address or
- * on other work that runs at the same time. All matrices are row-major, dense and float32. Pointers are
- * aligned to at least 4 bytes (8 for double). Outputs must not overlap inputs unless the comment of the op
- * allows it. An op never allocates memory whose size depends on the model.
+ * Every op keeps this contract (DESIGN section 5). The bits of its result depend only on the values, shapes
+ * and types of its arguments. They never depend on the number of threads, on the alignment of an address or
+ * on other work that runs at the same time. All matrices are row-major and dense. An array is aligned to the
+ * size of its elements. Outputs must not overlap inputs unless the comment of the op allows it. An op never
+ * allocates memory whose size depends on the model.
  *
  * Shapes are written as [rows][n]. A comment such as "y may be x" says that the op can work in place.
  *
- * Types. Most ops exist for float32 only, and their pointers have that type. An op that is made for several
- * types has pointers to void and a field `dtype`, which gives the type of all elements behind them; op_dtype
- * and op_ranges.c know the field too. A backend computes with the types it implements. It refuses a call
- * with another type when the call is launched, with -EINVAL. Both backends implement only DTYPE_F32 today.
- * The updates and the sums of gradients follow this pattern: sgd, adamw, add and sumsq.
+ * Types. The pointer to an array says whether the type of its elements may differ from job to job:
+ *
+ *     void *               a type that the caller chooses. A field of the op's struct gives it:
+ *                              dtype    activations and their gradients, such as x, y, z, dx and dy
+ *                              w_dtype  weights and their gradients, such as w, b, table, dw and db
+ *                          An op that has only one kind of array has only the field `dtype`.
+ *     float *, double *    always this type: row statistics, logarithms of sums, workspace of an op, parts of
+ *                          the optimizer state, targets of a regression, squared norms
+ *     int32_t *            token ids and classes
+ *     struct *             results, the decision, the group state
+ *
+ * The caller takes both types from where the sizes of the arrays come from: from its layer (`dtype` and
+ * `w_dtype` in layer.h) or from the plan. The table op_dtypes lists the fields of every op. A backend
+ * computes with the types it implements, and refuses a call with another type with -EINVAL when the call is
+ * launched. Both backends implement only DTYPE_F32 today. A function of a backend gives its arrays their
+ * type where it begins, as in `const float *x = o->x;`, and uses only these variables afterwards.
  */
 #ifndef KERNELS_OP_H
 #define KERNELS_OP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/dtype.h"
@@ -42,63 +54,70 @@ extern const char *const act_names[ACT_COUNT];
 
 /* The forward pass of a linear layer: y[rows][out] = act(x[rows][in] * w[out][in]^T + b[out]). */
 struct op_linear_fwd {
-    const float *x, *w;
-    const float *b; /* bias, or NULL */
+    const void *x, *w;
+    const void *b; /* bias, or NULL */
     /* If this pointer is not NULL, the op also writes the input of the activation to this array, [rows][out].
      * It must be NULL if there is no activation. */
-    float *z;
-    float *y;
+    void *z;
+    void *y;
     uint32_t rows, in, out;
     enum act act;
+    enum dtype dtype, w_dtype; /* dtype: of x, y and z; w_dtype: of w and b */
 };
 /* Computes the gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If `z` is not
  * NULL, the op also multiplies each element of dx by act'(z), the slope of the activation before this
  * layer. */
 struct op_linear_bwd_data {
-    const float *dy, *w;
+    const void *dy, *w;
     /* If an activation produced the linear layer's input, `z` is the input of that activation, [rows][in].
      * Otherwise `z` is NULL. */
-    const float *z;
-    float *dx;
+    const void *z;
+    void *dx;
     uint32_t rows, in, out;
     enum act act;
+    enum dtype dtype, w_dtype; /* dtype: of dy, z and dx; w_dtype: of w */
 };
 /* Computes the gradient of a linear layer's weights: dw[out][in] = dy^T * x. If `accumulate` is true, the op
  * adds the gradient to the old dw. */
 struct op_linear_bwd_weight {
-    const float *dy, *x;
-    float *dw;
+    const void *dy, *x;
+    void *dw;
     uint32_t rows, in, out;
     bool accumulate;
+    enum dtype dtype, w_dtype; /* dtype: of dy and x; w_dtype: of dw */
 };
 /* Adds a bias to every row: y[rows][n] = x[rows][n] + b[n]. The op can work in place, with y equal to x. */
 struct op_bias_fwd {
-    const float *x, *b;
-    float *y;
+    const void *x, *b;
+    void *y;
     uint32_t rows, n;
+    enum dtype dtype, w_dtype; /* dtype: of x and y; w_dtype: of b */
 };
 /* Computes the gradient of a bias: db[n] is the sum of column n of dy[rows][n]. If `accumulate` is true, the
  * op adds the sums to the old db. */
 struct op_bias_bwd {
-    const float *dy;
-    float *db;
+    const void *dy;
+    void *db;
     uint32_t rows, n;
     bool accumulate;
+    enum dtype dtype, w_dtype; /* dtype: of dy; w_dtype: of db */
 };
 /* Applies an activation function: y = act(x). The op can work in place, with y equal to x. */
 struct op_act_fwd {
-    const float *x;
-    float *y;
+    const void *x;
+    void *y;
     uint64_t n;
     enum act act;
+    enum dtype dtype; /* of x and y */
 };
 /* Computes the gradient of an activation: dx = dy * act'(x), where `x` is the activation's input. The op can
  * work in place, with dx equal to dy. */
 struct op_act_bwd {
-    const float *x, *dy;
-    float *dx;
+    const void *x, *dy;
+    void *dx;
     uint64_t n;
     enum act act;
+    enum dtype dtype; /* of x, dy and dx */
 };
 /* Dropout: y = keep ? x / (1 - p) : 0. The backward pass applies the same op to the gradient. y may be x.
  * If the step does not train, y = x. Element e of the row at position q of the global batch is kept if
@@ -106,54 +125,60 @@ struct op_act_bwd {
  *     rng_unit(word e % 4 of rng_quad(step->seed, e / 4, q, rng_word2(RNG_DROPOUT, layer),
  *                                     (uint32_t)step->step)) >= p */
 struct op_dropout {
-    const float *x;
-    float *y;
+    const void *x;
+    void *y;
     uint32_t rows, n;
     uint32_t layer;     /* key of the layer's random numbers */
     uint32_t first_row; /* position of row 0 in the batch */
     float p;
+    enum dtype dtype; /* of x and y */
 };
 /* Looks up one vector of the table for each token: y[row] = table[ids[row]]. */
 struct op_embedding_fwd {
     const int32_t *ids; /* [rows], 0 <= id < vocab */
-    const float *table; /* [vocab][n] */
-    float *y;
+    const void *table;  /* [vocab][n] */
+    void *y;
     uint32_t rows, n, vocab;
+    enum dtype dtype, w_dtype; /* dtype: of y; w_dtype: of table */
 };
 /* Computes the gradient of the embedding table: dtable[ids[row]] += dy[row]. The rows are added in ascending
  * order, so that the bits of the sums are always the same. */
 struct op_embedding_bwd {
     const int32_t *ids;
-    const float *dy;
-    float *dtable;
+    const void *dy;
+    void *dtable;
     uint32_t rows, n, vocab;
+    enum dtype dtype, w_dtype; /* dtype: of dy; w_dtype: of dtable */
 };
 /* Normalizes each row. Layer norm computes y = (x - mean) * rstd * w + b with rstd = 1 / sqrt(var + eps). If
  * `rms` is true, the op computes RMS norm instead: y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps).
  * `b` is then NULL, and the stored mean is 0. */
 struct op_rownorm_fwd {
-    const float *x, *w;
-    const float *b; /* bias, or NULL */
-    float *y;       /* NULL to compute only the statistics */
+    const void *x, *w;
+    const void *b; /* bias, or NULL */
+    void *y;       /* NULL to compute only the statistics */
     /* The op writes the mean and the rstd of each row to this array, [rows][2]. The pointer may be NULL. */
     float *stats;
     uint32_t rows, n;
     float eps;
     bool rms;
+    enum dtype dtype, w_dtype; /* dtype: of x and y; w_dtype: of w and b */
 };
 /* Computes the gradients of op_rownorm_fwd. In the comments of the fields, xhat is the normalized row, before
  * it is multiplied by w and b is added. */
 struct op_rownorm_bwd {
-    const float *x, *w, *stats, *dy;
-    float *dx; /* may be dy, or NULL */
+    const void *x, *w, *dy;
+    const float *stats;
+    void *dx; /* may be dy, or NULL */
     /* The gradient of w: the sum of each column of dy * xhat. If `accumulate` is true, the op adds the sums
      * to the old dw. */
-    float *dw;
+    void *dw;
     /* The gradient of b, which is the sum of each column of dy. If `accumulate` is true, the op adds the sums
      * to the old db. This pointer is NULL if there is no bias. */
-    float *db;
+    void *db;
     uint32_t rows, n;
     bool rms, accumulate;
+    enum dtype dtype, w_dtype; /* dtype: of x, dy and dx; w_dtype: of w, dw and db */
 };
 /* Causal self-attention over `rows` sequences of `seq` tokens. Each of `heads` heads computes y =
  * dropout(softmax(q k^T / sqrt(head) + mask)) v. Query head h uses key and value head h / (heads /
@@ -167,51 +192,58 @@ struct op_rownorm_bwd {
  * is the number of head 0 among all heads of the layer. An op on some of the heads therefore drops the
  * same scores as an op on all of them. The ops never hold all scores of a head in memory. */
 struct op_attention_fwd {
-    const float *qkv; /* [rows][seq][(heads + 2 kv_heads) * head] */
-    float *y;         /* [rows][seq][heads * head] */
+    const void *qkv; /* [rows][seq][(heads + 2 kv_heads) * head] */
+    void *y;         /* [rows][seq][heads * head] */
     float *lse;
     uint32_t rows, seq, heads, kv_heads, head;
     uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
+    enum dtype dtype; /* of qkv and y */
 };
 /* Computes the gradient of op_attention_fwd's input qkv. dqkv has the same layout as qkv: for each token its
  * queries, then its keys, then its values. */
 struct op_attention_bwd {
-    const float *qkv, *y, *lse, *dy;
-    float *dqkv;
+    const void *qkv, *y, *dy;
+    const float *lse;
+    void *dqkv;
     float *scratch; /* [rows][heads][seq], workspace of the op */
     uint32_t rows, seq, heads, kv_heads, head;
     uint32_t layer, first_row, first_head; /* keys of dropout's random numbers */
     float p;
+    enum dtype dtype; /* of qkv, y, dy and dqkv */
 };
 /* Rotates the first `heads` heads of each token in x[rows][seq][n], for models with rotary positions. At
  * position t, the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head). If `inverse` is
  * true, the pair turns back by this angle. */
 struct op_rope {
-    float *x;
+    void *x;
     uint32_t rows, seq, n;
     uint32_t heads, head; /* heads * head <= n */
     float theta;
     bool inverse;
+    enum dtype dtype; /* of x */
 };
 /* A gated activation: y[row][i] = silu(x[row][i]) * x[row][n + i]. A row of x has 2n elements, and a row of
  * y has n elements. */
 struct op_swiglu_fwd {
-    const float *x;
-    float *y;
+    const void *x;
+    void *y;
     uint32_t rows, n;
+    enum dtype dtype; /* of x and y */
 };
 /* Computes the gradient of op_swiglu_fwd's input, dx[rows][2n]. The op can work in place, with dx equal to
  * x. */
 struct op_swiglu_bwd {
-    const float *x, *dy;
-    float *dx;
+    const void *x, *dy;
+    void *dx;
     uint32_t rows, n;
+    enum dtype dtype; /* of x, dy and dx */
 };
-/* Sets all `n` elements of the array `y` to 0. */
+/* Sets the first `bytes` bytes of the array `y` to 0. This is the number 0 in every type of elements, so the
+ * op needs no type. */
 struct op_zero {
-    float *y;
-    uint64_t n;
+    void *y;
+    uint64_t bytes;
 };
 /* Softmax and cross entropy: the loss, its gradient, or both. Row i is target i % seq of the sample at
  * position first_row / seq + i / seq of the global batch. The row counts if that position is <
@@ -220,7 +252,7 @@ struct op_zero {
  * Label smoothing s applies only when the step trains. The loss then becomes (1 - s) * loss + s * mean,
  * where mean is the average over all classes c of the loss with c as the target. */
 struct op_softmax_xent {
-    const float *x;        /* logits [rows][n] */
+    const void *x;         /* logits [rows][n] */
     const int32_t *target; /* [rows], < n; negative targets are ignored */
     /* The op writes the loss and the number of correct answers to *result. Both are sums over the rows that
      * count, in the order of the rows. If `accumulate` is true, the op adds the sums to the old values. This
@@ -228,30 +260,35 @@ struct op_softmax_xent {
     struct step_result *result;
     /* The op writes the gradient of x, multiplied by step->grad_scale, to this array. Rows that do not count
      * get 0. `dx` may be equal to `x`, and it may be NULL. */
-    float *dx;
+    void *dx;
     uint32_t rows, n;
     /* `seq` is the number of targets in a sample, at least 1. `first_row` is the number of targets in the
      * global batch before row 0. */
     uint32_t first_row, seq;
     float smoothing;
     bool accumulate;
+    enum dtype dtype; /* of x and dx */
 };
 /* Computes the mean squared error. The op sets result->loss to the sum of mean((x - target)^2) over the valid
  * rows, and result->correct to 0. */
 struct op_mse_fwd {
-    const float *x, *target; /* [rows][n] each */
+    const void *x;       /* [rows][n] */
+    const float *target; /* [rows][n] */
     struct step_result *result;
     uint32_t rows, n, first_row;
     /* If true, the op leaves result->correct as it is. Otherwise the op sets it to 0, because the mean squared
      * error knows no right answers. */
     bool keep_correct;
+    enum dtype dtype; /* of x */
 };
 /* Computes the gradient of op_mse_fwd's input: dx = 2 (x - target) / n * step->grad_scale. Padding rows get
  * 0. */
 struct op_mse_bwd {
-    const float *x, *target;
-    float *dx;
+    const void *x;
+    const float *target;
+    void *dx;
     uint32_t rows, n, first_row;
+    enum dtype dtype; /* of x and dx */
 };
 /* The largest number of gradients that an op can combine. */
 #define OP_USES 8
@@ -270,26 +307,26 @@ struct op_gradients {
 struct op_sgd {
     void *w;
     struct op_gradients g;
-    void *v;
+    float *v;
     /* The group state after the decision of this step. If this pointer is NULL, the op always applies the
      * update, and the scale is 1. */
     const struct group_state *group;
     uint64_t n;
     float momentum, weight_decay;
-    enum dtype dtype; /* of w, the gradients and v */
+    enum dtype dtype; /* of w and the gradients */
 };
 /* Updates weights by AdamW, with the formulas of PyTorch: w -= lr*wd*w; update m and v; w -= lr * (m*bc1) /
  * (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. */
 struct op_adamw {
     void *w;
     struct op_gradients g;
-    void *m, *v;
+    float *m, *v;
     /* The group state that this step's decision wrote. If this pointer is NULL, the op always applies the
      * update, and scale, bc1 and bc2 are 1. */
     const struct group_state *group;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
-    enum dtype dtype; /* of w, the gradients, m and v */
+    enum dtype dtype; /* of w and the gradients */
 };
 /* Adds x to y, element by element. */
 struct op_add {
@@ -341,9 +378,19 @@ struct op_call {
     };
 };
 
-/* Returns the type of the elements that a call computes with. This is the field `dtype` of the op's
- * arguments, or DTYPE_F32 if the op has no such field. */
-enum dtype op_dtype(const struct op_call *call);
+#define OP_DTYPES 2 /* largest number of types that the arguments of an op give */
+/* The fields of an op's arguments that give types of elements: their number, and their offsets in struct
+ * op_call. For example, the row of linear_fwd has n = 2 and the offsets of linear_fwd.dtype and
+ * linear_fwd.w_dtype. The row of decide has n = 0. */
+struct op_dtypes {
+    uint32_t n;
+    size_t at[OP_DTYPES];
+};
+extern const struct op_dtypes op_dtypes[OP_COUNT];
+
+/* Returns true if every type in the arguments of `call` is `dtype`. A backend that implements only this type
+ * refuses all other calls. Also returns true for an op without types. */
+bool op_has_only(const struct op_call *call, enum dtype dtype);
 
 /* One array that an op_call reads or writes. */
 struct op_range {

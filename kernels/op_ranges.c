@@ -25,19 +25,21 @@ static void writes(struct range_list *l, const void *at, uint64_t bytes)
     add_range(l, at, bytes, true);
 }
 
-static uint64_t elements(enum dtype dtype, uint64_t n)
+/* Returns the size in bytes of an array [a][b] of elements of type `dtype`. */
+static uint64_t array(enum dtype dtype, uint64_t a, uint64_t b)
 {
-    return n * dtype_size(dtype);
+    return a * b * dtype_size(dtype);
 }
 
+/* Returns the size in bytes of an array [a][b] of an op whose elements are always floats. */
 static uint64_t floats(uint64_t a, uint64_t b)
 {
-    return elements(DTYPE_F32, a * b);
+    return array(DTYPE_F32, a, b);
 }
 
 /* Adds the arrays of an elementwise op to the list. If the op works in place, its input and its output are
  * one array, which is listed once, as an output. */
-static void add_mapped(struct range_list *l, const float *from, float *to, uint64_t bytes)
+static void add_mapped(struct range_list *l, const void *from, void *to, uint64_t bytes)
 {
     if (from != to)
         reads(l, from, bytes);
@@ -46,89 +48,89 @@ static void add_mapped(struct range_list *l, const float *from, float *to, uint6
 
 static void ranges_linear_fwd(const struct op_linear_fwd *o, struct range_list *l)
 {
-    reads(l, o->x, floats(o->rows, o->in));
-    reads(l, o->w, floats(o->out, o->in));
-    reads(l, o->b, floats(1, o->out));
-    writes(l, o->z, floats(o->rows, o->out));
-    writes(l, o->y, floats(o->rows, o->out));
+    reads(l, o->x, array(o->dtype, o->rows, o->in));
+    reads(l, o->w, array(o->w_dtype, o->out, o->in));
+    reads(l, o->b, array(o->w_dtype, 1, o->out));
+    writes(l, o->z, array(o->dtype, o->rows, o->out));
+    writes(l, o->y, array(o->dtype, o->rows, o->out));
 }
 
 static void ranges_linear_bwd_data(const struct op_linear_bwd_data *o, struct range_list *l)
 {
-    reads(l, o->dy, floats(o->rows, o->out));
-    reads(l, o->w, floats(o->out, o->in));
-    reads(l, o->z, floats(o->rows, o->in));
-    writes(l, o->dx, floats(o->rows, o->in));
+    reads(l, o->dy, array(o->dtype, o->rows, o->out));
+    reads(l, o->w, array(o->w_dtype, o->out, o->in));
+    reads(l, o->z, array(o->dtype, o->rows, o->in));
+    writes(l, o->dx, array(o->dtype, o->rows, o->in));
 }
 
 static void ranges_linear_bwd_weight(const struct op_linear_bwd_weight *o, struct range_list *l)
 {
-    reads(l, o->dy, floats(o->rows, o->out));
-    reads(l, o->x, floats(o->rows, o->in));
-    writes(l, o->dw, floats(o->out, o->in));
+    reads(l, o->dy, array(o->dtype, o->rows, o->out));
+    reads(l, o->x, array(o->dtype, o->rows, o->in));
+    writes(l, o->dw, array(o->w_dtype, o->out, o->in));
 }
 
 static void ranges_bias_fwd(const struct op_bias_fwd *o, struct range_list *l)
 {
-    reads(l, o->b, floats(1, o->n));
-    add_mapped(l, o->x, o->y, floats(o->rows, o->n));
+    reads(l, o->b, array(o->w_dtype, 1, o->n));
+    add_mapped(l, o->x, o->y, array(o->dtype, o->rows, o->n));
 }
 
 static void ranges_bias_bwd(const struct op_bias_bwd *o, struct range_list *l)
 {
-    reads(l, o->dy, floats(o->rows, o->n));
-    writes(l, o->db, floats(1, o->n));
+    reads(l, o->dy, array(o->dtype, o->rows, o->n));
+    writes(l, o->db, array(o->w_dtype, 1, o->n));
 }
 
 static void ranges_act_fwd(const struct op_act_fwd *o, struct range_list *l)
 {
-    add_mapped(l, o->x, o->y, floats(1, o->n));
+    add_mapped(l, o->x, o->y, array(o->dtype, 1, o->n));
 }
 
 static void ranges_act_bwd(const struct op_act_bwd *o, struct range_list *l)
 {
-    reads(l, o->x, floats(1, o->n));
-    add_mapped(l, o->dy, o->dx, floats(1, o->n));
+    reads(l, o->x, array(o->dtype, 1, o->n));
+    add_mapped(l, o->dy, o->dx, array(o->dtype, 1, o->n));
 }
 
 static void ranges_dropout(const struct op_dropout *o, struct range_list *l)
 {
-    add_mapped(l, o->x, o->y, floats(o->rows, o->n));
+    add_mapped(l, o->x, o->y, array(o->dtype, o->rows, o->n));
 }
 
 static void ranges_embedding_fwd(const struct op_embedding_fwd *o, struct range_list *l)
 {
     reads(l, o->ids, (uint64_t)o->rows * sizeof *o->ids);
-    reads(l, o->table, floats(o->vocab, o->n));
-    writes(l, o->y, floats(o->rows, o->n));
+    reads(l, o->table, array(o->w_dtype, o->vocab, o->n));
+    writes(l, o->y, array(o->dtype, o->rows, o->n));
 }
 
 static void ranges_embedding_bwd(const struct op_embedding_bwd *o, struct range_list *l)
 {
     reads(l, o->ids, (uint64_t)o->rows * sizeof *o->ids);
-    reads(l, o->dy, floats(o->rows, o->n));
-    writes(l, o->dtable, floats(o->vocab, o->n));
+    reads(l, o->dy, array(o->dtype, o->rows, o->n));
+    writes(l, o->dtable, array(o->w_dtype, o->vocab, o->n));
 }
 
 static void ranges_rownorm_fwd(const struct op_rownorm_fwd *o, struct range_list *l)
 {
-    reads(l, o->x, floats(o->rows, o->n));
-    reads(l, o->w, floats(1, o->n));
-    reads(l, o->b, floats(1, o->n));
-    writes(l, o->y, floats(o->rows, o->n));
+    reads(l, o->x, array(o->dtype, o->rows, o->n));
+    reads(l, o->w, array(o->w_dtype, 1, o->n));
+    reads(l, o->b, array(o->w_dtype, 1, o->n));
+    writes(l, o->y, array(o->dtype, o->rows, o->n));
     writes(l, o->stats, floats(o->rows, 2));
 }
 
 static void ranges_rownorm_bwd(const struct op_rownorm_bwd *o, struct range_list *l)
 {
-    reads(l, o->x, floats(o->rows, o->n));
-    reads(l, o->w, floats(1, o->n));
+    reads(l, o->x, array(o->dtype, o->rows, o->n));
+    reads(l, o->w, array(o->w_dtype, 1, o->n));
     reads(l, o->stats, floats(o->rows, 2));
     if (o->dy != o->dx)
-        reads(l, o->dy, floats(o->rows, o->n));
-    writes(l, o->dx, floats(o->rows, o->n));
-    writes(l, o->dw, floats(1, o->n));
-    writes(l, o->db, floats(1, o->n));
+        reads(l, o->dy, array(o->dtype, o->rows, o->n));
+    writes(l, o->dx, array(o->dtype, o->rows, o->n));
+    writes(l, o->dw, array(o->w_dtype, 1, o->n));
+    writes(l, o->db, array(o->w_dtype, 1, o->n));
 }
 
 /* Returns the number of elements that one token has in qkv. This includes its queries, keys and values. */
@@ -140,94 +142,94 @@ static uint64_t qkv_width(uint32_t heads, uint32_t kv_heads, uint32_t head)
 static void ranges_attention_fwd(const struct op_attention_fwd *o, struct range_list *l)
 {
     uint64_t tokens = (uint64_t)o->rows * o->seq;
-    reads(l, o->qkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
-    writes(l, o->y, floats(tokens, (uint64_t)o->heads * o->head));
+    reads(l, o->qkv, array(o->dtype, tokens, qkv_width(o->heads, o->kv_heads, o->head)));
+    writes(l, o->y, array(o->dtype, tokens, (uint64_t)o->heads * o->head));
     writes(l, o->lse, floats(tokens, o->heads));
 }
 
 static void ranges_attention_bwd(const struct op_attention_bwd *o, struct range_list *l)
 {
     uint64_t tokens = (uint64_t)o->rows * o->seq;
-    reads(l, o->qkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
-    reads(l, o->y, floats(tokens, (uint64_t)o->heads * o->head));
+    reads(l, o->qkv, array(o->dtype, tokens, qkv_width(o->heads, o->kv_heads, o->head)));
+    reads(l, o->y, array(o->dtype, tokens, (uint64_t)o->heads * o->head));
     reads(l, o->lse, floats(tokens, o->heads));
-    reads(l, o->dy, floats(tokens, (uint64_t)o->heads * o->head));
-    writes(l, o->dqkv, floats(tokens, qkv_width(o->heads, o->kv_heads, o->head)));
+    reads(l, o->dy, array(o->dtype, tokens, (uint64_t)o->heads * o->head));
+    writes(l, o->dqkv, array(o->dtype, tokens, qkv_width(o->heads, o->kv_heads, o->head)));
     writes(l, o->scratch, floats(tokens, o->heads));
 }
 
 static void ranges_rope(const struct op_rope *o, struct range_list *l)
 {
-    writes(l, o->x, floats((uint64_t)o->rows * o->seq, o->n));
+    writes(l, o->x, array(o->dtype, (uint64_t)o->rows * o->seq, o->n));
 }
 
 static void ranges_swiglu_fwd(const struct op_swiglu_fwd *o, struct range_list *l)
 {
-    reads(l, o->x, floats(o->rows, 2 * (uint64_t)o->n));
-    writes(l, o->y, floats(o->rows, o->n));
+    reads(l, o->x, array(o->dtype, o->rows, 2 * (uint64_t)o->n));
+    writes(l, o->y, array(o->dtype, o->rows, o->n));
 }
 
 static void ranges_swiglu_bwd(const struct op_swiglu_bwd *o, struct range_list *l)
 {
-    reads(l, o->dy, floats(o->rows, o->n));
-    add_mapped(l, o->x, o->dx, floats(o->rows, 2 * (uint64_t)o->n));
+    reads(l, o->dy, array(o->dtype, o->rows, o->n));
+    add_mapped(l, o->x, o->dx, array(o->dtype, o->rows, 2 * (uint64_t)o->n));
 }
 
 static void ranges_zero(const struct op_zero *o, struct range_list *l)
 {
-    writes(l, o->y, floats(1, o->n));
+    writes(l, o->y, o->bytes);
 }
 
 static void ranges_softmax_xent(const struct op_softmax_xent *o, struct range_list *l)
 {
     reads(l, o->target, (uint64_t)o->rows * sizeof *o->target);
     if (o->x != o->dx)
-        reads(l, o->x, floats(o->rows, o->n));
-    writes(l, o->dx, floats(o->rows, o->n));
+        reads(l, o->x, array(o->dtype, o->rows, o->n));
+    writes(l, o->dx, array(o->dtype, o->rows, o->n));
     writes(l, o->result, sizeof *o->result);
 }
 
 static void ranges_mse_fwd(const struct op_mse_fwd *o, struct range_list *l)
 {
-    reads(l, o->x, floats(o->rows, o->n));
+    reads(l, o->x, array(o->dtype, o->rows, o->n));
     reads(l, o->target, floats(o->rows, o->n));
     writes(l, o->result, sizeof *o->result);
 }
 
 static void ranges_mse_bwd(const struct op_mse_bwd *o, struct range_list *l)
 {
-    reads(l, o->x, floats(o->rows, o->n));
+    reads(l, o->x, array(o->dtype, o->rows, o->n));
     reads(l, o->target, floats(o->rows, o->n));
-    writes(l, o->dx, floats(o->rows, o->n));
+    writes(l, o->dx, array(o->dtype, o->rows, o->n));
 }
 
 static void ranges_gradients(const struct op_gradients *g, enum dtype dtype, uint64_t n, struct range_list *l)
 {
     for (uint32_t u = 0; u < g->n; u++)
-        reads(l, g->dw[u], elements(dtype, n));
+        reads(l, g->dw[u], array(dtype, 1, n));
 }
 
 static void ranges_sgd(const struct op_sgd *o, struct range_list *l)
 {
     ranges_gradients(&o->g, o->dtype, o->n, l);
     reads(l, o->group, sizeof *o->group);
-    writes(l, o->w, elements(o->dtype, o->n));
-    writes(l, o->v, elements(o->dtype, o->n));
+    writes(l, o->w, array(o->dtype, 1, o->n));
+    writes(l, o->v, floats(1, o->n));
 }
 
 static void ranges_adamw(const struct op_adamw *o, struct range_list *l)
 {
     ranges_gradients(&o->g, o->dtype, o->n, l);
     reads(l, o->group, sizeof *o->group);
-    writes(l, o->w, elements(o->dtype, o->n));
-    writes(l, o->m, elements(o->dtype, o->n));
-    writes(l, o->v, elements(o->dtype, o->n));
+    writes(l, o->w, array(o->dtype, 1, o->n));
+    writes(l, o->m, floats(1, o->n));
+    writes(l, o->v, floats(1, o->n));
 }
 
 static void ranges_add(const struct op_add *o, struct range_list *l)
 {
-    reads(l, o->x, elements(o->dtype, o->n));
-    writes(l, o->y, elements(o->dtype, o->n));
+    reads(l, o->x, array(o->dtype, 1, o->n));
+    writes(l, o->y, array(o->dtype, 1, o->n));
 }
 
 static void ranges_sumsq(const struct op_sumsq *o, struct range_list *l)

@@ -107,8 +107,8 @@ static uint64_t most_bytes(const struct timing *t, uint32_t rows, bool updates)
     for (size_t i = 0; i < t->kinds.n; i++) {
         const struct kind *k = &t->kinds.at[i];
         const struct layer *l = &s->model.layers[k->layer];
-        uint64_t bytes =
-            k->update ? timer_update_bytes(&s->optimizer, weight_bytes(l)) : timer_layer_bytes(l, rows);
+        uint64_t bytes = k->update ? timer_update_bytes(&s->optimizer, l->w_dtype, weight_bytes(l))
+                                   : timer_layer_bytes(l, rows);
         if (k->update == updates && bytes > most)
             most = bytes;
     }
@@ -203,7 +203,8 @@ static int measure_kind(struct timing *t, struct timer *timer, const struct kind
         return 0;
     show_progress(t, k->shape, rows);
     strcpy(e.shape, k->shape);
-    int r = k->update ? timer_update(timer, &s->optimizer, weight_bytes(l), &e.first_s, &e.second_s, err)
+    int r = k->update ? timer_update(timer, &s->optimizer, l->w_dtype, weight_bytes(l), &e.first_s,
+                                     &e.second_s, err)
                       : timer_layer(timer, l, k->dx, rows, &e.first_s, &e.second_s, err);
     if (r == 0)
         time_cache_put(&t->cache, &e);

@@ -168,8 +168,9 @@ static void copy_in_queries(const struct attention_task *t, const struct query_s
 static void copy_out_head(const struct attention_task *t, const float *from, uint32_t h)
 {
     const struct cpu_attention *a = &t->run->a;
+    float *dqkv = t->run->bwd->dqkv;
     for (uint32_t i = 0; i < a->seq; i++)
-        memcpy(t->run->bwd->dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
+        memcpy(dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
 }
 
 /* Returns the number of keys in the block that starts at key `first`. The padding after the last key of the
@@ -401,6 +402,7 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
 {
     const struct cpu_attention *a = &t->run->a;
     struct query_strip s = {.h = h, .q0 = q0, .rows = rows};
+    float *y = t->run->fwd->y;
 
     copy_in_queries(t, &s);
     for (uint32_t first = 0; first < q0 + rows; first += KEYS)
@@ -410,7 +412,7 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
     for (uint32_t first = 0; first < q0 + rows; first += KEYS)
         add_seen(t, &s, first, t->score + first, t->v);
     for (uint32_t i = 0; i < rows; i++)
-        copy_scaled(t->run->fwd->y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
+        copy_scaled(y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
 }
 
 /* Returns the address *at, and moves *at forward by `n` floats. `n` must fill whole cache lines, so that
@@ -492,12 +494,13 @@ static void bwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
     const struct cpu_attention *a = &t->run->a;
     const struct op_attention_bwd *o = t->run->bwd;
     struct query_strip s = {.h = h, .q0 = q0, .rows = rows, .lse = o->lse + lse_at(a, t->r, q0, h)};
+    const float *y = o->y, *dy = o->dy;
+    float *dqkv = o->dqkv;
 
     copy_in_queries(t, &s);
-    copy_in(a, t->dy, o->dy + y_at(a, t->r, q0, h), (size_t)a->heads * a->head, rows, GEMM_ROWS,
-            a->keep_scale);
+    copy_in(a, t->dy, dy + y_at(a, t->r, q0, h), (size_t)a->heads * a->head, rows, GEMM_ROWS, a->keep_scale);
     for (uint32_t i = 0; i < rows; i++)
-        s.factor[i] = row_dot(o->dy + y_at(a, t->r, q0 + i, h), o->y + y_at(a, t->r, q0 + i, h), a->head);
+        s.factor[i] = row_dot(dy + y_at(a, t->r, q0 + i, h), y + y_at(a, t->r, q0 + i, h), a->head);
     for (uint32_t first = 0; first < q0 + rows; first += KEYS) {
         multiply_transposed(t, &s, first, t->q, t->kt, t->score);
         multiply_transposed(t, &s, first, t->dy, t->vt, t->dscore);
@@ -507,7 +510,7 @@ static void bwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
         add_seen(t, &s, first, t->dscore, t->k);
     }
     for (uint32_t i = 0; i < rows; i++)
-        copy_scaled(o->dqkv + qkv_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, a->scale);
+        copy_scaled(dqkv + qkv_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, a->scale);
 }
 
 static void take_bwd(struct attention_task *t, uint32_t strip)

@@ -68,9 +68,11 @@ void cpu_act_fwd(enum act act, const float *x, float *y, size_t n)
 static void act_fwd_piece(void *ctx, uint32_t i)
 {
     const struct op_act_fwd *o = ctx;
+    const float *x = o->x;
+    float *y = o->y;
     uint64_t at = piece_begin(i);
 
-    cpu_act_fwd(o->act, o->x + at, o->y + at, piece_size(i, o->n));
+    cpu_act_fwd(o->act, x + at, y + at, piece_size(i, o->n));
 }
 
 void cpu_op_act_fwd(const struct op_call *call, struct pool *pool)
@@ -108,9 +110,11 @@ void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_
 static void act_bwd_piece(void *ctx, uint32_t i)
 {
     const struct op_act_bwd *o = ctx;
+    const float *x = o->x, *dy = o->dy;
+    float *dx = o->dx;
     uint64_t at = piece_begin(i);
 
-    cpu_act_bwd(o->act, o->x + at, o->dy + at, o->dx + at, piece_size(i, o->n));
+    cpu_act_bwd(o->act, x + at, dy + at, dx + at, piece_size(i, o->n));
 }
 
 void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
@@ -216,12 +220,14 @@ static void dropout_piece(void *ctx, uint32_t i)
 {
     const struct dropout_ctx *d = ctx;
     const struct op_dropout *o = d->o;
+    const float *x = o->x;
+    float *y = o->y;
     uint32_t r0 = i * d->rows_per_piece;
     uint32_t rows = o->rows - r0 < d->rows_per_piece ? o->rows - r0 : d->rows_per_piece;
 
     for (uint32_t r = r0; r < r0 + rows; r++)
-        dropout_row(o->x + (size_t)r * o->n, o->y + (size_t)r * o->n, o->n, o->p, d->step->seed,
-                    o->first_row + r, rng_word2(RNG_DROPOUT, o->layer), (uint32_t)d->step->step);
+        dropout_row(x + (size_t)r * o->n, y + (size_t)r * o->n, o->n, o->p, d->step->seed, o->first_row + r,
+                    rng_word2(RNG_DROPOUT, o->layer), (uint32_t)d->step->step);
 }
 
 void cpu_op_dropout(const struct op_call *call, struct pool *pool)
@@ -230,7 +236,7 @@ void cpu_op_dropout(const struct op_call *call, struct pool *pool)
 
     if (!call->step->training) {
         if (o->x != o->y)
-            memcpy(o->y, o->x, (size_t)o->rows * o->n * sizeof(float));
+            memcpy(o->y, o->x, (size_t)o->rows * o->n * dtype_size(o->dtype));
         return;
     }
     struct dropout_ctx d = {o, call->step, o->n < PIECE / 4 ? PIECE / 4 / o->n : 1};

@@ -29,13 +29,15 @@ CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, flo
 static void finish_fwd(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
     const struct op_linear_fwd *o = g->ctx;
+    const float *b = o->b;
+    float *y = o->y;
 
     for (uint32_t m = m0; m < m1; m++) {
         size_t at = (size_t)m * o->out + n0, n = n1 - n0;
-        if (o->b)
-            add_bias_row(g->c + at, o->b + n0, g->c + at, n);
+        if (b)
+            add_bias_row(g->c + at, b + n0, g->c + at, n);
         if (o->act != ACT_NONE)
-            cpu_act_fwd(o->act, g->c + at, o->y + at, n);
+            cpu_act_fwd(o->act, g->c + at, y + at, n);
     }
 }
 
@@ -59,10 +61,11 @@ void cpu_op_linear_fwd(const struct op_call *call, struct pool *pool)
 static void finish_bwd_data(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
     const struct op_linear_bwd_data *o = g->ctx;
+    const float *z = o->z;
 
     for (uint32_t m = m0; m < m1; m++) {
         size_t at = (size_t)m * o->in + n0;
-        cpu_act_bwd(o->act, o->z + at, o->dx + at, o->dx + at, n1 - n0);
+        cpu_act_bwd(o->act, z + at, g->c + at, g->c + at, n1 - n0);
     }
 }
 
@@ -97,10 +100,12 @@ void cpu_op_linear_bwd_weight(const struct op_call *call, struct pool *pool)
 static void bias_fwd_piece(void *ctx, uint32_t i)
 {
     const struct op_bias_fwd *o = ctx;
+    const float *x = o->x, *b = o->b;
+    float *y = o->y;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
     for (size_t r = first; r < (size_t)first + rows; r++)
-        add_bias_row(o->x + r * o->n, o->b, o->y + r * o->n, o->n);
+        add_bias_row(x + r * o->n, b, y + r * o->n, o->n);
 }
 
 void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
@@ -133,9 +138,10 @@ CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restric
 static void bias_bwd_piece(void *ctx, uint32_t i)
 {
     const struct op_bias_bwd *o = ctx;
+    const float *dy = o->dy;
+    float *db = o->db;
     uint32_t first = i * COLUMNS, left = o->n - first;
-    sum_bias_columns(o->dy + first, o->db + first, o->rows, o->n, left < COLUMNS ? left : COLUMNS,
-                     o->accumulate);
+    sum_bias_columns(dy + first, db + first, o->rows, o->n, left < COLUMNS ? left : COLUMNS, o->accumulate);
 }
 
 void cpu_op_bias_bwd(const struct op_call *call, struct pool *pool)

@@ -194,12 +194,12 @@ static bool xent_counts(const struct op_call *call, uint32_t r)
     return ((uint64_t)o->first_row + r) / o->seq < call->step->valid_rows && o->target[r] >= 0;
 }
 
-/* Computes the loss of row `r`, where `sum` is the sum of exp(x - max). Call this function before the
- * gradient overwrites the logits. */
-static void xent_loss(const struct rows_ctx *c, uint32_t r, float max, float sum, float smoothing)
+/* Computes the loss of row `r`, where `x` is the row's logits and `sum` is the sum of exp(x - max). Call this
+ * function before the gradient overwrites the logits. */
+static void xent_loss(const struct rows_ctx *c, uint32_t r, const float *x, float max, float sum,
+                      float smoothing)
 {
     const struct op_softmax_xent *o = &c->call->softmax_xent;
-    const float *x = o->x + (size_t)r * o->n;
     uint32_t target = (uint32_t)o->target[r];
     double log_sum = log((double)sum), loss = log_sum - ((double)x[target] - (double)max);
 
@@ -215,8 +215,8 @@ static void xent_row(const struct rows_ctx *c, uint32_t r)
 {
     const struct op_softmax_xent *o = &c->call->softmax_xent;
     const struct step_args *step = c->call->step;
-    const float *x = o->x + (size_t)r * o->n;
-    float *dx = o->dx ? o->dx + (size_t)r * o->n : NULL;
+    const float *x = (const float *)o->x + (size_t)r * o->n;
+    float *dx = o->dx ? (float *)o->dx + (size_t)r * o->n : NULL;
 
     if (!xent_counts(c->call, r)) {
         c->loss[r - c->begin] = 0;
@@ -230,7 +230,7 @@ static void xent_row(const struct rows_ctx *c, uint32_t r)
     float smoothing = step->training ? o->smoothing : 0.0f;
     float max = logits_max(x, o->n), sum = logits_exp_sum(x, o->n, max);
     if (o->result)
-        xent_loss(c, r, max, sum, smoothing);
+        xent_loss(c, r, x, max, sum, smoothing);
     if (!dx)
         return;
     float inverse = 1.0f / sum, uniform = smoothing / (float)o->n;
@@ -273,8 +273,9 @@ CPU_CLONES static double row_square_error(const float *x, const float *target, s
 static void mse_fwd_row(const struct rows_ctx *c, uint32_t r)
 {
     const struct op_mse_fwd *o = &c->call->mse_fwd;
+    const float *x = o->x;
     size_t at = (size_t)r * o->n;
-    c->loss[r - c->begin] = row_square_error(o->x + at, o->target + at, o->n) / (double)o->n;
+    c->loss[r - c->begin] = row_square_error(x + at, o->target + at, o->n) / (double)o->n;
     c->correct[r - c->begin] = 0;
 }
 
@@ -296,8 +297,10 @@ CPU_CLONES static void scaled_difference(const float *restrict x, const float *r
 static void mse_bwd_row(const struct rows_ctx *c, uint32_t r)
 {
     const struct op_mse_bwd *o = &c->call->mse_bwd;
+    const float *x = o->x;
+    float *dx = o->dx;
     size_t at = (size_t)r * o->n;
-    scaled_difference(o->x + at, o->target + at, o->dx + at, o->n,
+    scaled_difference(x + at, o->target + at, dx + at, o->n,
                       (2.0f / (float)o->n) * c->call->step->grad_scale);
 }
 
@@ -305,8 +308,9 @@ void cpu_op_mse_bwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_mse_bwd *o = &call->mse_bwd;
     struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = mse_bwd_row};
+    float *dx = o->dx;
     uint32_t valid = valid_rows(call->step, o->first_row, o->rows);
 
     for_rows(&c, 0, valid, pool);
-    memset(o->dx + (size_t)valid * o->n, 0, (size_t)(o->rows - valid) * o->n * sizeof(float));
+    memset(dx + (size_t)valid * o->n, 0, (size_t)(o->rows - valid) * o->n * sizeof *dx);
 }

@@ -77,7 +77,8 @@ CPU_CLONES static void normalize_row(const float *restrict x, const float *restr
 
 static void norm_fwd_row(const struct op_rownorm_fwd *o, size_t r)
 {
-    const float *x = o->x + r * o->n;
+    const float *x = (const float *)o->x + r * o->n;
+    float *y = o->y;
     float n = (float)o->n, mean = o->rms ? 0.0f : norm_row_sum(x, o->n) / n;
     float rstd = 1.0f / sqrtf(row_square_sum(x, o->n, mean) / n + o->eps);
 
@@ -85,8 +86,8 @@ static void norm_fwd_row(const struct op_rownorm_fwd *o, size_t r)
         o->stats[2 * r] = mean;
         o->stats[2 * r + 1] = rstd;
     }
-    if (o->y)
-        normalize_row(x, o->w, o->b, o->y + r * o->n, o->n, mean, rstd);
+    if (y)
+        normalize_row(x, o->w, o->b, y + r * o->n, o->n, mean, rstd);
 }
 
 static void norm_fwd_piece(void *ctx, uint32_t i)
@@ -136,12 +137,14 @@ static void store_sums(float *to, const float *sums, uint32_t width, bool accumu
 static void norm_bwd_columns(void *ctx, uint32_t i)
 {
     const struct op_rownorm_bwd *o = ctx;
+    const float *x = o->x, *dy = o->dy;
+    float *to_dw = o->dw, *to_db = o->db;
     uint32_t first = i * COLUMNS, width = o->n - first < COLUMNS ? o->n - first : COLUMNS;
     float dw[COLUMNS] = {0}, db[COLUMNS] = {0};
 
-    sum_norm_columns(o->x + first, o->dy + first, o->stats, o->rows, o->n, width, dw, db);
-    store_sums(o->dw + first, dw, width, o->accumulate);
-    store_sums(o->db ? o->db + first : NULL, db, width, o->accumulate);
+    sum_norm_columns(x + first, dy + first, o->stats, o->rows, o->n, width, dw, db);
+    store_sums(to_dw + first, dw, width, o->accumulate);
+    store_sums(to_db ? to_db + first : NULL, db, width, o->accumulate);
 }
 
 /* Two results for one row: `g` is the sum or the mean of g = dy * w, and `g_hat` is the sum or the mean of g
@@ -183,12 +186,13 @@ CPU_CLONES static void norm_row_gradient(const float *restrict x, const float *d
 
 static void norm_bwd_row(const struct op_rownorm_bwd *o, size_t r)
 {
-    const float *x = o->x + r * o->n, *dy = o->dy + r * o->n;
+    const float *x = (const float *)o->x + r * o->n, *dy = (const float *)o->dy + r * o->n;
+    float *dx = (float *)o->dx + r * o->n;
     float n = (float)o->n, mean = o->stats[2 * r], rstd = o->stats[2 * r + 1];
     struct row_sums sums = row_gradient_sums(x, dy, o->w, o->n, mean, rstd);
     struct row_sums means = {o->rms ? 0.0f : sums.g / n, sums.g_hat / n};
 
-    norm_row_gradient(x, dy, o->w, o->dx + r * o->n, o->n, mean, rstd, means);
+    norm_row_gradient(x, dy, o->w, dx, o->n, mean, rstd, means);
 }
 
 static void norm_bwd_rows(void *ctx, uint32_t i)

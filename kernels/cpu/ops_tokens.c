@@ -31,12 +31,13 @@ static size_t table_row(const int32_t *ids, uint32_t r, uint32_t vocab)
 static void embedding_fwd_piece(void *ctx, uint32_t i)
 {
     const struct op_embedding_fwd *o = ctx;
+    const float *table = o->table;
+    float *y = o->y;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
 
     for (uint32_t r = first; r < first + rows; r++)
-        memcpy(o->y + (size_t)r * o->n, o->table + table_row(o->ids, r, o->vocab) * o->n,
-               o->n * sizeof *o->y);
+        memcpy(y + (size_t)r * o->n, table + table_row(o->ids, r, o->vocab) * o->n, o->n * sizeof *y);
 }
 
 void cpu_op_embedding_fwd(const struct op_call *call, struct pool *pool)
@@ -55,11 +56,12 @@ CPU_CLONES static void add_row(float *restrict y, const float *restrict x, size_
 static void embedding_bwd_piece(void *ctx, uint32_t i)
 {
     const struct op_embedding_bwd *o = ctx;
+    const float *dy = o->dy;
+    float *dtable = o->dtable;
     uint32_t first = i * COLUMNS, width = o->n - first < COLUMNS ? o->n - first : COLUMNS;
 
     for (uint32_t r = 0; r < o->rows; r++)
-        add_row(o->dtable + table_row(o->ids, r, o->vocab) * o->n + first, o->dy + (size_t)r * o->n + first,
-                width);
+        add_row(dtable + table_row(o->ids, r, o->vocab) * o->n + first, dy + (size_t)r * o->n + first, width);
 }
 
 void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
@@ -115,7 +117,7 @@ static void rotate_position(const struct op_rope *o, uint32_t t, const struct ro
 {
     for (uint32_t r = 0; r < o->rows; r++)
         for (uint32_t h = 0; h < o->heads; h++) {
-            float *x = o->x + ((size_t)r * o->seq + t) * o->n + (size_t)h * o->head + first;
+            float *x = (float *)o->x + ((size_t)r * o->seq + t) * o->n + (size_t)h * o->head + first;
             rotate(x, x + o->head / 2, a, pairs);
         }
 }
@@ -158,11 +160,13 @@ CPU_CLONES static void swiglu_fwd_row(const float *restrict gate, const float *r
 static void swiglu_fwd_piece(void *ctx, uint32_t i)
 {
     const struct op_swiglu_fwd *o = ctx;
+    const float *x = o->x;
+    float *y = o->y;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
 
     for (size_t r = first; r < (size_t)first + rows; r++)
-        swiglu_fwd_row(o->x + 2 * r * o->n, o->x + (2 * r + 1) * o->n, o->y + r * o->n, o->n);
+        swiglu_fwd_row(x + 2 * r * o->n, x + (2 * r + 1) * o->n, y + r * o->n, o->n);
 }
 
 void cpu_op_swiglu_fwd(const struct op_call *call, struct pool *pool)
@@ -188,12 +192,14 @@ CPU_CLONES static void swiglu_bwd_row(const float *gate, const float *x, const f
 static void swiglu_bwd_piece(void *ctx, uint32_t i)
 {
     const struct op_swiglu_bwd *o = ctx;
+    const float *x = o->x, *dy = o->dy;
+    float *dx = o->dx;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
 
     for (size_t r = first; r < (size_t)first + rows; r++)
-        swiglu_bwd_row(o->x + 2 * r * o->n, o->x + (2 * r + 1) * o->n, o->dy + r * o->n, o->dx + 2 * r * o->n,
-                       o->dx + (2 * r + 1) * o->n, o->n);
+        swiglu_bwd_row(x + 2 * r * o->n, x + (2 * r + 1) * o->n, dy + r * o->n, dx + 2 * r * o->n,
+                       dx + (2 * r + 1) * o->n, o->n);
 }
 
 void cpu_op_swiglu_bwd(const struct op_call *call, struct pool *pool)
@@ -203,14 +209,18 @@ void cpu_op_swiglu_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, swiglu_bwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
+#define ZERO_BYTES (128u << 10) /* bytes in one piece of the zero op */
+
 static void zero_piece(void *ctx, uint32_t i)
 {
     const struct op_zero *o = ctx;
-    memset(o->y + piece_begin(i), 0, piece_size(i, o->n) * sizeof *o->y);
+    uint64_t at = (uint64_t)i * ZERO_BYTES, left = o->bytes - at;
+
+    memset((char *)o->y + at, 0, left < ZERO_BYTES ? (size_t)left : ZERO_BYTES);
 }
 
 void cpu_op_zero(const struct op_call *call, struct pool *pool)
 {
     struct op_zero o = call->zero;
-    pool_run(pool, zero_piece, &o, piece_count(o.n));
+    pool_run(pool, zero_piece, &o, (uint32_t)(o.bytes / ZERO_BYTES + (o.bytes % ZERO_BYTES != 0)));
 }

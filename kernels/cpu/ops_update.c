@@ -51,9 +51,11 @@ CPU_CLONES static void add_arrays(float *restrict y, const float *restrict x, si
 static void add_piece(void *ctx, uint32_t i)
 {
     const struct op_add *o = ctx;
+    const float *x = o->x;
+    float *y = o->y;
     uint64_t at = piece_begin(i);
 
-    add_arrays((float *)o->y + at, (const float *)o->x + at, piece_size(i, o->n));
+    add_arrays(y + at, x + at, piece_size(i, o->n));
 }
 
 void cpu_op_add(const struct op_call *call, struct pool *pool)
@@ -78,7 +80,7 @@ struct sgd_scalars {
 };
 
 /* The gradients that an update reads: one gradient, or two gradients whose sum is used. The update adds the
- * two gradients while it reads them. */
+ * two gradients while it reads them. gradients_at and combine_gradients give the arrays their type. */
 struct gradient_pair {
     /* `dw2` is NULL if there is only one gradient. */
     const float *dw, *dw2;
@@ -160,15 +162,15 @@ static void sgd_piece(void *ctx, uint32_t i)
     const struct op_sgd *o = &call->sgd;
     struct sgd_scalars s = {group_scale(o->group), o->momentum, o->weight_decay, call->step->lr};
     uint64_t at = piece_begin(i), end = at + piece_size(i, o->n);
-    float buffer[COMBINED];
+    float *w = o->w, buffer[COMBINED];
 
     for (size_t n; at < end; at += n) {
         n = gradients_span(&o->g, (size_t)(end - at));
         const struct gradient_pair g = gradients_at(&o->g, at, n, buffer);
         if (o->v)
-            sgd_momentum((float *)o->w + at, g.dw, g.dw2, (float *)o->v + at, n, s);
+            sgd_momentum(w + at, g.dw, g.dw2, o->v + at, n, s);
         else
-            sgd_plain((float *)o->w + at, g.dw, g.dw2, n, s);
+            sgd_plain(w + at, g.dw, g.dw2, n, s);
     }
 }
 
@@ -215,12 +217,12 @@ static void adamw_piece(void *ctx, uint32_t i)
         .bias_correct2 = o->group ? o->group->bias_correct2 : 1.0f,
     };
     uint64_t at = piece_begin(i), end = at + piece_size(i, o->n);
-    float buffer[COMBINED];
+    float *w = o->w, buffer[COMBINED];
 
     for (size_t n; at < end; at += n) {
         n = gradients_span(&o->g, (size_t)(end - at));
         const struct gradient_pair g = gradients_at(&o->g, at, n, buffer);
-        adamw((float *)o->w + at, g.dw, g.dw2, (float *)o->m + at, (float *)o->v + at, n, &s);
+        adamw(w + at, g.dw, g.dw2, o->m + at, o->v + at, n, &s);
     }
 }
 

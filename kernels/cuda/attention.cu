@@ -549,8 +549,9 @@ static void launch(const struct cuda_compute *at, const struct cuda_attention *a
 /* Builds the kernel arguments from the op `o`, which is an op_attention_fwd or an op_attention_bwd. This is a
  * macro because the two structs have fields of the same names. */
 #define ATTENTION_OF(o, step)                                                                                \
-    attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head, (o)->first_head,       \
-                 dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
+    attention_of((const float *)(o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head,         \
+                 (o)->first_head, dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p),          \
+                 (step)->training != 0)
 
 static struct cuda_attention attention_of(const float *qkv, uint32_t rows, uint32_t seq, uint32_t heads,
                                           uint32_t kv_heads, uint32_t head, uint32_t first_head,
@@ -578,7 +579,7 @@ int cuda_op_attention_fwd(const struct cuda_compute *at, const struct op_call *c
     struct cuda_attention a = ATTENTION_OF(o, call->step);
 
     a.lse = o->lse;
-    a.out = o->y;
+    a.out = (float *)o->y;
     launch(at, &a, o->heads, attend_64, attend_128);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
@@ -588,11 +589,11 @@ int cuda_op_attention_bwd(const struct cuda_compute *at, const struct op_call *c
     const struct op_attention_bwd *o = &call->attention_bwd;
     struct cuda_attention a = ATTENTION_OF(o, call->step);
 
-    a.y = o->y;
-    a.dy = o->dy;
+    a.y = (const float *)o->y;
+    a.dy = (const float *)o->dy;
     a.lse = (float *)o->lse;
     a.delta = o->scratch;
-    a.out = o->dqkv;
+    a.out = (float *)o->dqkv;
     attend_deltas<<<row_grid(o->rows * o->seq * o->heads), THREADS, 0, at->stream>>>(a);
     launch(at, &a, o->heads, attend_queries_64, attend_queries_128);
     launch(at, &a, o->kv_heads, attend_keys_64, attend_keys_128);

@@ -64,14 +64,17 @@ int cuda_op_linear_fwd(const struct cuda_compute *at, const struct op_call *call
 int cuda_op_linear_bwd_data(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_linear_bwd_data *o = &call->linear_bwd_data;
+    const struct op_call slope = {.op = OP_act_bwd,
+                                  .act_bwd = {.x = o->z,
+                                              .dy = o->dx,
+                                              .dx = o->dx,
+                                              .n = (uint64_t)o->rows * o->in,
+                                              .act = o->act,
+                                              .dtype = o->dtype}};
     const int r = multiply(
         at, &(struct product){.a = o->dy, .b = o->w, .c = o->dx, .m = o->rows, .n = o->in, .k = o->out});
 
-    if (r < 0 || !o->z)
-        return r;
-    return cuda_op_act_bwd(
-        at, &(struct op_call){.op = OP_act_bwd,
-                              .act_bwd = {o->z, o->dx, o->dx, (uint64_t)o->rows * o->in, o->act}});
+    return r < 0 || !o->z ? r : cuda_op_act_bwd(at, &slope);
 }
 
 int cuda_op_linear_bwd_weight(const struct cuda_compute *at, const struct op_call *call)

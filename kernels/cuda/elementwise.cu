@@ -65,11 +65,13 @@ static __global__ void act_bwd(enum act act, const float *x, const float *dy, fl
     dx[i] = act_gradient(act, x[i], dy[i]);
 }
 
-static int copy_floats(const struct cuda_compute *at, float *y, const float *x, uint64_t n)
+/* Copies `n` elements of type `dtype` from `x` to `y`. Does nothing if both are the same array. */
+static int copy_elements(const struct cuda_compute *at, void *y, const void *x, enum dtype dtype, uint64_t n)
 {
     if (x == y)
         return 0;
-    return CUDA_CHECK(at->fault, cudaMemcpyAsync(y, x, n * sizeof *y, cudaMemcpyDeviceToDevice, at->stream));
+    return CUDA_CHECK(at->fault,
+                      cudaMemcpyAsync(y, x, n * dtype_size(dtype), cudaMemcpyDeviceToDevice, at->stream));
 }
 
 int cuda_op_act_fwd(const struct cuda_compute *at, const struct op_call *call)
@@ -77,8 +79,9 @@ int cuda_op_act_fwd(const struct cuda_compute *at, const struct op_call *call)
     const struct op_act_fwd *o = &call->act_fwd;
 
     if (o->act == ACT_NONE)
-        return copy_floats(at, o->y, o->x, o->n);
-    act_fwd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->act, o->x, o->y, o->n);
+        return copy_elements(at, o->y, o->x, o->dtype, o->n);
+    act_fwd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->act, (const float *)o->x, (float *)o->y,
+                                                                 o->n);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -87,8 +90,9 @@ int cuda_op_act_bwd(const struct cuda_compute *at, const struct op_call *call)
     const struct op_act_bwd *o = &call->act_bwd;
 
     if (o->act == ACT_NONE)
-        return copy_floats(at, o->dx, o->dy, o->n);
-    act_bwd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->act, o->x, o->dy, o->dx, o->n);
+        return copy_elements(at, o->dx, o->dy, o->dtype, o->n);
+    act_bwd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>(o->act, (const float *)o->x,
+                                                                 (const float *)o->dy, (float *)o->dx, o->n);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -108,12 +112,12 @@ static __global__ void finish_linear(float *c, const float *b, float *y, uint32_
 
 int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o)
 {
-    float *c = o->z ? o->z : o->y;
+    float *c = (float *)(o->z ? o->z : o->y);
 
     if (!o->b && o->act == ACT_NONE)
         return 0;
     finish_linear<<<grid_for((uint64_t)o->rows * o->out, THREADS), THREADS, 0, at->stream>>>(
-        c, o->b, o->y, o->rows, o->out, o->act);
+        c, (const float *)o->b, (float *)o->y, o->rows, o->out, o->act);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -145,8 +149,8 @@ int cuda_op_swiglu_fwd(const struct cuda_compute *at, const struct op_call *call
 {
     const struct op_swiglu_fwd *o = &call->swiglu_fwd;
 
-    swiglu_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(o->x, o->y, o->rows,
-                                                                                        o->n);
+    swiglu_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(
+        (const float *)o->x, (float *)o->y, o->rows, o->n);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -154,8 +158,8 @@ int cuda_op_swiglu_bwd(const struct cuda_compute *at, const struct op_call *call
 {
     const struct op_swiglu_bwd *o = &call->swiglu_bwd;
 
-    swiglu_bwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(o->x, o->dy, o->dx,
-                                                                                        o->rows, o->n);
+    swiglu_bwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(
+        (const float *)o->x, (const float *)o->dy, (float *)o->dx, o->rows, o->n);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -165,7 +169,7 @@ int cuda_op_zero(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_zero *o = &call->zero;
 
-    return CUDA_CHECK(at->fault, cudaMemsetAsync(o->y, 0, o->n * sizeof *o->y, at->stream));
+    return CUDA_CHECK(at->fault, cudaMemsetAsync(o->y, 0, o->bytes, at->stream));
 }
 
 /* ---- dropout ---- */
@@ -195,9 +199,10 @@ int cuda_op_dropout(const struct cuda_compute *at, const struct op_call *call)
     const uint64_t quads = (uint64_t)o->rows * (o->n / 4 + (o->n % 4 != 0));
 
     if (!call->step->training)
-        return copy_floats(at, o->y, o->x, (uint64_t)o->rows * o->n);
+        return copy_elements(at, o->y, o->x, o->dtype, (uint64_t)o->rows * o->n);
     dropout<<<grid_for(quads, THREADS), THREADS, 0, at->stream>>>(
-        o->x, o->y, o->rows, o->n, dropout_of(call->step, RNG_DROPOUT, o->layer, o->first_row, o->p));
+        (const float *)o->x, (float *)o->y, o->rows, o->n,
+        dropout_of(call->step, RNG_DROPOUT, o->layer, o->first_row, o->p));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -213,8 +218,8 @@ int cuda_op_bias_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_bias_fwd *o = &call->bias_fwd;
 
-    bias_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(o->x, o->b, o->y,
-                                                                                      o->rows, o->n);
+    bias_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(
+        (const float *)o->x, (const float *)o->b, (float *)o->y, o->rows, o->n);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -263,8 +268,8 @@ int cuda_op_bias_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_bias_bwd *o = &call->bias_bwd;
 
-    bias_bwd<<<o->n / COLUMNS + (o->n % COLUMNS != 0), THREADS, 0, at->stream>>>(o->dy, o->db, o->rows, o->n,
-                                                                                 o->accumulate);
+    bias_bwd<<<o->n / COLUMNS + (o->n % COLUMNS != 0), THREADS, 0, at->stream>>>(
+        (const float *)o->dy, (float *)o->db, o->rows, o->n, o->accumulate);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 

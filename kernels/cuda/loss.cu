@@ -187,7 +187,8 @@ int cuda_op_mse_bwd(const struct cuda_compute *at, const struct op_call *call)
     const uint64_t n = (uint64_t)o->rows * o->n;
     const uint64_t valid = (uint64_t)valid_rows(call->step, o->first_row, o->rows) * o->n;
 
-    mse_bwd<<<grid_for(n, THREADS), THREADS, 0, at->stream>>>(o->x, o->target, o->dx, valid, n,
+    mse_bwd<<<grid_for(n, THREADS), THREADS, 0, at->stream>>>((const float *)o->x, o->target, (float *)o->dx,
+                                                              valid, n,
                                                               (2.0f / (float)o->n) * call->step->grad_scale);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
@@ -223,6 +224,8 @@ int cuda_op_softmax_xent(const struct cuda_compute *at, const struct op_call *ca
     const struct step_args *step = call->step;
     const uint64_t targets = (uint64_t)step->valid_rows * o->seq;
     const uint64_t valid = targets > o->first_row ? targets - o->first_row : 0;
+    const float *x = (const float *)o->x;
+    float *dx = (float *)o->dx;
     struct xent rows = {0};
 
     rows.loss = o->result ? at->partials : NULL;
@@ -231,8 +234,8 @@ int cuda_op_softmax_xent(const struct cuda_compute *at, const struct op_call *ca
     rows.smoothing = step->training ? o->smoothing : 0.0f;
     rows.scale = step->grad_scale;
     for (uint64_t begin = 0; begin == 0 || begin < o->rows; begin += ROWS_AT_ONCE) {
-        rows.x = o->x + begin * o->n;
-        rows.dx = o->dx ? o->dx + begin * o->n : NULL;
+        rows.x = x + begin * o->n;
+        rows.dx = dx ? dx + begin * o->n : NULL;
         rows.target = o->target + begin;
         rows.rows = batch_rows(o->rows, begin);
         rows.valid = batch_rows(o->rows < valid ? o->rows : (uint32_t)valid, begin);
@@ -250,13 +253,14 @@ int cuda_op_mse_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_mse_fwd *o = &call->mse_fwd;
     const uint32_t rows = valid_rows(call->step, o->first_row, o->rows);
+    const float *x = (const float *)o->x;
     double *loss = at->partials, *correct = at->partials + ROWS_AT_ONCE;
 
     for (uint64_t begin = 0; begin == 0 || begin < rows; begin += ROWS_AT_ONCE) {
         const uint32_t count = batch_rows(rows, begin);
         if (count > 0)
-            mse_fwd<<<row_grid(count), THREADS, 0, at->stream>>>(
-                o->x + begin * o->n, o->target + begin * o->n, count, o->n, loss, correct);
+            mse_fwd<<<row_grid(count), THREADS, 0, at->stream>>>(x + begin * o->n, o->target + begin * o->n,
+                                                                 count, o->n, loss, correct);
         add_rows<<<1, THREADS, 0, at->stream>>>(loss, correct, count, begin == 0,
                                                 begin == 0 && !o->keep_correct, o->result);
     }

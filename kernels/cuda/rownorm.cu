@@ -65,7 +65,15 @@ static __global__ void norm_fwd(const struct norm_fwd o)
 int cuda_op_rownorm_fwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_fwd *o = &call->rownorm_fwd;
-    const struct norm_fwd args = {o->x, o->w, o->b, o->y, o->stats, o->rows, o->n, o->eps, o->rms};
+    const struct norm_fwd args = {(const float *)o->x,
+                                  (const float *)o->w,
+                                  (const float *)o->b,
+                                  (float *)o->y,
+                                  o->stats,
+                                  o->rows,
+                                  o->n,
+                                  o->eps,
+                                  o->rms};
 
     norm_fwd<<<row_grid(o->rows), THREADS, 0, at->stream>>>(args);
     return CUDA_CHECK(at->fault, cudaGetLastError());
@@ -165,8 +173,17 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
 int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;
-    const struct norm_bwd args = {o->x,  o->w,    o->stats, o->dy,  o->dx,        o->dw,
-                                  o->db, o->rows, o->n,     o->rms, o->accumulate};
+    const struct norm_bwd args = {(const float *)o->x,
+                                  (const float *)o->w,
+                                  o->stats,
+                                  (const float *)o->dy,
+                                  (float *)o->dx,
+                                  (float *)o->dw,
+                                  (float *)o->db,
+                                  o->rows,
+                                  o->n,
+                                  o->rms,
+                                  o->accumulate};
 
     norm_bwd_columns<<<o->n / COLUMNS + (o->n % COLUMNS != 0), THREADS, 0, at->stream>>>(args);
     if (o->dx)

@@ -87,7 +87,7 @@ int cuda_op_embedding_fwd(const struct cuda_compute *at, const struct op_call *c
     const struct op_embedding_fwd *o = &call->embedding_fwd;
 
     embedding_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(
-        o->ids, o->table, o->y, o->rows, o->n, o->vocab);
+        o->ids, (const float *)o->table, (float *)o->y, o->rows, o->n, o->vocab);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -95,7 +95,8 @@ int cuda_op_embedding_bwd(const struct cuda_compute *at, const struct op_call *c
 {
     const struct op_embedding_bwd *o = &call->embedding_bwd;
 
-    embedding_bwd<<<o->rows, THREADS, 0, at->stream>>>(o->ids, o->dy, o->dtable, o->rows, o->n, o->vocab);
+    embedding_bwd<<<o->rows, THREADS, 0, at->stream>>>(o->ids, (const float *)o->dy, (float *)o->dtable,
+                                                       o->rows, o->n, o->vocab);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -143,7 +144,7 @@ int cuda_op_rope(const struct cuda_compute *at, const struct op_call *call)
     const struct op_rope *o = &call->rope;
     const unsigned blocks = grid_for((uint64_t)o->seq * (o->head / 2), THREADS);
     const unsigned most = blocks < ROPE_BLOCKS ? ROPE_BLOCKS / blocks : 1;
-    const struct rope args = {o->x, o->rows, o->seq, o->n, o->heads, o->head, o->theta, o->inverse};
+    const struct rope args = {(float *)o->x, o->rows, o->seq, o->n, o->heads, o->head, o->theta, o->inverse};
 
     rope<<<dim3(blocks, o->rows < most ? o->rows : most), THREADS, 0, at->stream>>>(args);
     return CUDA_CHECK(at->fault, cudaGetLastError());

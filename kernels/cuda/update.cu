@@ -85,8 +85,7 @@ int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
     const struct op_sgd *o = &call->sgd;
     const struct cuda_sgd_scalars s = {o->momentum, o->weight_decay, call->step->lr};
 
-    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->w, o->g, (float *)o->v, o->group,
-                                                             o->n, s);
+    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->w, o->g, o->v, o->group, o->n, s);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -132,8 +131,8 @@ int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
     s.eps = o->eps;
     s.decay = step->lr * o->weight_decay;
     s.lr = step->lr;
-    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->w, o->g, (float *)o->m,
-                                                               (float *)o->v, o->group, o->n, s);
+    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->w, o->g, o->m, o->v, o->group,
+                                                               o->n, s);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 

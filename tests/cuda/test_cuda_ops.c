@@ -96,7 +96,7 @@ static void test_op_matches_reference(void **state)
 static void assert_same_but_log(const struct op_softmax_xent *a, const struct op_softmax_xent *b)
 {
     if (a->dx)
-        assert_memory_equal(a->dx, b->dx, (uint64_t)a->rows * a->n * sizeof *a->dx);
+        assert_memory_equal(a->dx, b->dx, (uint64_t)a->rows * a->n * dtype_size(a->dtype));
     if (!a->result)
         return;
     const double got = a->result->loss, want = b->result->loss;
@@ -433,14 +433,35 @@ static void test_attention_of_wide_heads_close_to_cpu(void **state)
         struct op_call calls[2][2];
         for (int i = 0; i < 2; i++) {
             const struct attention_arrays *a = &places[i];
-            calls[i][0] = (struct op_call){
-                .op = OP_attention_fwd,
-                .step = &step,
-                .attention_fwd = {a->qkv, a->y, a->lse, 1, SEQ, HEADS, KV_HEADS, head, 3, 4, 0.25f}};
+            calls[i][0] = (struct op_call){.op = OP_attention_fwd,
+                                           .step = &step,
+                                           .attention_fwd = {.qkv = a->qkv,
+                                                             .y = a->y,
+                                                             .lse = a->lse,
+                                                             .rows = 1,
+                                                             .seq = SEQ,
+                                                             .heads = HEADS,
+                                                             .kv_heads = KV_HEADS,
+                                                             .head = head,
+                                                             .layer = 3,
+                                                             .first_row = 4,
+                                                             .p = 0.25f}};
             calls[i][1] = (struct op_call){.op = OP_attention_bwd,
                                            .step = &step,
-                                           .attention_bwd = {a->qkv, a->y, a->lse, a->dy, a->dqkv, a->scratch,
-                                                             1, SEQ, HEADS, KV_HEADS, head, 3, 4, 0.25f}};
+                                           .attention_bwd = {.qkv = a->qkv,
+                                                             .y = a->y,
+                                                             .lse = a->lse,
+                                                             .dy = a->dy,
+                                                             .dqkv = a->dqkv,
+                                                             .scratch = a->scratch,
+                                                             .rows = 1,
+                                                             .seq = SEQ,
+                                                             .heads = HEADS,
+                                                             .kv_heads = KV_HEADS,
+                                                             .head = head,
+                                                             .layer = 3,
+                                                             .first_row = 4,
+                                                             .p = 0.25f}};
         }
         const uint64_t bytes = (uint64_t)(got.end - got.qkv) * sizeof *got.qkv;
         for (uint64_t i = 0; i < bytes / sizeof *got.qkv; i++)

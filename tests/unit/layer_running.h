@@ -9,10 +9,9 @@
 
 static inline void running_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    *ret = (struct layer_sizes){.w = layer_bytes(1, layer_in(l)),
-                                .b = layer_bytes(1, layer_in(l)),
-                                .x = layer_bytes(rows, layer_in(l)),
-                                .y = layer_bytes(rows, layer_in(l))};
+    *ret = layer_sizes_of(l, rows);
+    ret->w = layer_w_bytes(l, 1, layer_in(l));
+    ret->b = layer_stat_bytes(1, layer_in(l));
 }
 
 static inline void running_cost(const struct layer *l, uint32_t rows, struct layer_cost *ret)
@@ -24,14 +23,14 @@ static inline void running_cost(const struct layer *l, uint32_t rows, struct lay
 
 static inline uint32_t running_params(const struct layer *l, struct layer_param *ret)
 {
-    struct layer_params p = {.l = l, .at = ret};
+    struct layer_params p = {.l = l, .at = ret, .dtype = l->w_dtype};
     layer_add_param(&p, "weight", PARAM_MATRIX, layer_in(l), 0, 0, layer_in(l));
     return p.n;
 }
 
 static inline uint32_t running_buffers(const struct layer *l, struct layer_param *ret)
 {
-    struct layer_params p = {.l = l, .at = ret};
+    struct layer_params p = {.l = l, .at = ret, .dtype = DTYPE_F32};
     layer_add_param(&p, "running", PARAM_MATRIX, layer_in(l), 0, 0, layer_in(l));
     return p.n;
 }
@@ -41,11 +40,14 @@ static inline int running_fwd(const struct layer *l, const struct layer_io *io, 
     const uint32_t n = layer_in(l);
     int r = 0;
     if (io->y != NULL)
-        r = LAYER_LAUNCH(io, sink, bias_fwd, .x = io->x, .b = io->b, .y = io->y, .rows = io->rows, .n = n);
+        r = LAYER_LAUNCH(io, sink, bias_fwd, .x = io->x, .b = io->b, .y = io->y, .rows = io->rows, .n = n,
+                         .dtype = l->dtype, .w_dtype = DTYPE_F32);
     if (r == 0 && io->y != NULL)
-        r = LAYER_LAUNCH(io, sink, bias_fwd, .x = io->y, .b = io->w, .y = io->y, .rows = io->rows, .n = n);
+        r = LAYER_LAUNCH(io, sink, bias_fwd, .x = io->y, .b = io->w, .y = io->y, .rows = io->rows, .n = n,
+                         .dtype = l->dtype, .w_dtype = l->w_dtype);
     if (r == 0 && io->stat != NULL)
-        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = io->x, .db = io->stat, .rows = io->rows, .n = n);
+        r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = io->x, .db = io->stat, .rows = io->rows, .n = n,
+                         .dtype = l->dtype, .w_dtype = DTYPE_F32);
     return r;
 }
 
@@ -53,10 +55,10 @@ static inline int running_bwd(const struct layer *l, const struct layer_io *io, 
 {
     const uint32_t n = layer_in(l);
     int r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = io->dy, .db = io->dw, .rows = io->rows, .n = n,
-                         .accumulate = io->accumulate);
+                         .accumulate = io->accumulate, .dtype = l->dtype, .w_dtype = l->w_dtype);
     if (r == 0 && io->dx != NULL)
         r = LAYER_LAUNCH(io, sink, act_fwd, .x = io->dy, .y = io->dx, .n = (uint64_t)io->rows * n,
-                         .act = ACT_NONE);
+                         .act = ACT_NONE, .dtype = l->dtype);
     return r;
 }
 
@@ -64,7 +66,7 @@ static inline int running_fold(const struct layer *l, const struct step_args *st
                                const float *stat, const struct op_sink *sink)
 {
     const struct layer_io io = {.step = step};
-    return LAYER_LAUNCH(&io, sink, add, .y = b, .x = stat, .n = layer_in(l));
+    return LAYER_LAUNCH(&io, sink, add, .y = b, .x = stat, .n = layer_in(l), .dtype = DTYPE_F32);
 }
 
 static const struct layer_type layer_running = {

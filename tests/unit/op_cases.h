@@ -95,6 +95,13 @@ extern const uint64_t lengths[N_LENGTHS];
 extern const uint32_t matrices[N_MATRICES][2]; /* rows, columns */
 extern const uint32_t products[N_PRODUCTS][3]; /* rows, in, out */
 
+/* Returns element `i` of an array of floats. The arguments of most ops are pointers to void, because the type
+ * of the elements is an argument too. All cases here are of type DTYPE_F32. */
+static inline float get(const void *array, uint64_t i)
+{
+    return ((const float *)array)[i];
+}
+
 void assert_near(float got, double want, double tolerance);
 void assert_bits(float got, float want);
 

@@ -61,11 +61,11 @@ static void check_linear_fwd(const struct op_call *in, const struct op_call *out
     ref_matmul(&(struct ref_matmul){.a = x, .b = w, .m = o->rows, .n = o->out, .k = o->in, .b_trans = true},
                want, size);
     for (size_t i = 0; i < n; i++) {
-        double bias = o->b ? (double)o->b[i % o->out] : 0, z = want[i] + bias;
+        double bias = o->b ? (double)get(o->b, i % o->out) : 0, z = want[i] + bias;
         double off = (o->in + 3.0) * (double)EPS * (size[i] + fabs(bias));
         if (o->z)
-            assert_near(got->z[i], z, off);
-        assert_near(got->y[i], o->act == ACT_NONE ? z : ref_act(o->act, z),
+            assert_near(get(got->z, i), z, off);
+        assert_near(get(got->y, i), o->act == ACT_NONE ? z : ref_act(o->act, z),
                     o->act == ACT_NONE ? off : off + 8 * (double)EPS);
     }
     free(want);
@@ -100,8 +100,8 @@ static void check_linear_bwd_data(const struct op_call *in, const struct op_call
 
     ref_matmul(&(struct ref_matmul){.a = dy, .b = w, .m = o->rows, .n = o->in, .k = o->out}, want, size);
     for (size_t i = 0; i < n; i++) {
-        double slope = o->z ? ref_act_slope(o->act, (double)o->z[i]) : 1;
-        assert_near(out->linear_bwd_data.dx[i], want[i] * slope,
+        double slope = o->z ? ref_act_slope(o->act, (double)get(o->z, i)) : 1;
+        assert_near(get(out->linear_bwd_data.dx, i), want[i] * slope,
                     (o->out + 2.0) * (double)EPS * size[i] * fabs(slope) + 8 * (double)EPS * fabs(want[i]));
     }
     free(want);
@@ -152,7 +152,7 @@ static void check_bias_fwd(const struct op_call *in, const struct op_call *out)
 {
     const struct op_bias_fwd *o = &in->bias_fwd;
     for (size_t i = 0; i < (size_t)o->rows * o->n; i++)
-        assert_bits(out->bias_fwd.y[i], o->x[i] + o->b[i % o->n]);
+        assert_bits(get(out->bias_fwd.y, i), get(o->x, i) + get(o->b, i % o->n));
 }
 
 const struct op_test bias_fwd_test = {2 * N_MATRICES, build_bias_fwd, check_bias_fwd};
@@ -172,13 +172,13 @@ static void check_bias_bwd(const struct op_call *in, const struct op_call *out)
 {
     const struct op_bias_bwd *o = &in->bias_bwd;
     for (uint32_t c = 0; c < o->n; c++) {
-        double sum = o->accumulate ? (double)o->db[c] : 0, size = fabs(sum);
+        double sum = o->accumulate ? (double)get(o->db, c) : 0, size = fabs(sum);
         for (uint32_t r = 0; r < o->rows; r++) {
-            sum += (double)o->dy[(size_t)r * o->n + c];
-            size += fabs((double)o->dy[(size_t)r * o->n + c]);
+            sum += (double)get(o->dy, (size_t)r * o->n + c);
+            size += fabs((double)get(o->dy, (size_t)r * o->n + c));
         }
         /* chunks of 32: the error grows with rows / 32, not with rows */
-        assert_near(out->bias_bwd.db[c], sum, (34 + o->rows / 32) * (double)EPS * size);
+        assert_near(get(out->bias_bwd.db, c), sum, (34 + o->rows / 32) * (double)EPS * size);
     }
 }
 
@@ -232,9 +232,9 @@ static void check_act_fwd(const struct op_call *in, const struct op_call *out)
 {
     const struct op_act_fwd *o = &in->act_fwd;
     for (uint64_t i = 0; i < o->n; i++) {
-        double want = ref_act(o->act, (double)o->x[i]);
-        assert_near(out->act_fwd.y[i], want, 1e-6 * fabs(want) + 1e-9);
-        assert_bits(out->act_fwd.y[i], plain_act(o->act, o->x[i]));
+        double want = ref_act(o->act, (double)get(o->x, i));
+        assert_near(get(out->act_fwd.y, i), want, 1e-6 * fabs(want) + 1e-9);
+        assert_bits(get(out->act_fwd.y, i), plain_act(o->act, get(o->x, i)));
     }
 }
 
@@ -276,10 +276,10 @@ static void check_act_bwd(const struct op_call *in, const struct op_call *out)
 {
     const struct op_act_bwd *o = &in->act_bwd;
     for (uint64_t i = 0; i < o->n; i++) {
-        double slope = ref_act_slope(o->act, (double)o->x[i]);
-        assert_near(out->act_bwd.dx[i], (double)o->dy[i] * slope,
-                    5e-7 * (1 + fabs(slope)) * fabs((double)o->dy[i]));
-        assert_bits(out->act_bwd.dx[i], plain_act_bwd(o->act, o->x[i], o->dy[i]));
+        double slope = ref_act_slope(o->act, (double)get(o->x, i));
+        assert_near(get(out->act_bwd.dx, i), (double)get(o->dy, i) * slope,
+                    5e-7 * (1 + fabs(slope)) * fabs((double)get(o->dy, i)));
+        assert_bits(get(out->act_bwd.dx, i), plain_act_bwd(o->act, get(o->x, i), get(o->dy, i)));
     }
 }
 
@@ -308,12 +308,12 @@ static void check_dropout(const struct op_call *in, const struct op_call *out)
     const struct op_dropout *o = &in->dropout;
     for (uint32_t r = 0; r < o->rows; r++)
         for (uint32_t e = 0; e < o->n; e++) {
-            float x = o->x[(size_t)r * o->n + e], want = x;
+            float x = get(o->x, (size_t)r * o->n + e), want = x;
             if (in->step->training)
                 want = ref_dropout_keeps(in->step, RNG_DROPOUT, o->layer, o->first_row + r, e, o->p)
                            ? x / (1.0f - o->p)
                            : 0.0f;
-            assert_bits(out->dropout.y[(size_t)r * o->n + e], want);
+            assert_bits(get(out->dropout.y, (size_t)r * o->n + e), want);
         }
 }
 

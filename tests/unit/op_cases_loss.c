@@ -72,8 +72,8 @@ static void build_softmax_xent(struct tape *t, uint32_t v, struct op_call *call)
     if (form == 1)
         o.dx = tape_result(t, (uint64_t)rows * n);
     if (form == 2) {
-        o.dx = (float *)(uintptr_t)o.x;
-        tape_output(t, o.dx, (size_t)rows * n * sizeof *o.dx);
+        o.dx = (void *)(uintptr_t)o.x;
+        tape_output(t, o.dx, (size_t)rows * n * sizeof(float));
     }
     if (form >= 3) { /* valid_rows counts samples of seq targets; some targets are ignored */
         int32_t *target = (int32_t *)(uintptr_t)o.target;
@@ -137,14 +137,14 @@ static void check_softmax_xent(const struct op_call *in, const struct op_call *o
         correct = o->result->correct;
     }
     for (uint32_t r = 0; r < o->rows; r++) {
-        const float *x = o->x + (size_t)r * o->n;
+        const float *x = (const float *)o->x + (size_t)r * o->n;
         double *d = ref_to_double(x, o->n);
         if (xent_counts(in, r)) {
             loss += smooth_loss(d, o->n, (uint32_t)o->target[r], smoothing);
             correct += is_first_max(x, o->n, (uint32_t)o->target[r]);
         }
         if (o->dx)
-            check_xent_gradient(in, r, d, got->dx + (size_t)r * o->n, smoothing);
+            check_xent_gradient(in, r, d, (const float *)got->dx + (size_t)r * o->n, smoothing);
         free(d);
     }
     if (!o->result)
@@ -210,11 +210,11 @@ static void check_mse_bwd(const struct op_call *in, const struct op_call *out)
 
     for (size_t i = 0; i < (size_t)o->rows * o->n; i++) {
         if (i >= valid) {
-            assert_bits(out->mse_bwd.dx[i], 0.0f);
+            assert_bits(get(out->mse_bwd.dx, i), 0.0f);
             continue;
         }
-        double want = 2 * ((double)o->x[i] - (double)o->target[i]) / o->n * (double)in->step->grad_scale;
-        assert_near(out->mse_bwd.dx[i], want, 5 * (double)EPS * fabs(want));
+        double want = 2 * ((double)get(o->x, i) - (double)o->target[i]) / o->n * (double)in->step->grad_scale;
+        assert_near(get(out->mse_bwd.dx, i), want, 5 * (double)EPS * fabs(want));
     }
 }
 

@@ -21,12 +21,6 @@ static struct op_gradients tape_gradients(struct tape *t, uint32_t way, uint64_t
     return g;
 }
 
-/* Element i of an array of floats. */
-static float get(const void *at, uint64_t i)
-{
-    return ((const float *)at)[i];
-}
-
 /* The combined gradient, exactly as op.h promises it. */
 static float combined(const struct op_gradients *g, uint64_t i)
 {

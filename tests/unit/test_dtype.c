@@ -67,11 +67,14 @@ static void test_bytes_detect_overflow(void **state)
 static void test_layer_bytes_are_limited(void **state)
 {
     const uint64_t most = UINT64_C(1) << 60;
+    const struct layer l = {.dtype = DTYPE_BF16, .w_dtype = DTYPE_F64};
 
     (void)state;
     assert_int_equal(layer_bytes_of(DTYPE_F32, 3, 5), 60);
     assert_int_equal(layer_bytes_of(DTYPE_BF16, 3, 5), 30);
-    assert_int_equal(layer_bytes(3, 5), 60);
+    assert_int_equal(layer_act_bytes(&l, 3, 5), 30);
+    assert_int_equal(layer_w_bytes(&l, 3, 5), 120);
+    assert_int_equal(layer_stat_bytes(3, 5), 60);
     assert_int_equal(layer_bytes_of(DTYPE_F32, UINT32_MAX, UINT32_MAX), most);
     assert_int_equal(layer_bytes_of(DTYPE_F64, UINT32_MAX, UINT32_MAX), most);
     assert_int_equal(layer_bytes_of(DTYPE_F64, 1u << 31, 1u << 26), most);

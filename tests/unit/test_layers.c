@@ -224,6 +224,12 @@ struct rig {
     struct op_sink sink;
 };
 
+/* Returns element `i` of a block of floats. */
+static float element(const void *floats, uint64_t i)
+{
+    return ((const float *)floats)[i];
+}
+
 /* Returns a block of exactly `bytes` bytes filled with NaN, or NULL when the layer has no such block. */
 static void *block(uint64_t bytes)
 {
@@ -328,7 +334,7 @@ static int run_pass(struct rig *g,
 {
     uint8_t *scratch = block(scratch_bytes + BEHIND); /* 0xff everywhere, which no op writes */
 
-    g->io.scratch = scratch_bytes > 0 ? (float *)(void *)scratch : NULL;
+    g->io.scratch = scratch_bytes > 0 ? scratch : NULL;
     int r = pass(g->l, &g->io, &g->sink);
     for (uint64_t i = 0; i < BEHIND; i++)
         assert_int_equal(scratch[scratch_bytes + i], 0xff);
@@ -381,7 +387,7 @@ static void check_fwd(const struct layer *l, uint32_t rows)
     double *want = malloc(n * sizeof *want);
     ref_layer_fwd(&(struct ref_layer){l, &g.step, rows, FIRST_ROW, w, x, g.io.target, g.b}, want);
     for (uint64_t i = 0; i < n; i++) {
-        double got = g.type->is_loss ? g.io.result->loss : (double)g.io.y[i];
+        double got = g.type->is_loss ? g.io.result->loss : (double)element(g.io.y, i);
         if (!(fabs(got - want[i]) <= 1e-5 * (1 + fabs(want[i]))))
             fail_msg("%s rows %u: [%lu] is %.9g, want %.9g", g.type->name, rows, (unsigned long)i, got,
                      want[i]);
@@ -981,7 +987,7 @@ static uint32_t twice_params(const struct layer *l, struct layer_param *ret)
 }
 
 /* Copies `from` to `to` and adds `from` again. */
-static int launch_twice(const struct layer *l, const struct layer_io *io, const float *from, float *to,
+static int launch_twice(const struct layer *l, const struct layer_io *io, const void *from, void *to,
                         const struct op_sink *sink)
 {
     uint64_t n = (uint64_t)io->rows * layer_in(l);
@@ -1030,8 +1036,8 @@ static void test_own_type_needs_no_table(void **state)
     rig_fwd(&g);
     rig_bwd(&g);
     for (uint32_t i = 0; i < 3 * 24; i++) {
-        assert_true(g.io.y[i] == 2 * g.x[i]);
-        assert_true(g.io.dx[i] == 2 * g.dy[i]);
+        assert_true(element(g.io.y, i) == 2 * g.x[i]);
+        assert_true(element(g.io.dx, i) == 2 * g.dy[i]);
     }
     rig_finish(&g);
 }
@@ -1065,7 +1071,7 @@ static void test_own_type_works_inside_a_block(void **state)
     rig_fwd(&g);
     rig_fwd(&dense);
     for (uint32_t i = 0; i < 3 * 5; i++)
-        assert_true(g.io.y[i] == 2 * dense.io.y[i]);
+        assert_true(element(g.io.y, i) == 2 * element(dense.io.y, i));
     rig_finish(&g);
     rig_finish(&dense);
 }

@@ -155,6 +155,45 @@ static void test_op_has_ranges(void **state)
     free(bare);
 }
 
+/* Sets type number `i` of a call to `dtype`. */
+static void set_type(struct op_call *call, uint32_t i, enum dtype dtype)
+{
+    memcpy((char *)call + op_dtypes[call->op].at[i], &dtype, sizeof dtype);
+}
+
+/* Each type of an op decides about the size of at least one array, and no two types about the same array. The
+ * calls of a test have 32-bit types, so an array of a 16-bit type has half as many bytes. Only ops without
+ * arrays of different types have no types. */
+static void test_op_has_types(void **state)
+{
+    enum op op = (enum op)(uintptr_t)*state;
+    struct op_range before[OP_RANGES], after[OP_RANGES];
+    struct op_call call;
+    struct tape t;
+
+    assert_int_equal(op_dtypes[op].n == 0, op == OP_decide || op == OP_norm_add || op == OP_zero);
+    op_build(op, op_tests[op]->variants - 1, 0, &t, &call);
+    const uint32_t n = op_ranges(&call, before);
+    uint32_t halved[OP_RANGES] = {0};
+    for (uint32_t i = 0; i < op_dtypes[op].n; i++) {
+        struct op_call other = call;
+        uint32_t changed = 0;
+        set_type(&other, i, DTYPE_BF16);
+        assert_int_equal(op_ranges(&other, after), n);
+        for (uint32_t r = 0; r < n; r++) {
+            halved[r] += after[r].bytes == before[r].bytes / 2;
+            changed += after[r].bytes == before[r].bytes / 2;
+            assert_true(after[r].bytes == before[r].bytes / 2 || after[r].bytes == before[r].bytes);
+        }
+        assert_true(changed > 0);
+        assert_true(op_has_only(&call, DTYPE_F32));
+        assert_false(op_has_only(&other, DTYPE_F32));
+    }
+    for (uint32_t r = 0; r < n; r++)
+        assert_true(halved[r] <= 1);
+    tape_finish(&t);
+}
+
 /* Two threads walk through all the ops at once, on one pool, in opposite directions. */
 struct walk {
     pthread_t thread;
@@ -615,7 +654,8 @@ int main(void)
         {"test_" #name "_has_same_bits", test_op_has_same_bits, NULL, NULL, (void *)(uintptr_t)OP_##name},   \
         {"test_" #name "_has_golden_bits", test_op_has_golden_bits, NULL, NULL,                              \
          (void *)(uintptr_t)OP_##name},                                                                      \
-        {"test_" #name "_has_ranges", test_op_has_ranges, NULL, NULL, (void *)(uintptr_t)OP_##name},
+        {"test_" #name "_has_ranges", test_op_has_ranges, NULL, NULL, (void *)(uintptr_t)OP_##name},         \
+        {"test_" #name "_has_types", test_op_has_types, NULL, NULL, (void *)(uintptr_t)OP_##name},
 #include "kernels/ops.def"
 #undef OP
         cmocka_unit_test(test_concurrent_ops_have_same_bits),

@@ -224,7 +224,7 @@ static void test_every_kind_of_layer_is_measured(void **state)
 {
     struct timer *timer = NULL;
     struct err err = {0};
-    uint64_t most = timer_update_bytes(&adamw, 4096);
+    uint64_t most = timer_update_bytes(&adamw, DTYPE_F32, 4096);
     (void)state;
     struct timer_config c = {.backend = "cpu", .threads = 2, .bytes = most, .device_bytes = most};
     for (size_t k = 0; k < sizeof every_kind / sizeof every_kind[0]; k++) {
@@ -245,10 +245,11 @@ static void test_every_kind_of_layer_is_measured(void **state)
         assert_int_equal(timer_layer(timer, l, true, 1000000, &(double){0}, &(double){0}, &err), -ENOSPC);
     }
     double host = 0, device = 0;
-    assert_int_equal(timer_update(timer, &adamw, 4096, &host, &device, &err), 0);
+    assert_int_equal(timer_update(timer, &adamw, DTYPE_F32, 4096, &host, &device, &err), 0);
     assert_true(host > 0 && device > 0);
-    assert_int_equal(
-        timer_update(timer, &adamw, (c.device_bytes / 4 + 4096) & ~UINT64_C(255), &host, &device, &err), 0);
+    assert_int_equal(timer_update(timer, &adamw, DTYPE_F32, (c.device_bytes / 4 + 4096) & ~UINT64_C(255),
+                                  &host, &device, &err),
+                     0);
     assert_true(host > 0 && device == 0); /* on the host only: the device is too small */
     assert_true(timer_host_copy(timer) > 0);
     timer_close(timer);

@@ -41,21 +41,25 @@ struct decoder {
     /* The layers of the model for a text of one token. This struct serves only to find the weights and their
      * sizes. */
     struct model model;
+    /* The types of activations and weights, which all layers of the model have in common. */
+    enum dtype dtype, w_dtype;
     /* w[l] points to the weights of layer l. For a tied lm_head, it points to the weights of the
      * embedding. */
-    float **w;
+    void **w;
     struct checkpoint_tensors tensors;
     char *weights, *work; /* the two blocks of memory */
     uint64_t weights_bytes, work_bytes;
     /* The following arrays are parts of `work`. */
     int32_t *ids; /* [capacity]: new tokens */
     /* The queries, keys and values of all tokens of the text so far. The array is [layers][capacity][qkv]. */
-    float *cached;
+    void *cached;
     /* The queries, keys and values of one layer after rotary positions were applied. The array is
      * [capacity][qkv]. */
-    float *rotated;
-    float *x, *normed, *y, *attended; /* [capacity][width] */
-    float *lse, *scratch, *logits;
+    void *rotated;
+    void *x, *normed, *y, *attended; /* [capacity][width] */
+    float *lse;                      /* [heads][capacity] */
+    void *scratch;
+    void *logits; /* [vocab] */
 };
 
 /* ---- memory ---- */
@@ -83,7 +87,7 @@ static int lay_out_weights(struct decoder *d, struct err *err)
     char *at = d->weights = block;
     for (uint32_t l = 0; l < d->model.n_layers; l++) {
         const struct layer *layer = &d->model.layers[l];
-        d->w[l] = layer->tied ? d->w[layer->owner] : (float *)(void *)at;
+        d->w[l] = layer->tied ? d->w[layer->owner] : at;
         at += aligned(weight_bytes(layer));
     }
     return 0;
@@ -117,14 +121,25 @@ static uint64_t scratch_bytes(const struct decoder *d)
     return mlp.scratch_fwd;
 }
 
-/* Reserves space for `floats` floats at the offset *at of the memory `base`. Returns the address of the space
- * and advances *at. If `base` is NULL, the function only advances *at, so that the caller learns the total
- * size. */
-static float *take(char *base, uint64_t *at, uint64_t floats)
+/* Reserves space for `n` elements of type `dtype` at the offset *at of the memory `base`. Returns the address
+ * of the space and advances *at. If `base` is NULL, the function only advances *at, so that the caller learns
+ * the total size. */
+static void *take(char *base, uint64_t *at, enum dtype dtype, uint64_t n)
 {
-    float *p = base == NULL ? NULL : (float *)(void *)(base + *at);
-    *at += aligned(floats * dtype_size(DTYPE_F32));
+    void *p = base == NULL ? NULL : base + *at;
+    *at += aligned(n * dtype_size(dtype));
     return p;
+}
+
+/* Returns the address of element `i` of an array of activations or of weights. */
+static void *activation(const struct decoder *d, void *array, uint64_t i)
+{
+    return (char *)array + i * dtype_size(d->dtype);
+}
+
+static const void *weight(const struct decoder *d, const void *array, uint64_t i)
+{
+    return (const char *)array + i * dtype_size(d->w_dtype);
 }
 
 /* Places all arrays one after another in the memory d->work, and returns the number of bytes that the arrays
@@ -133,16 +148,16 @@ static float *take(char *base, uint64_t *at, uint64_t floats)
 static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
 {
     uint64_t at = 0, rows = (uint64_t)d->capacity * d->t.width, text = (uint64_t)d->capacity * d->qkv;
-    d->ids = (int32_t *)(void *)take(d->work, &at, d->capacity);
-    d->cached = take(d->work, &at, d->t.layers * text);
-    d->rotated = take(d->work, &at, d->t.rope_theta > 0 ? text : 0);
-    d->x = take(d->work, &at, rows);
-    d->normed = take(d->work, &at, rows);
-    d->y = take(d->work, &at, rows);
-    d->attended = take(d->work, &at, rows);
-    d->lse = take(d->work, &at, (uint64_t)d->capacity * d->t.heads);
-    d->scratch = take(d->work, &at, dtype_elements(DTYPE_F32, scratch) + 1);
-    d->logits = take(d->work, &at, d->t.vocab);
+    d->ids = take(d->work, &at, DTYPE_I32, d->capacity);
+    d->cached = take(d->work, &at, d->dtype, d->t.layers * text);
+    d->rotated = take(d->work, &at, d->dtype, d->t.rope_theta > 0 ? text : 0);
+    d->x = take(d->work, &at, d->dtype, rows);
+    d->normed = take(d->work, &at, d->dtype, rows);
+    d->y = take(d->work, &at, d->dtype, rows);
+    d->attended = take(d->work, &at, d->dtype, rows);
+    d->lse = take(d->work, &at, DTYPE_F32, (uint64_t)d->capacity * d->t.heads);
+    d->scratch = take(d->work, &at, DTYPE_U8, scratch);
+    d->logits = take(d->work, &at, d->dtype, d->t.vocab);
     return at;
 }
 
@@ -182,6 +197,8 @@ static int build(struct decoder *d, struct err *err)
     const struct optimizer none = {.kind = OPTIMIZER_SGD};
     d->arena = arena_create();
     transformer_build(&d->t, 1, 0, d->arena, &d->model);
+    d->dtype = d->model.layers[0].dtype;
+    d->w_dtype = d->model.layers[0].w_dtype;
     d->w = arena_alloc_array(d->arena, d->model.n_layers, sizeof *d->w);
     int r = lay_out_weights(d, err);
     if (r == 0)
@@ -243,6 +260,7 @@ uint32_t decoder_capacity(const struct decoder *d)
 
 const float *decoder_logits(const struct decoder *d)
 {
+    assert(d->dtype == DTYPE_F32); /* a sampler reads floats */
     return d->logits;
 }
 
@@ -271,7 +289,7 @@ static int launch(void *ctx, const struct op_call *call)
 #define LAUNCH(p, name, ...)                                                                                 \
     launch((p)->d, &(struct op_call){.op = OP_##name, .step = &(p)->d->step, .name = {__VA_ARGS__}})
 
-static int run_layer(const struct push *p, const struct layer *l, const float *w, const void *x, float *y)
+static int run_layer(const struct push *p, const struct layer *l, const void *w, const void *x, void *y)
 {
     struct layer_io io = {.step = &p->d->step, .rows = 1, .w = w, .x = x, .y = y, .scratch = p->d->scratch};
     return layer_type(l)->fwd(l, &io, &p->sink);
@@ -279,7 +297,7 @@ static int run_layer(const struct push *p, const struct layer *l, const float *w
 
 /* Returns the address of the parameter `name` of a layer, or NULL if the layer has no such parameter. `w`
  * points to the layer's weights. */
-static const float *find_param(const struct layer *l, const float *w, const char *name)
+static const void *find_param(const struct layer *l, const void *w, const char *name)
 {
     struct layer_param params[8];
     uint32_t n = layer_type(l)->params(l, NULL);
@@ -287,64 +305,66 @@ static const float *find_param(const struct layer *l, const float *w, const char
     layer_type(l)->params(l, params);
     for (uint32_t i = 0; i < n; i++)
         if (strcmp(params[i].name, name) == 0)
-            return w + dtype_elements(params[i].dtype, params[i].offset);
+            return (const char *)w + params[i].offset;
     return NULL;
 }
 
 /* Sets *ret to the array with the queries, keys and values of all tokens. For a model with rotary positions,
  * the function applies the positions to a copy in d->rotated, and *ret points to this copy. For other models,
  * *ret is `cached`. */
-static int rotate(const struct push *p, float *cached, uint32_t seq, float **ret)
+static int rotate(const struct push *p, void *cached, uint32_t seq, void **ret)
 {
     const struct decoder *d = p->d;
     *ret = cached;
     if (d->t.rope_theta <= 0)
         return 0;
     *ret = d->rotated;
-    int r = LAUNCH(p, act_fwd, .x = cached, .y = d->rotated, .n = (uint64_t)seq * d->qkv);
+    int r = LAUNCH(p, act_fwd, .x = cached, .y = d->rotated, .n = (uint64_t)seq * d->qkv, .dtype = d->dtype);
     if (r < 0)
         return r;
     return LAUNCH(p, rope, .x = d->rotated, .rows = 1, .seq = seq, .n = d->qkv,
-                  .heads = d->t.heads + d->t.kv_heads, .head = d->head, .theta = d->t.rope_theta);
+                  .heads = d->t.heads + d->t.kv_heads, .head = d->head, .theta = d->t.rope_theta,
+                  .dtype = d->dtype);
 }
 
 /* Runs the attention of a block. It reads its input from d->normed and writes its output to d->y. */
-static int attend(const struct push *p, const struct layer *l, const float *w, uint32_t block)
+static int attend(const struct push *p, const struct layer *l, const void *w, uint32_t block)
 {
     const struct decoder *d = p->d;
     uint32_t seq = d->length + p->n, width = d->t.width;
-    float *cached = d->cached + (uint64_t)block * d->capacity * d->qkv, *qkv = NULL;
-    int r = LAUNCH(p, linear_fwd, .x = d->normed, .w = find_param(l, w, "qkv.weight"),
-                   .b = find_param(l, w, "qkv.bias"), .y = cached + (uint64_t)d->length * d->qkv,
-                   .rows = p->n, .in = width, .out = d->qkv);
+    void *cached = activation(d, d->cached, (uint64_t)block * d->capacity * d->qkv), *qkv = NULL;
+    int r =
+        LAUNCH(p, linear_fwd, .x = d->normed, .w = find_param(l, w, "qkv.weight"),
+               .b = find_param(l, w, "qkv.bias"), .y = activation(d, cached, (uint64_t)d->length * d->qkv),
+               .rows = p->n, .in = width, .out = d->qkv, .dtype = d->dtype, .w_dtype = d->w_dtype);
     if (r == 0)
         r = rotate(p, cached, seq, &qkv);
     if (r == 0)
         r = LAUNCH(p, attention_fwd, .qkv = qkv, .y = d->attended, .lse = d->lse, .rows = 1, .seq = seq,
-                   .heads = d->t.heads, .kv_heads = d->t.kv_heads, .head = d->head);
+                   .heads = d->t.heads, .kv_heads = d->t.kv_heads, .head = d->head, .dtype = d->dtype);
     if (r < 0)
         return r;
-    return LAUNCH(p, linear_fwd, .x = d->attended + (uint64_t)d->length * width,
+    return LAUNCH(p, linear_fwd, .x = activation(d, d->attended, (uint64_t)d->length * width),
                   .w = find_param(l, w, "proj.weight"), .b = find_param(l, w, "proj.bias"), .y = d->y,
-                  .rows = p->n, .in = width, .out = width);
+                  .rows = p->n, .in = width, .out = width, .dtype = d->dtype, .w_dtype = d->w_dtype);
 }
 
 /* Runs one transformer block on d->x: first computes x += attention(norm(x)), then x += mlp(norm(x)). */
 static int run_block(const struct push *p, uint32_t layer, uint32_t block)
 {
     const struct decoder *d = p->d;
-    const float *w = d->w[layer];
+    const void *w = d->w[layer];
     int r = 0;
     for (uint32_t i = 0; r == 0 && i < 2; i++) {
         const struct layer *norm = inside(&p->model, layer, i, 0), *part = inside(&p->model, layer, i, 1);
-        const float *part_w = w + dtype_elements(DTYPE_F32, weight_bytes(norm));
+        const void *part_w = (const char *)w + weight_bytes(norm);
         r = run_layer(p, norm, w, d->x, d->normed);
         if (r == 0)
             r = part->type == &layer_attention ? attend(p, part, part_w, block)
                                                : run_layer(p, part, part_w, d->normed, d->y);
         if (r == 0)
-            r = LAUNCH(p, add, .y = d->x, .x = d->y, .n = (uint64_t)p->n * d->t.width);
-        w = part_w + dtype_elements(DTYPE_F32, weight_bytes(part));
+            r = LAUNCH(p, add, .y = d->x, .x = d->y, .n = (uint64_t)p->n * d->t.width, .dtype = d->dtype);
+        w = (const char *)part_w + weight_bytes(part);
     }
     return r;
 }
@@ -357,8 +377,8 @@ static int embed(const struct push *p)
     int r = run_layer(p, &p->model.layers[0], d->w[0], d->ids, d->x);
     if (r < 0 || d->t.arch != ARCH_GPT2)
         return r;
-    return LAUNCH(p, bias_fwd, .x = d->x, .b = d->w[1] + (uint64_t)d->length * width, .y = d->x, .rows = 1,
-                  .n = p->n * width);
+    return LAUNCH(p, bias_fwd, .x = d->x, .b = weight(d, d->w[1], (uint64_t)d->length * width), .y = d->x,
+                  .rows = 1, .n = p->n * width, .dtype = d->dtype, .w_dtype = d->w_dtype);
 }
 
 /* Computes the logits of the token that follows the last token of the text. */
@@ -367,11 +387,11 @@ static int run_head(const struct push *p)
     const struct decoder *d = p->d;
     uint32_t width = d->t.width, head = p->model.n_layers - 1;
     const struct layer *norm = &d->model.layers[head - 1]; /* built for one token */
-    int r = run_layer(p, norm, d->w[head - 1], d->x + (uint64_t)(p->n - 1) * width, d->normed);
+    int r = run_layer(p, norm, d->w[head - 1], activation(d, d->x, (uint64_t)(p->n - 1) * width), d->normed);
     if (r < 0)
         return r;
     return LAUNCH(p, linear_fwd, .x = d->normed, .w = d->w[head], .y = d->logits, .rows = 1, .in = width,
-                  .out = d->t.vocab);
+                  .out = d->t.vocab, .dtype = d->dtype, .w_dtype = d->w_dtype);
 }
 
 static int enqueue(const struct push *p)
@@ -385,8 +405,9 @@ static int enqueue(const struct push *p)
 
 static int check_logits(const struct decoder *d, struct err *err)
 {
+    const float *logits = decoder_logits(d);
     for (uint32_t i = 0; i < d->t.vocab; i++)
-        if (!isfinite(d->logits[i]))
+        if (!isfinite(logits[i]))
             return err_set(err, -EDOM,
                            "the logits after %" PRIu32
                            " tokens are not finite; the model may have diverged in training",

@@ -62,14 +62,14 @@ uint64_t timer_layer_bytes(const struct layer *l, uint32_t rows)
            aligned(scratch_bytes(&s)) + aligned(s.target) + aligned(s.result);
 }
 
-static uint64_t k_bytes(const struct optimizer *o, uint64_t w_bytes)
+static uint64_t k_bytes(const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes)
 {
-    return optimizer_k_bytes(o, dtype_elements(DTYPE_F32, w_bytes));
+    return optimizer_k_bytes(o, dtype_elements(w_dtype, w_bytes));
 }
 
-uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes)
+uint64_t timer_update_bytes(const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes)
 {
-    return 2 * aligned(w_bytes) + aligned(k_bytes(o, w_bytes));
+    return 2 * aligned(w_bytes) + aligned(k_bytes(o, w_dtype, w_bytes));
 }
 
 /* Returns how many bytes of a layer's operands are outside the processor's caches in training. In a
@@ -251,7 +251,7 @@ static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool 
     struct blocks b = {devset_address(t->devices, 0, 0)};
     char *begin = b.at;
     struct layer_io io = {.step = &t->step, .rows = rows, .accumulate = true};
-    float *input_grad = take(&b, s->x);
+    void *input_grad = take(&b, s->x);
     io.dx = dx ? input_grad : NULL;
     io.y = take(&b, s->y);
     io.dy = take(&b, s->y);
@@ -323,26 +323,27 @@ int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, 
     return r < 0 ? r : time_task(&w, ret_bwd_s, err);
 }
 
-static int time_update_at(struct timer *t, const struct optimizer *o, uint64_t w_bytes, uint32_t stream,
-                          void *at, uint64_t available, double *ret_s, struct err *err)
+static int time_update_at(struct timer *t, const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes,
+                          uint32_t stream, void *at, uint64_t available, double *ret_s, struct err *err)
 {
     struct blocks b = {at};
     struct timed_task w = {.timer = t, .stream = stream, .optimizer = o};
-    w.copies = count_copies(timer_update_bytes(o, w_bytes), available);
+    w.copies = count_copies(timer_update_bytes(o, w_dtype, w_bytes), available);
     for (uint32_t i = 0; i < w.copies; i++) {
         struct optimizer_io *io = &w.update[i];
         io->w_bytes = w_bytes;
+        io->dtype = w_dtype;
         io->w = take(&b, w_bytes);
         io->g = (struct op_gradients){.dw = {take(&b, w_bytes)}, .n = 1};
-        optimizer_split(o, take(&b, k_bytes(o, w_bytes)), io);
+        optimizer_split(o, take(&b, k_bytes(o, w_dtype, w_bytes)), io);
     }
     return time_task(&w, ret_s, err);
 }
 
-int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, double *ret_host_s,
-                 double *ret_device_s, struct err *err)
+int timer_update(struct timer *t, const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes,
+                 double *ret_host_s, double *ret_device_s, struct err *err)
 {
-    uint64_t bytes = timer_update_bytes(o, w_bytes);
+    uint64_t bytes = timer_update_bytes(o, w_dtype, w_bytes);
     void *device = devset_address(t->devices, 0, 0);
     int r = 0;
     if (bytes > t->bytes)
@@ -351,12 +352,13 @@ int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, d
     if (bytes <= t->device_bytes) {
         r = fill_device(t, count_copies(bytes, t->device_bytes) * bytes, 0);
         r = r < 0 ? err_set(err, r, "a copy failed while measuring: %s", strerror(-r))
-                  : time_update_at(t, o, w_bytes, LANE_COMPUTE, device, t->device_bytes, ret_device_s, err);
+                  : time_update_at(t, o, w_dtype, w_bytes, LANE_COMPUTE, device, t->device_bytes,
+                                   ret_device_s, err);
     }
     /* The first LANE_COUNT streams belong to the only device, so the host's stream has the number
      * LANE_COUNT. */
     if (r == 0)
-        r = time_update_at(t, o, w_bytes, LANE_COUNT, t->host, t->bytes, ret_host_s, err);
+        r = time_update_at(t, o, w_dtype, w_bytes, LANE_COUNT, t->host, t->bytes, ret_host_s, err);
     fill(t, count_copies(bytes, t->bytes) * bytes);
     return r;
 }

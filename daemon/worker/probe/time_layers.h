@@ -40,9 +40,9 @@ struct timer_config {
  * samples. */
 uint64_t timer_layer_bytes(const struct layer *l, uint32_t rows);
 
-/* Returns the number of bytes that timer_update needs for an optimizer update of `w_bytes` bytes of
- * weights. */
-uint64_t timer_update_bytes(const struct optimizer *o, uint64_t w_bytes);
+/* Returns the number of bytes that timer_update needs for an optimizer update of `w_bytes` bytes of weights,
+ * whose elements have the type `w_dtype`. */
+uint64_t timer_update_bytes(const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes);
 
 /* Opens the device and allocates the host and device memory for measuring. */
 int timer_open(const struct timer_config *c, struct timer **ret, struct err *err);
@@ -56,10 +56,11 @@ void timer_close(struct timer *t);
 int timer_layer(struct timer *t, const struct layer *l, bool dx, uint32_t rows, double *ret_fwd_s,
                 double *ret_bwd_s, struct err *err);
 
-/* Measures an optimizer update of `w_bytes` bytes of weights, both on the host and on the device, and stores
- * the times in seconds. *ret_device_s is 0 if the update does not fit on the device. */
-int timer_update(struct timer *t, const struct optimizer *o, uint64_t w_bytes, double *ret_host_s,
-                 double *ret_device_s, struct err *err);
+/* Measures an optimizer update of `w_bytes` bytes of weights, whose elements have the type `w_dtype`, both on
+ * the host and on the device. Stores the times in seconds. *ret_device_s is 0 if the update does not fit on
+ * the device. */
+int timer_update(struct timer *t, const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes,
+                 double *ret_host_s, double *ret_device_s, struct err *err);
 
 /* Returns how fast data are copied within host memory, in bytes per second. */
 uint64_t timer_host_copy(struct timer *t);
