@@ -1,11 +1,11 @@
-/* The label_vectors layer is a loss. It trains a part of a model before the rest of the model is trained. Each
- * class has a vector of random numbers, and the targets of a row are the vector of its class. The loss is the
- * mean of (x - target)^2 over the elements of a row, as in the mse layer. The target T of a row is the number
- * of its class, an int32.
+/* The label_vectors layer is a loss. It trains a part of a model before the rest of the model is trained.
+ * Each class has a vector of random numbers, and the targets of a row are the vector of its class. The loss
+ * is the mean of (x - target)^2 over the elements of a row, as in the mse layer. The target T of a row is the
+ * number of its class, an int32.
  *
- * The vectors are drawn once and never change, so they are buffers B: "vectors" is an array [classes][in], and
- * "offsets" is an array [classes] with -|v|^2 / 2 for each vector v. An evaluation also counts the rows whose
- * nearest vector is that of their class. The nearest vector v of a row x is the one with the largest
+ * The vectors are drawn once and never change, so they are buffers B: "vectors" is an array [classes][in],
+ * and "offsets" is an array [classes] with -|v|^2 / 2 for each vector v. An evaluation also counts the rows
+ * whose nearest vector is that of their class. The nearest vector v of a row x is the one with the largest
  * x v - |v|^2 / 2, because |x - v|^2 = |x|^2 - 2 (x v - |v|^2 / 2), and |x|^2 is the same for all vectors.
  *
  * The forward pass saves nothing. All functions run in the caller's thread. */
@@ -72,8 +72,8 @@ static void label_vectors_init(const struct layer *l, uint64_t seed, void *b)
     }
 }
 
-/* Writes the vector of each row's class to the workspace. The vectors are buffers and become targets. Both are
- * float in every layer. */
+/* Writes the vector of each row's class to the workspace. The vectors are buffers and become targets. Buffers
+ * and targets are float in every layer. */
 static int gather(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, embedding_fwd, .ids = io->target, .table = io->b, .y = io->scratch,

@@ -276,8 +276,8 @@ struct op_mse_fwd {
     const float *target; /* [rows][n] */
     struct step_result *result;
     uint32_t rows, n, first_row;
-    /* If true, the op leaves result->correct as it is. Otherwise the op sets it to 0, because the mean squared
-     * error knows no right answers. */
+    /* If true, the op leaves result->correct as it is. Otherwise the op sets it to 0, because the mean
+     * squared error knows no right answers. */
     bool keep_correct;
     enum dtype dtype; /* of x */
 };

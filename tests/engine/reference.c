@@ -204,8 +204,8 @@ static bool decays(const struct optimizer *o, const struct layer *l, uint64_t el
     struct layer_param params[16];
     uint32_t n = layer_type(l)->params(l, params);
     for (uint32_t i = 0; i < n; i++)
-        if (element * sizeof(float) >= params[i].offset &&
-            element < params[i].offset / sizeof(float) + params[i].count)
+        if (element >= dtype_elements(params[i].dtype, params[i].offset) &&
+            element < dtype_elements(params[i].dtype, params[i].offset) + params[i].count)
             return (o->no_decay & 1u << params[i].class) == 0;
     fail_msg("element %llu of no parameter", (unsigned long long)element);
     return false;
@@ -218,14 +218,16 @@ static void reference_update(struct reference *r, uint32_t l, const struct op_si
     struct optimizer_io io = {.w = mem(r, TENSOR_W, l, PLAN_NONE),
                               .g = gradients_of(r, l),
                               .group = mem(r, TENSOR_GROUP, link_of(r, l).group, PLAN_NONE),
-                              .w_bytes = r->g->layers[l].size.w};
-    uint64_t n = io.g.n > 0 ? io.w_bytes / sizeof(float) : 0, begin = 0;
+                              .w_bytes = r->g->layers[l].size.w,
+                              .dtype = r->g->layers[l].size.w_dtype};
+    const uint64_t each = dtype_size(io.dtype);
+    uint64_t n = io.g.n > 0 ? io.w_bytes / each : 0, begin = 0;
 
     optimizer_split(o, mem(r, TENSOR_K, l, PLAN_NONE), &io);
     for (uint64_t i = 1; i <= n; i++) { /* where it changes, a launch ends */
         if (i < n && (o->no_decay == 0 || decays(o, layer, i) == decays(o, layer, begin)))
             continue;
-        struct optimizer_io part = optimizer_part(o, &io, begin * sizeof(float), i * sizeof(float));
+        struct optimizer_io part = optimizer_part(o, &io, begin * each, i * each);
         part.no_decay = !decays(o, layer, begin);
         optimizer_update(o, &r->args, &part, sink);
         begin = i;
@@ -245,15 +247,18 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
     switch (t->kind) {
     case INSTR_RED:
         call.op = OP_add;
-        call.add = (struct op_add){mem(r, TENSOR_DW, l, 0), mem(r, TENSOR_DW, l, t->replica),
-                                   r->g->layers[l].size.w / 4};
+        call.add = (struct op_add){.y = mem(r, TENSOR_DW, l, 0),
+                                   .x = mem(r, TENSOR_DW, l, t->replica),
+                                   .n = layer_w_elements(&r->g->layers[l].size),
+                                   .dtype = r->g->layers[l].size.w_dtype};
         launch_now(r, &call);
         break;
     case INSTR_NORM:
         call.op = OP_sumsq;
         call.sumsq = (struct op_sumsq){.g = gradients_of(r, l),
                                        .sum = mem(r, TENSOR_SUMSQ, l, PLAN_NONE),
-                                       .n = r->g->layers[l].size.w / 4};
+                                       .n = layer_w_elements(&r->g->layers[l].size),
+                                       .dtype = r->g->layers[l].size.w_dtype};
         launch_now(r, &call);
         break;
     case INSTR_DECIDE:
@@ -339,7 +344,7 @@ void engine_reference(const struct engine_case *c, struct engine_result *ret)
     ret->finite = true;
     for (uint32_t l = 0; l < r.g->n_layers; l++) {
         const float *w = mem(&r, TENSOR_W, l, PLAN_NONE);
-        for (uint64_t i = 0; i < r.g->layers[l].size.w / 4; i++)
+        for (uint64_t i = 0; i < layer_w_elements(&r.g->layers[l].size); i++)
             ret->finite &= isfinite(w[i]) != 0;
     }
     close_memory(&r);
