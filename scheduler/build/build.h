@@ -86,6 +86,10 @@ struct order {
     bool alone;
     /* For each layer: whether its state never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;
+    /* Whether the policy writes the tasks of all training steps of the cycle itself. It then sets `step` to the
+     * step whose tasks it adds. If false, the policy writes step 0 only, and order_repeat adds the others. */
+    bool all_steps;
+    uint32_t step;
     /* All tasks of the order. Before order_merge, only todos of the same location are in the order in which
      * they run. order_merge brings the todos of all locations into one sequence. */
     VEC(struct todo) todos;
@@ -103,8 +107,8 @@ uint32_t order_replica_devices(uint32_t n_replicas, uint32_t n_devices);
 void order_own(struct order *o, uint32_t n_shares);
 /* Appends task `t` to the order. The task handles its whole layer, so t.share is set to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
-/* Copies the tasks of step 0 for all further training steps of the cycle. Policies write the order of one
- * step only. Does nothing if the cycle has a single step. */
+/* Copies the tasks of step 0 for all further training steps of the cycle. Does nothing if the cycle has a
+ * single step, or if the policy has written all steps. */
 void order_repeat(struct order *o);
 /* Sets *ret to the order of the eval program, which has only the forward tasks of `o`. These tasks save
  * nothing for a backward pass, because the eval program has no backward pass. */
@@ -405,10 +409,15 @@ void order_begin(struct order *o);
  * update that runs on the device. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
+/* The same for one decision group. */
+void order_begin_group(struct order *o, uint32_t group);
 /* For each group with a decision, adds the DECIDE task and then all updates of the group. An update on a
  * device gets the next span and the next item of this device. The function then increments next_span and
  * next_item of the device. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
+/* The same for one decision group. Does nothing if the group has no decision. */
+void order_update_group(struct order *o, const struct plan_request *r, uint32_t group,
+                        const uint32_t *bwd_device, uint32_t *next_span, uint32_t *next_item);
 
 #endif

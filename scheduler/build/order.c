@@ -43,6 +43,7 @@ void order_finish(struct order *o)
 
 static void add_todo(struct order *o, struct todo t)
 {
+    t.step = o->all_steps ? o->step : t.step;
     t.task = graph_task_find(o->graph, t.kind, t.kind == INSTR_DECIDE ? t.group : t.layer,
                              t.kind == INSTR_RED ? t.replica : t.micro, t.step);
     assert(t.task != PLAN_NONE);
@@ -74,7 +75,7 @@ void order_repeat(struct order *o)
         spans = t->span >= spans ? t->span + 1 : spans;
         items = t->item >= items ? t->item + 1 : items;
     }
-    for (uint32_t step = 1; o->graph->training && step < o->graph->steps; step++)
+    for (uint32_t step = 1; o->graph->training && !o->all_steps && step < o->graph->steps; step++)
         for (size_t i = 0; i < n; i++) {
             struct todo t = o->todos.at[i];
             t.step = step;
@@ -125,12 +126,17 @@ static void add_decide(struct order *o, uint32_t group)
     order_add(o, t);
 }
 
+void order_begin_group(struct order *o, uint32_t group)
+{
+    const struct graph_group *g = &o->graph->groups[group];
+    if (o->graph->training && g->has_state && !g->decision)
+        add_decide(o, group);
+}
+
 void order_begin(struct order *o)
 {
-    const struct graph *g = o->graph;
-    for (uint32_t i = 0; g->training && i < g->n_groups; i++)
-        if (g->groups[i].has_state && !g->groups[i].decision)
-            add_decide(o, i);
+    for (uint32_t i = 0; i < o->graph->n_groups; i++)
+        order_begin_group(o, i);
 }
 
 /* Adds RED tasks, which add a replica's gradients to those of replica 0. Does nothing unless `micro` is the
@@ -195,18 +201,23 @@ static void add_decided_update(struct order *o, const struct plan_request *r, ui
         order_add(o, update_todo(INSTR_UPD, l, device, next_span[device]++, next_item[device]++));
 }
 
+void order_update_group(struct order *o, const struct plan_request *r, uint32_t group,
+                        const uint32_t *bwd_device, uint32_t *next_span, uint32_t *next_item)
+{
+    const struct graph *g = o->graph;
+    if (!g->training || !g->groups[group].decision)
+        return;
+    add_decide(o, group);
+    for (uint32_t l = 0; l < g->n_layers; l++)
+        if (graph_updates(g, l) && g->layers[l].group == group)
+            add_decided_update(o, r, l, bwd_device[l], next_span, next_item);
+}
+
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item)
 {
-    const struct graph *g = o->graph;
-    for (uint32_t i = 0; g->training && i < g->n_groups; i++) {
-        if (!g->groups[i].decision)
-            continue;
-        add_decide(o, i);
-        for (uint32_t l = 0; l < g->n_layers; l++)
-            if (graph_updates(g, l) && g->layers[l].group == i)
-                add_decided_update(o, r, l, bwd_device[l], next_span, next_item);
-    }
+    for (uint32_t i = 0; i < o->graph->n_groups; i++)
+        order_update_group(o, r, i, bwd_device, next_span, next_item);
 }
 
 /* ---- shares ---- */

@@ -19,8 +19,10 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/predict/time_bound.h"
 
-/* The policies that `auto` asks, in this order. */
+/* The policies that `auto` asks, in this order. `blocks` is for graphs with several decision groups. */
 static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream, POLICY_harmony_dp};
+static const enum policy_id auto_tries_blocks[] = {POLICY_resident, POLICY_blocks, POLICY_auto, POLICY_stream,
+                                                   POLICY_harmony_dp};
 
 /* A search ends when its plan takes at most 1/FLOOR_SLACK longer than the time that no plan can beat. */
 #define FLOOR_SLACK 100
@@ -160,8 +162,10 @@ static void use_policy(struct plan_search *s, const struct plan_request *request
  * one policy only for `auto`. */
 static uint32_t requested(const struct plan_request *request, const enum policy_id **ret)
 {
-    uint32_t all = sizeof auto_tries / sizeof auto_tries[0];
-    *ret = request->policy == POLICY_auto ? auto_tries : &request->policy;
+    const bool blocks = request->train->n_groups > 1;
+    uint32_t all = blocks ? sizeof auto_tries_blocks / sizeof auto_tries_blocks[0]
+                          : sizeof auto_tries / sizeof auto_tries[0];
+    *ret = request->policy != POLICY_auto ? &request->policy : blocks ? auto_tries_blocks : auto_tries;
     if (request->policy != POLICY_auto)
         return 1;
     return request->train->n_replicas > 1 ? all : all - 1; /* harmony-dp, the last one, needs replicas */

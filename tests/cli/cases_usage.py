@@ -33,7 +33,7 @@ def refused(t, *options, says=(), **popen):
 def test_help_names_every_option(t):
     run = t.worker("--help")
     t.equal(run.err, "", "standard error")
-    t.contains(run.out, "usage: tutti-worker", *OPTIONS, "auto, harmony-dp, harmony-pp, lru, resident, stream", what="help")
+    t.contains(run.out, "usage: tutti-worker", *OPTIONS, "auto, blocks, harmony-dp, harmony-pp, lru, resident, stream", what="help")
     t.check(all(len(line) <= 110 for line in run.out.splitlines()), "a line of the help is longer than 110")
 
 
