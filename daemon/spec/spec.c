@@ -200,9 +200,9 @@ static int check_eval(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Checks that the inputs of all layers together take at most 2^50 bytes in one training step. With this
- * limit, all sums of bytes that are computed later stay below SPEC_MAX_BYTES. */
-static int check_activations(const struct spec *s, struct err *err)
+/* Checks that the inputs of all layers together take at most 2^50 bytes in one training step with `batch`
+ * samples. With this limit, all sums of bytes that are computed later stay below SPEC_MAX_BYTES. */
+static int check_batch_activations(const struct spec *s, uint32_t batch, const char *path, struct err *err)
 {
     uint64_t width = 0, bytes;
 
@@ -210,14 +210,27 @@ static int check_activations(const struct spec *s, struct err *err)
         /* The sum cannot overflow, because there are at most 10,000 layers, and each has at most 2^30
          * elements per row. */
         width += layer_in(&s->model.layers[i]);
-    if (!checked_mul(width, s->train.global_batch, &bytes) || !dtype_bytes(DTYPE_F32, bytes, &bytes) ||
+    if (!checked_mul(width, batch, &bytes) || !dtype_bytes(DTYPE_F32, bytes, &bytes) ||
         bytes > SPEC_MAX_BYTES / 8)
-        return err_set_at(err, -EINVAL, "train.global_batch",
+        return err_set_at(err, -EINVAL, path,
                           "the activations of %" PRIu32
                           " samples in this model take more than 2^50 bytes; make the batch or the model "
                           "smaller",
-                          s->train.global_batch);
+                          batch);
     return 0;
+}
+
+static int check_activations(const struct spec *s, struct err *err)
+{
+    uint32_t parts = s->method == METHOD_sil ? s->sil.partitions : 0;
+    char path[64];
+    int r = check_batch_activations(s, s->train.global_batch, "train.global_batch", err);
+
+    for (uint32_t i = 0; r == 0 && i < parts; i++) {
+        snprintf(path, sizeof path, "method.each[%" PRIu32 "].global_batch", i);
+        r = check_batch_activations(s, s->sil.each[i].global_batch, path, err);
+    }
+    return r;
 }
 
 /* Copies settings of one section to the places in other sections that need them: train.label_smoothing goes
@@ -415,7 +428,8 @@ int spec_count_steps(uint64_t epochs, uint64_t steps, uint64_t batch, uint64_t s
     if (steps == 0) {
         if (!checked_mul(epochs, samples, &total) || total > SPEC_MAX_BYTES)
             return err_set_at(err, -EINVAL, path,
-                              "%" PRIu64 " epochs are more than 2^53 samples; write a smaller number", epochs);
+                              "%" PRIu64 " epochs are more than 2^53 samples; write a smaller number",
+                              epochs);
         steps = total / batch + (total % batch != 0);
     }
     /* These limits keep every sample position below 2^53, which JSON can represent exactly, and every epoch

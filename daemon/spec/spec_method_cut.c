@@ -105,6 +105,23 @@ static int fail_few_units(const char *path, const struct units *u, uint32_t most
                       u->n, most);
 }
 
+/* Reports a part of the model that has no weights of its own. */
+static int fail_no_weights(const char *path, uint32_t first, uint32_t end, struct err *err)
+{
+    return err_set_at(err, -EINVAL, path,
+                      "layers %" PRIu32 " to %" PRIu32 " have no weights to train; choose other parts", first,
+                      end - 1);
+}
+
+/* Returns whether one of the layers from `first` up to `end` has weights of its own. */
+static bool any_weights(const struct spec *s, uint32_t first, uint32_t end)
+{
+    for (uint32_t l = first; l < end; l++)
+        if (has_weights(&s->model.layers[l]) && !s->model.layers[l].tied)
+            return true;
+    return false;
+}
+
 /* Reports a layer that uses the weights of another layer in another part of the model. */
 static int fail_tied(const char *path, uint32_t layer, uint32_t owner, struct err *err)
 {
@@ -136,20 +153,16 @@ static int check_partition(const struct spec *s, uint32_t i, struct err *err)
 {
     const struct spec_sil *sil = &s->sil;
     uint32_t first = sil->cuts[i], end = i + 1 < sil->partitions ? sil->cuts[i + 1] : s->model.n_layers;
-    bool weights = false;
     char path[64];
 
     json_path_index(path, sizeof path, "method.partitions", i > 0 ? i - 1 : 0);
     for (uint32_t l = first; l < end; l++) {
         const struct layer *layer = &s->model.layers[l];
-        weights |= has_weights(layer) && !layer->tied;
         if (layer->tied && layer->owner < first)
             return fail_tied(path, l, layer->owner, err);
     }
-    if (!weights)
-        return err_set_at(err, -EINVAL, path,
-                          "layers %" PRIu32 " to %" PRIu32 " have no weights to train; move the cut", first,
-                          end - 1);
+    if (!any_weights(s, first, end))
+        return fail_no_weights(path, first, end, err);
     if (i + 1 < sil->partitions && s->model.layers[end - 1].out.rank != 1)
         return err_set_at(err, -EINVAL, path,
                           "layer %" PRIu32
@@ -277,10 +290,15 @@ static int check_block_layers(const struct spec *s, struct err *err)
         if (layer->tied && (shared || block_of(local, layer->owner) != b))
             return fail_tied("method.blocks", l, layer->owner, err);
     }
-    for (uint32_t i = 0; i + 1 < local->n_blocks; i++) {
+    for (uint32_t i = 0; i < local->n_blocks; i++) {
+        bool last = i + 1 == local->n_blocks;
+        uint32_t first =
+            i > 0 ? local->blocks[i - 1].last + 1 : 0; /* the layers before belong to that block */
         const struct layer *end = &s->model.layers[local->blocks[i].last];
         json_path_index(path, sizeof path, "method.blocks", i);
-        if (end->out.rank != (s->tokens ? 2 : 1))
+        if (!any_weights(s, first, last ? s->model.n_layers : local->blocks[i].last + 1))
+            return fail_no_weights(path, first, local->blocks[i].last + 1, err);
+        if (!last && end->out.rank != (s->tokens ? 2 : 1))
             return err_set_at(err, -EINVAL, path, "layer %" PRIu32 " has no outputs that a head could take",
                               local->blocks[i].last);
     }

@@ -270,6 +270,12 @@ static void add_optimizer(struct strbuf *b, const struct spec *s)
     strbuf_add(b, "}");
 }
 
+/* Returns whether the learning rates depend on the number of training steps. */
+static bool depends_on_steps(const struct spec_rate *rate)
+{
+    return rate->type != SCHEDULE_CONSTANT && rate->type != SCHEDULE_STEP;
+}
+
 static void add_schedule(struct strbuf *b, const struct spec *s)
 {
     strbuf_addf(b, ",\"schedule\":{\"type\":\"%s\",\"warmup_steps\":%" PRIu64,
@@ -277,7 +283,7 @@ static void add_schedule(struct strbuf *b, const struct spec *s)
     if (s->rate.type == SCHEDULE_STEP)
         strbuf_addf(b, ",\"min_lr_ratio\":%.17g,\"every_steps\":%" PRIu64 ",\"gamma\":%.17g",
                     s->rate.min_lr_ratio, s->rate.every_steps, s->rate.gamma);
-    else if (s->rate.type != SCHEDULE_CONSTANT)
+    else if (depends_on_steps(&s->rate))
         strbuf_addf(b, ",\"min_lr_ratio\":%.17g,\"total_steps\":%" PRIu64, s->rate.min_lr_ratio,
                     s->resolved.total_steps);
     strbuf_add(b, "}");
@@ -335,8 +341,10 @@ static void add_sil(struct strbuf *b, const struct spec_sil *sil)
 }
 
 /* The number of resident steps is not written, because it changes no bit of the result. */
-static void add_local(struct strbuf *b, const struct spec_local *local)
+static void add_local(struct strbuf *b, const struct spec *s)
 {
+    const struct spec_local *local = &s->local;
+
     strbuf_addf(b, ",\"local\":{\"scheme\":\"%s\",\"head_hidden\":%" PRIu32 ",\"blocks\":[",
                 local_scheme_names[local->scheme], local->head_hidden);
     for (uint32_t i = 0; i < local->n_blocks; i++)
@@ -346,6 +354,8 @@ static void add_local(struct strbuf *b, const struct spec_local *local)
     for (uint32_t i = 0; i < local->n_blocks; i++) {
         strbuf_add(b, i > 0 ? ",{" : "{");
         add_rate(b, &local->rates[i]);
+        if (depends_on_steps(&local->rates[i]))
+            strbuf_addf(b, ",\"total_steps\":%" PRIu64, s->resolved.total_steps);
         strbuf_add(b, "}");
     }
     strbuf_add(b, "]}");
@@ -373,7 +383,7 @@ void spec_resolved_json(const struct spec *s, struct strbuf *b)
     if (s->method == METHOD_sil)
         add_sil(b, &s->sil);
     if (s->method == METHOD_local)
-        add_local(b, &s->local);
+        add_local(b, s);
     strbuf_add(b, "}");
 }
 

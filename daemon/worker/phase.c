@@ -109,6 +109,19 @@ void phases_finish(struct phase_list *list)
     *list = (struct phase_list){0};
 }
 
+/* Makes room for one more layer in the list of all layers. The room doubles, so that the memory of the arena,
+ * which keeps the old arrays, grows with the number of layers and not with its square. */
+static void make_room(struct phase_list *list)
+{
+    uint32_t n = list->all.n_layers;
+    if (n < list->room)
+        return;
+    list->room = 2 * n;
+    struct layer *all = arena_alloc_array(list->arena, list->room, sizeof *all);
+    memcpy(all, list->all.layers, n * sizeof *all);
+    list->all.layers = all;
+}
+
 int phases_add_layer(struct phase_list *list, const struct layer *layer, const char *name,
                      const struct layer **ret, struct err *err)
 {
@@ -116,15 +129,16 @@ int phases_add_layer(struct phase_list *list, const struct layer *layer, const c
     assert(layer->n_inner == 0); /* the keys of inner layers depend on the id */
     if (id > LAYER_MAX_ID)
         return err_set_at(err, -EINVAL, "method",
-                          "the model and the layers that the method adds are more than %u layers together",
-                          LAYER_MAX_ID);
-    struct layer *all = arena_alloc_array(list->arena, id + 1, sizeof *all);
-    memcpy(all, list->all.layers, id * sizeof *all);
-    all[id] = *layer;
-    all[id].id = all[id].key = id;
-    all[id].name = name;
-    list->all = (struct model){all, id + 1};
-    *ret = &all[id];
+                          "the model and the layers that the method adds are more than %u layers together; "
+                          "use fewer parts",
+                          LAYER_MAX_ID + 1);
+    make_room(list);
+    struct layer *added = &list->all.layers[id];
+    *added = *layer;
+    added->id = added->key = id;
+    added->name = name;
+    list->all.n_layers++;
+    *ret = added;
     return 0;
 }
 

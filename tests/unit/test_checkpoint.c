@@ -36,6 +36,7 @@ struct run {
 
 static struct outdir out;
 static struct run *adamw, *sgd, *plain;
+static struct run *blocks; /* adamw with layers that a method has added: a head and label vectors */
 
 static void *block(void *ctx, uint32_t layer, enum tensor_kind kind)
 {
@@ -66,17 +67,17 @@ static void test_buffers_stand_beside_the_weights(void **state)
     const struct optimizer momentum = {.kind = OPTIMIZER_SGD, .momentum = 0.9f};
     const char *const names[] = {"layers.0.running", "layers.0.weight", "layers.1.running",
                                  "layers.1.weight"};
-    struct blocks blocks[2];
+    struct blocks memory[2];
     struct checkpoint_tensors t;
 
     (void)state;
     model_number(&model);
-    checkpoint_tensors_init(&t, &model, model.n_layers, &momentum, block_of_buffers, blocks);
+    checkpoint_tensors_init(&t, &model, model.n_layers, &momentum, block_of_buffers, memory);
     assert_int_equal(t.n_model, 4);
     assert_int_equal(t.n_optimizer, 2); /* buffers have no optimizer state */
     for (uint32_t i = 0; i < 4; i++) {
         assert_string_equal(t.model[i].name, names[i]);
-        assert_ptr_equal(t.model[i].data, i % 2 ? blocks[i / 2].w : blocks[i / 2].b);
+        assert_ptr_equal(t.model[i].data, i % 2 ? memory[i / 2].w : memory[i / 2].b);
         assert_int_equal(t.model[i].shape[0], 4);
     }
     checkpoint_tensors_finish(&t);
@@ -101,6 +102,25 @@ static struct run *make_run(const char *optimizer)
     checkpoint_tensors_init(&r->tensors, &r->spec->model, r->spec->model.n_layers, &r->spec->optimizer, block,
                             r);
     return r;
+}
+
+/* Adds the layers of a method to a run: layer 4 is the output of a head, and layer 5 has label vectors. */
+static void add_layers(struct run *r)
+{
+    static struct layer all[6];
+
+    assert_int_equal(r->spec->model.n_layers, 4);
+    memcpy(all, r->spec->model.layers, 4 * sizeof *all);
+    all[4] = all[2];
+    all[4].name = "heads.0.out";
+    all[5] = (struct layer){.type = &layer_label_vectors,
+                            .in = shape_vector(2),
+                            .name = "labels.0",
+                            .label_vectors = {.classes = 2, .scale = 3}};
+    for (uint32_t i = 4; i < 6; i++)
+        all[i].id = all[i].key = i;
+    checkpoint_tensors_finish(&r->tensors);
+    checkpoint_tensors_init(&r->tensors, &(struct model){all, 6}, 4, &r->spec->optimizer, block, r);
 }
 
 static void destroy_run(struct run *r)
@@ -176,6 +196,19 @@ static struct checkpoint *open_good(uint64_t step)
     return c;
 }
 
+static void check_tensors(const struct run *r, const struct run *expected, const struct st_tensor *tensors,
+                          size_t n_tensors)
+{
+    for (size_t i = 0; i < n_tensors; i++) {
+        const struct st_tensor *t = &tensors[i];
+        ptrdiff_t at = (char *)t->data - (char *)r->w;
+        size_t n = sizeof(float);
+        for (uint32_t k = 0; k < t->rank; k++)
+            n *= t->shape[k];
+        assert_memory_equal(t->data, (char *)expected->w + at, n);
+    }
+}
+
 /* Checks that the checkpoint of a step contains every tensor, bit for bit. */
 static void check_loads(struct run *r, uint64_t step)
 {
@@ -187,15 +220,9 @@ static void check_loads(struct run *r, uint64_t step)
     assert_int_equal(checkpoint_read_optimizer(c, &r->tensors, NULL), 0);
     checkpoint_close(c);
     fill(&expected, (float)step);
-    for (size_t i = 0; i < r->tensors.n_model + r->tensors.n_optimizer; i++) {
-        const struct st_tensor *t =
-            i < r->tensors.n_model ? &r->tensors.model[i] : &r->tensors.optimizer[i - r->tensors.n_model];
-        ptrdiff_t at = (char *)t->data - (char *)r->w;
-        size_t n = sizeof(float);
-        for (uint32_t k = 0; k < t->rank; k++)
-            n *= t->shape[k];
-        assert_memory_equal(t->data, (char *)expected.w + at, n);
-    }
+    check_tensors(r, &expected, r->tensors.model, r->tensors.n_model);
+    check_tensors(r, &expected, r->tensors.method, r->tensors.n_method);
+    check_tensors(r, &expected, r->tensors.optimizer, r->tensors.n_optimizer);
 }
 
 /* ------------------------------------------------------------------------------------------ files */
@@ -243,7 +270,9 @@ static const char *listing(void)
     return text;
 }
 
-static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
+/* Only checkpoints of a method that adds layers have the last file. */
+static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json",
+                                    "method.safetensors"};
 
 static char *get(const char *name, size_t *n)
 {
@@ -279,14 +308,17 @@ static void check_damaged(uint64_t step, const char *file, const char *part)
 
 static void test_what_is_saved_is_loaded(void **state)
 {
-    struct run *runs[] = {adamw, sgd, plain};
+    struct run *runs[] = {adamw, sgd, plain, blocks};
 
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "checkpoints/step-%d/method.safetensors", 10 + i);
         save_good(runs[i], 10 + (uint64_t)i);
         check_loads(runs[i], 10 + (uint64_t)i);
+        assert_int_equal(faccessat(out.fd, name, F_OK, 0), runs[i] == blocks ? 0 : -1);
     }
-    assert_string_equal(listing(), "step-10 step-11 step-12");
+    assert_string_equal(listing(), "step-10 step-11 step-12 step-13");
 }
 
 static void test_tensors_have_their_names(void **state)
@@ -308,6 +340,36 @@ static void test_tensors_have_their_names(void **state)
     assert_int_equal(sgd->tensors.n_optimizer, 3);
     assert_string_equal(sgd->tensors.optimizer[0].name, "layers.0.weight.momentum_buffer");
     assert_int_equal(plain->tensors.n_optimizer, 0);
+}
+
+static void test_added_layers_have_their_names(void **state)
+{
+    static const char *const names[] = {"heads.0.out.weight", "labels.0.vectors", "labels.0.offsets"};
+
+    (void)state;
+    assert_int_equal(blocks->tensors.n_model, 3); /* the model is as without the method */
+    assert_int_equal(blocks->tensors.n_method, 3);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(blocks->tensors.method[i].name, names[i]);
+    assert_int_equal(blocks->tensors.n_optimizer, 8); /* vectors are not trained */
+    assert_string_equal(blocks->tensors.optimizer[7].name, "heads.0.out.weight.exp_avg_sq");
+    assert_int_equal(adamw->tensors.n_method, 0);
+}
+
+static void test_export_has_only_the_model(void **state)
+{
+    struct checkpoint_data d = data_of(blocks, 5);
+    struct safetensors *f = NULL;
+    uint64_t bytes;
+
+    (void)state;
+    assert_int_equal(checkpoint_export_weights(&out, "model.safetensors", &d, NULL), 0);
+    int fd = fs_open_read(out.fd, "model.safetensors", &bytes);
+    assert_int_equal(safetensors_open(fd, "model.safetensors", &f, NULL), 0);
+    assert_int_equal(safetensors_count(f), 3);
+    assert_null(safetensors_find(f, "heads.0.out.weight"));
+    safetensors_close(f);
+    close(fd);
 }
 
 static void test_info_is_what_was_saved(void **state)
@@ -367,6 +429,54 @@ static void test_updates_made_are_what_was_saved(void **state)
     assert_int_equal(checkpoint_open(&out, 23, &c, NULL), -EBADMSG);
 }
 
+static void test_groups_are_what_was_saved(void **state)
+{
+    const struct group_state groups[] = {{.t = 17}, {.t = 0}, {.t = 16, .bias_correct1 = 3}};
+    struct checkpoint_data d = data_of(blocks, 17);
+
+    (void)state;
+    d.groups = groups;
+    d.n_groups = 3;
+    d.skipped_steps = 17; /* steps in which at least one block was skipped */
+    assert_int_equal(checkpoint_save(&out, &d, NULL), 0);
+    struct checkpoint *c = open_good(17);
+    const struct checkpoint_info *i = checkpoint_info(c);
+    assert_int_equal(i->n_groups, 3);
+    for (int g = 0; g < 3; g++)
+        assert_int_equal(i->groups[g].t, groups[g].t);
+    assert_true(i->groups[2].bias_correct1 == 0); /* DECIDE computes it again */
+    checkpoint_close(c);
+}
+
+static void test_labels_are_what_was_saved(void **state)
+{
+    const struct checkpoint_labels labels[] = {
+        {.phase = 0, .step = 5, .error = 0.1 + 0.2, .nearest = 1.0 / 3},
+        {.phase = 2, .step = 9, .error = INFINITY, .nearest = NAN}};
+    struct checkpoint_data d = data_of(blocks, 9);
+    struct checkpoint *c;
+
+    (void)state;
+    save_good(blocks, 8);
+    c = open_good(8);
+    assert_int_equal(checkpoint_info(c)->n_labels, 0);
+    checkpoint_close(c);
+    d.n_phases = 5;
+    d.phase = 2;
+    d.phase_step = 4;
+    d.labels = labels;
+    d.n_labels = 2;
+    assert_int_equal(checkpoint_save(&out, &d, NULL), 0);
+    c = open_good(9);
+    const struct checkpoint_info *i = checkpoint_info(c);
+    assert_int_equal(i->n_labels, 2);
+    assert_true(i->labels[0].phase == 0 && i->labels[0].step == 5);
+    assert_true(i->labels[0].error == 0.1 + 0.2 && i->labels[0].nearest == 1.0 / 3);
+    assert_true(i->labels[1].phase == 2 && i->labels[1].step == 9);
+    assert_true(isnan(i->labels[1].error) && isnan(i->labels[1].nearest));
+    checkpoint_close(c);
+}
+
 static void test_position_is_what_was_saved(void **state)
 {
     struct checkpoint_data d = data_of(adamw, 9);
@@ -400,6 +510,8 @@ static void test_other_tensors_are_refused(void **state)
     c = open_good(1);
     assert_int_equal(checkpoint_read_optimizer(c, &sgd->tensors, &err), -EINVAL);
     assert_non_null(strstr(err.path, "optimizer.safetensors"));
+    assert_int_equal(checkpoint_read_weights(c, &blocks->tensors, &err), -EINVAL);
+    assert_non_null(strstr(err.path, "method.safetensors"));
     checkpoint_close(c);
 }
 
@@ -433,8 +545,8 @@ static void test_latest_is_the_largest_number(void **state)
 static void test_every_flipped_bit_is_found(void **state)
 {
     (void)state;
-    save_good(adamw, 5);
-    for (int f = 0; f < 3; f++) {
+    save_good(blocks, 5);
+    for (int f = 0; f < 4; f++) {
         char name[64], byte, bad;
         struct stat st;
         int fd;
@@ -451,15 +563,15 @@ static void test_every_flipped_bit_is_found(void **state)
             assert_int_equal(pwrite(fd, &byte, 1, i), 1);
         }
         close(fd);
-        check_loads(adamw, 5);
+        check_loads(blocks, 5);
     }
 }
 
 static void test_every_truncation_and_a_tail_are_found(void **state)
 {
     (void)state;
-    save_good(adamw, 5);
-    for (int f = 0; f < 3; f++) {
+    save_good(blocks, 5);
+    for (int f = 0; f < 4; f++) {
         char name[64], *text;
         size_t n;
         int fd;
@@ -478,7 +590,7 @@ static void test_every_truncation_and_a_tail_are_found(void **state)
         put(name, text, n);
         free(text);
     }
-    check_loads(adamw, 5);
+    check_loads(blocks, 5);
 }
 
 static void test_damage_is_reported_with_numbers_and_the_way_out(void **state)
@@ -620,13 +732,13 @@ static void test_no_descriptors_leaves_no_half_checkpoint(void **state)
 
     (void)state;
     getrlimit(RLIMIT_NOFILE, &old);
-    save_good(adamw, 5);
+    save_good(blocks, 5);
     for (rlim_t n = (rlim_t)out.fd + 1;; n++) {
         int r;
         small = old;
         small.rlim_cur = n;
         setrlimit(RLIMIT_NOFILE, &small);
-        r = save(adamw, 6, &err);
+        r = save(blocks, 6, &err);
         if (r == 0)
             r = checkpoint_prune(&out, 1, BEST_NONE, &err);
         setrlimit(RLIMIT_NOFILE, &old);
@@ -636,7 +748,7 @@ static void test_no_descriptors_leaves_no_half_checkpoint(void **state)
         assert_int_equal(r, -EMFILE);
     }
     assert_string_equal(listing(), "step-6");
-    check_loads(adamw, 6);
+    check_loads(blocks, 6);
 }
 
 /* Kills a child during its saves, many times, each time a little later. The checkpoints that remain must
@@ -647,7 +759,7 @@ static void test_killed_saves_leave_complete_checkpoints_only(void **state)
 
     (void)state;
     for (uint64_t s = 1; s <= 4; s++)
-        save_good(adamw, s);
+        save_good(blocks, s);
     one_ns = (clock_now_ns() - begin) / 4;
     for (int i = 0; i < 40 || step <= 4;
          i++) { /* ever later, until saves succeed: a busy computer forks slowly */
@@ -656,7 +768,7 @@ static void test_killed_saves_leave_complete_checkpoints_only(void **state)
         assert_true(pid >= 0);
         if (pid == 0) {
             for (uint64_t s = step + 1; s < step + 1000; s++)
-                if (save(adamw, s, NULL) < 0 || checkpoint_prune(&out, 2, BEST_NONE, NULL) < 0)
+                if (save(blocks, s, NULL) < 0 || checkpoint_prune(&out, 2, BEST_NONE, NULL) < 0)
                     _exit(1);
             _exit(0);
         }
@@ -666,7 +778,7 @@ static void test_killed_saves_leave_complete_checkpoints_only(void **state)
         assert_true(WIFSIGNALED(status));
         assert_int_equal(checkpoint_clean(&out, NULL), 0);
         if (checkpoint_latest(&out, &step, NULL) == 0)
-            check_loads(adamw, step);
+            check_loads(blocks, step);
         assert_null(strstr(listing(), ".tmp"));
     }
 }
@@ -770,6 +882,8 @@ static int setup(void **state)
     adamw = make_run("{\"type\":\"adamw\",\"lr\":0.1}");
     sgd = make_run("{\"type\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}");
     plain = make_run("{\"type\":\"sgd\",\"lr\":0.1}");
+    blocks = make_run("{\"type\":\"adamw\",\"lr\":0.1}");
+    add_layers(blocks);
     return 0;
 }
 
@@ -779,6 +893,7 @@ static int teardown(void **state)
     destroy_run(adamw);
     destroy_run(sgd);
     destroy_run(plain);
+    destroy_run(blocks);
     return 0;
 }
 
@@ -790,8 +905,12 @@ int main(void)
         cmocka_unit_test(test_buffers_stand_beside_the_weights),
         TEST(test_what_is_saved_is_loaded),
         TEST(test_tensors_have_their_names),
+        TEST(test_added_layers_have_their_names),
+        TEST(test_export_has_only_the_model),
         TEST(test_info_is_what_was_saved),
         TEST(test_updates_made_are_what_was_saved),
+        TEST(test_groups_are_what_was_saved),
+        TEST(test_labels_are_what_was_saved),
         TEST(test_position_is_what_was_saved),
         TEST(test_other_tensors_are_refused),
         TEST(test_latest_is_the_largest_number),

@@ -154,6 +154,72 @@ static void test_lines_of_several_phases_have_their_number(void **state)
     free(text);
 }
 
+static const struct metrics_block two[] = {
+    {.loss = 0.5, .accuracy = 0.25, .lr = 0.125, .sumsq = 4},
+    {.loss = 1.5, .accuracy = NAN, .lr = 0.25, .sumsq = NAN, .skipped = true},
+};
+
+static void test_lines_of_several_blocks(void **state)
+{
+    struct metrics *m = open_good(0);
+    struct metrics_step s = {.step = 1,
+                             .loss = 1.5,
+                             .lr = 0.25,
+                             .grad_norm = 2,
+                             .samples_per_s = 8,
+                             .stall_s = NAN,
+                             .skipped = true,
+                             .blocks = two,
+                             .n_blocks = 2};
+    struct metrics_eval e = {.loss = 1.5, .accuracy = 0.5, .perplexity = NAN, .blocks = two, .n_blocks = 2};
+    char *text;
+
+    (void)state;
+    assert_int_equal(metrics_train(m, &s, NULL), 0);
+    assert_int_equal(metrics_eval(m, 1, &e, NULL), 0);
+    e.n_blocks = 0;
+    assert_int_equal(metrics_eval(m, 2, &e, NULL), 0);
+    metrics_close(m);
+    text = content();
+    assert_string_equal(
+        text, "{\"step\":1,\"loss\":1.5,\"lr\":0.25,\"grad_norm\":2,\"samples_per_s\":8,\"in_bytes\":0,"
+              "\"out_bytes\":0,\"peer_bytes\":0,\"skipped\":true,\"blocks\":["
+              "{\"block\":0,\"loss\":0.5,\"accuracy\":0.25,\"lr\":0.125,\"grad_norm\":2},"
+              "{\"block\":1,\"loss\":1.5,\"accuracy\":null,\"lr\":0.25,\"skipped\":true}]}\n"
+              "{\"step\":1,\"val/loss\":1.5,\"val/accuracy\":0.5,\"blocks\":["
+              "{\"block\":0,\"loss\":0.5,\"accuracy\":0.25},{\"block\":1,\"loss\":1.5,\"accuracy\":null}]}\n"
+              "{\"step\":2,\"val/loss\":1.5,\"val/accuracy\":0.5}\n");
+    free(text);
+}
+
+static void test_lines_of_label_vectors(void **state)
+{
+    struct metrics *m = open_good(0);
+    struct labels l = {.kappa = 2, .classes = 4, .known = true, .step = 3, .error = 0.0625, .nearest = 0.75};
+    char *text;
+
+    (void)state;
+    metrics_set_phase(m, 2);
+    assert_int_equal(metrics_labels(m, &l, NULL), 0);
+    l.step = 4;
+    l.error = INFINITY;
+    l.nearest = NAN; /* no validation data */
+    assert_int_equal(metrics_labels(m, &l, NULL), 0);
+    metrics_close(m);
+    text = content();
+    assert_string_equal(text, "{\"step\":3,\"val/label_error\":0.0625,\"val/nearest_label_accuracy\":0.75,"
+                              "\"labels\":\"working\",\"phase\":2}\n"
+                              "{\"step\":4,\"val/label_error\":null,\"val/nearest_label_accuracy\":null,"
+                              "\"labels\":\"dead\",\"phase\":2}\n");
+    free(text);
+    m = open_good(3); /* a resumed run drops lines of later steps, whatever they say */
+    metrics_close(m);
+    text = content();
+    assert_non_null(strstr(text, "\"working\""));
+    assert_null(strstr(text, "\"dead\""));
+    free(text);
+}
+
 static void test_numbers_that_are_not_finite_stay_json(void **state)
 {
     struct metrics *m = open_good(0);
@@ -312,6 +378,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines_are_json_with_exact_numbers),
         cmocka_unit_test(test_lines_of_several_phases_have_their_number),
+        cmocka_unit_test(test_lines_of_several_blocks),
+        cmocka_unit_test(test_lines_of_label_vectors),
         cmocka_unit_test(test_numbers_that_are_not_finite_stay_json),
         cmocka_unit_test(test_resume_drops_what_comes_after),
         cmocka_unit_test(test_torn_and_foreign_lines_are_dropped),
