@@ -296,6 +296,13 @@ int graph_describe(const struct graph_config *config, struct graph **ret, struct
 /* Frees a graph and everything in it. Does nothing if `g` is NULL. */
 void graph_destroy(struct graph *g);
 
+/* Returns whether the tensor has a home: an address in host memory that no other tensor ever uses. All other
+ * tensors are in host memory only while a plan needs them there. */
+static inline bool graph_has_home(const struct graph_tensor *t)
+{
+    return t->persistent || t->external;
+}
+
 /* Returns whether the layer owns weights W that training changes. Only such layers have an optimizer state K.
  * If the group of such a layer has a decision, the layer also has a NORM task. */
 static inline bool graph_trains(const struct graph *g, uint32_t layer)

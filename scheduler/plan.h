@@ -39,7 +39,7 @@ typedef uint32_t tensor_id;
 #define PLAN_NONE UINT32_MAX
 /* Stands for host memory, in fields that otherwise have the number of a device. */
 #define PLAN_HOST UINT32_MAX
-/* Value of plan_tensor.host_offset if the tensor is never stored in host memory. */
+/* Value of plan_tensor.host_offset if the tensor has no home in host memory. */
 #define PLAN_NO_HOST UINT64_MAX
 /* Number of slots in host memory for a tensor that the loader fills or the trainer reads. With 2 slots, the
  * loader and the trainer use the slot of one run of the cycle while the devices work with the slot of another
@@ -105,8 +105,13 @@ enum tensor_kind {
     TENSOR_KIND_COUNT
 };
 
-/* One tensor, and its place in host memory. A tensor that the loader or the trainer uses has PLAN_RING slots
- * there. The loader can then fill one slot while a run of the cycle reads the other. */
+/* One tensor, and its home: the place in host memory that belongs to this tensor alone. Tensors that keep
+ * their value from step to step have a home, such as W and K. Tensors that the loader or the trainer uses have
+ * one with PLAN_RING slots. The loader can then fill one slot while a run of the cycle reads the other.
+ *
+ * All other tensors have no home, but may be in host memory for a while, for example from a spill to the last
+ * fetch. Their addresses there are in the operands, as on devices, and several tensors may use one address
+ * after another. */
 struct plan_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
@@ -119,10 +124,9 @@ struct plan_tensor {
      * of several arrays, such as S or K, which a layer or a table of parts divides. */
     enum dtype dtype;
     uint64_t bytes;
-    /* Offset of slot 0 in the host pool, the host memory of the plan. PLAN_NO_HOST if the tensor is never on
-     * the host. */
+    /* Offset of slot 0 in the host pool, the host memory of the plan. PLAN_NO_HOST if the tensor has no home. */
     uint64_t host_offset;
-    /* Number of slots in host memory. Run number r of the cycle uses slot r % host_slots. The size of a slot
+    /* Number of slots of the home; 0 if there is none. Run number r of the cycle uses slot r % host_slots. The size of a slot
      * is `bytes`, rounded up to a multiple of PLAN_ALIGN. */
     uint32_t host_slots;
 };
@@ -204,7 +208,8 @@ struct plan_operand {
      * size. */
     uint64_t begin, end;
     /* Address of byte `begin`. On a device, the address is an offset in the device's arena. On the host, it
-     * is the address in slot 0. The executor adds the offset of the slot that the run of the cycle uses. */
+     * is the offset in the host pool. Of a tensor with a home, it is the address in slot 0, and the executor
+     * adds the offset of the slot that the run of the cycle uses. */
     uint64_t addr;
     enum access access;
     /* ROLE_NONE in moves and drops. */

@@ -201,13 +201,29 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
 
 /* ---- operands ---- */
 
+/* Binds an operand in host memory that is not at the home of its tensor. */
+static int bind_away_from_home(const struct binder *b, const struct plan_operand *o,
+                               struct bound_operand *ret)
+{
+    ret->ring = false;
+    ret->tensor = o->tensor;
+    ret->begin = o->begin;
+    ret->at = store_at(b->config->store, o->addr, operand_bytes(o));
+    if (!ret->at)
+        return bind_fail(b,
+                         "tensor %" PRIu32 ": %" PRIu64 " bytes at %" PRIu64
+                         " of host memory go beyond the plan's %" PRIu64 " bytes",
+                         o->tensor, operand_bytes(o), o->addr, b->plan->host_bytes);
+    return 0;
+}
+
 static int bind_host_place(const struct binder *b, const struct plan_operand *o, struct bound_operand *ret)
 {
     const struct plan_tensor *t = &b->plan->tensors[o->tensor];
     char *slot0 = store_ptr(b->config->store, o->tensor, 0);
 
     if (!slot0)
-        return bind_fail(b, "tensor %" PRIu32 " has no host copy", o->tensor);
+        return bind_away_from_home(b, o, ret);
     if (o->addr != t->host_offset + o->begin)
         return bind_fail(b, "tensor %" PRIu32 " is at %" PRIu64 " in host memory, the operand says %" PRIu64,
                          o->tensor, t->host_offset + o->begin, o->addr);

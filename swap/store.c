@@ -183,6 +183,13 @@ void *store_ptr(const struct store *s, tensor_id tensor, uint64_t run)
     return s->pool + t->host_offset + run % t->host_slots * slot_bytes(t);
 }
 
+void *store_at(const struct store *s, uint64_t offset, uint64_t bytes)
+{
+    uint64_t end;
+
+    return s->pool && checked_add(offset, bytes, &end) && end <= s->bytes ? s->pool + offset : NULL;
+}
+
 tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t of, uint32_t micro, uint32_t step)
 {
     const struct tensor_key want = {kind, of, micro, step};

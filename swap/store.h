@@ -1,5 +1,7 @@
-/* The host store. It is one block of host memory that holds the home copy of every tensor, at the offsets
- * that the plan assigned. The memory is page-locked if the backend needs that. All memory is freed at once.
+/* The host store. It is one block of host memory. It holds the tensors that have a home, at the offsets that
+ * the plan's table of tensors gives, and for a while all others that the plan brings to the host, at the
+ * addresses that operands give. The memory is page-locked if the backend needs that. All memory is freed at
+ * once.
  *
  * Two plans of the same model can take turns on the same memory: each has a store of its own, with its own
  * offsets, and store_move carries the state of training from one to the other.
@@ -32,10 +34,14 @@ void store_destroy(struct store *s);
  * moves. */
 void store_move(const struct store *from, const struct store *to);
 
-/* Returns the address of a tensor's host copy, or NULL if the tensor has none. If the tensor has several
+/* Returns the address of a tensor's home, or NULL if the tensor has none. If the tensor has several
  * slots, the address is that of slot number run % slots. `run` is the number that exec_slot (exec.h) returns.
  * If the tensor has one slot, `run` is ignored. */
 void *store_ptr(const struct store *s, tensor_id tensor, uint64_t run);
+
+/* Returns the address of `bytes` bytes at an offset in the store's memory, or NULL if they are not all inside
+ * it. */
+void *store_at(const struct store *s, uint64_t offset, uint64_t bytes);
 
 /* Returns the tensor with this kind and these numbers, or PLAN_NONE if there is no such tensor. `of` is a
  * layer. For the kinds GROUP and DECISION, `of` is a decision group. `micro` is PLAN_NONE for a kind without

@@ -17,46 +17,11 @@
 #include "base/sort.h"
 #include "scheduler/build/build.h"
 
-/* ---- host memory ---- */
-
-static void mark_host_use(const struct draft *d, bool *used)
-{
-    for (size_t i = 0; i < d->operands.n; i++)
-        if (d->operands.at[i].segment == SEGMENT_NONE)
-            used[d->operands.at[i].tensor] = true;
-}
-
-/* Assigns an offset in host memory to every tensor that is stored there at any time. Returns the total size
- * of these tensors in bytes. Weights and optimizer state get the same offsets in every plan of a model. */
-static uint64_t assign_host(struct plan_tensor *tensors, const struct graph *g, const bool *used)
-{
-    uint64_t at = 0;
-    for (uint32_t t = 0; t < g->n_tensors; t++) {
-        const struct graph_tensor *gt = &g->tensors[t];
-        tensors[t] = (struct plan_tensor){.kind = gt->kind,
-                                          .layer = gt->layer,
-                                          .micro = gt->micro,
-                                          .replica = gt->replica,
-                                          .step = gt->step,
-                                          .group = gt->group,
-                                          .dtype = gt->dtype,
-                                          .bytes = gt->bytes,
-                                          .host_offset = PLAN_NO_HOST};
-        if (!gt->persistent && !gt->external && !used[t])
-            continue;
-        tensors[t].host_offset = at;
-        tensors[t].host_slots = gt->external ? PLAN_RING : 1;
-        at += tensors[t].host_slots * round_up(gt->bytes, PLAN_ALIGN);
-    }
-    return at;
-}
-
 /* ---- programs ---- */
 
 static void fill_operand(const struct plan *p, const struct draft *d, const struct draft_operand *from,
                          struct plan_operand *to)
 {
-    const struct plan_tensor *t = &p->tensors[from->tensor];
     *to = (struct plan_operand){.tensor = from->tensor,
                                 .begin = from->of.begin,
                                 .end = from->of.end,
@@ -64,7 +29,7 @@ static void fill_operand(const struct plan *p, const struct draft *d, const stru
                                 .role = from->role};
     if (from->segment == SEGMENT_NONE) {
         to->loc = PLAN_HOST;
-        to->addr = t->host_offset + to->begin;
+        to->addr = p->tensors[from->tensor].host_offset + to->begin;
     } else {
         const struct segment *s = &d->segments.at[from->segment];
         to->loc = s->device;
@@ -278,6 +243,17 @@ static struct plan *assemble(const struct plan_request *r, const char *policy, s
     return p;
 }
 
+/* Gives the copies in host memory their places behind the homes. Returns the host memory that both programs
+ * need, one after the other. */
+static uint64_t place_on_host(const struct machine *m, struct draft *cycle, struct draft *eval,
+                              uint64_t homes)
+{
+    uint64_t has = m->host_bytes > m->host_taken_bytes ? m->host_bytes - m->host_taken_bytes : 0;
+    draft_host(cycle, homes, has);
+    draft_host(eval, homes, has);
+    return cycle->host_peak > eval->host_peak ? cycle->host_peak : eval->host_peak;
+}
+
 static bool fits(const struct machine *m, const struct draft *cycle, const struct draft *eval,
                  struct plan_need *need)
 {
@@ -322,15 +298,11 @@ int plan_build(const struct plan_request *request, const char *policy, struct or
     draft_program(&dc, cycle, knobs, request->machine, true);
 
     const struct graph *g = request->train;
-    bool *used = xcalloc(g->n_tensors, sizeof *used);
     struct plan_tensor *tensors = xcalloc(g->n_tensors, sizeof *tensors);
-    mark_host_use(&dc, used);
-    mark_host_use(&de, used);
-    *ret_need = (struct plan_need){.host_bytes = assign_host(tensors, g, used)};
-    ret_need->work = work_of(&dc, &de);
+    *ret_need = (struct plan_need){.work = work_of(&dc, &de)};
+    ret_need->host_bytes = place_on_host(request->machine, &dc, &de, host_homes(tensors, g));
     if (fits(request->machine, &dc, &de, ret_need) && ret != NULL)
         *ret = assemble(request, policy, &dc, &de, tensors, ret_need->host_bytes);
-    xfree(used);
     xfree(tensors);
     draft_finish(&dc);
     draft_finish(&de);

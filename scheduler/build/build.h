@@ -5,6 +5,7 @@
  *   merge      interleaves the locations of an order into one issue order
  *   residency  makes a struct draft: device copies (segments), with moves and drops between the tasks
  *   place      gives every segment of a draft an address
+ *   host       makes segments of the copies that tensors have in host memory for a while, and places them
  *   paging     replaces residency and place for the policy `lru`: it replays a cache
  *   waits      adds waits to a draft, from data dependences and from the reuse of addresses
  *   build      makes a struct plan from the drafts of cycle and eval; the programs entry, flush and exit
@@ -174,26 +175,29 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 
 /* ---- drafts ---- */
 
-/* Stands for "no segment". An operand with this value is in host memory, where there are no segments. */
+/* Stands for "no segment". An operand with this value is in host memory. After draft_host, it is at the home
+ * of its tensor: all other host copies are segments then. */
 #define SEGMENT_NONE UINT32_MAX
 /* Value of segment.start until an instruction that creates the segment has been added. */
 #define SEGMENT_UNBORN UINT32_MAX
 
-/* One copy of a tensor, or of one piece of a tensor, on one device. The copy exists from the instruction that
- * creates it to the instruction that drops it. Placement sets the address of the segment. */
+/* One copy of a tensor, or of one piece of a tensor, on one device or in host memory. The copy exists from the
+ * instruction that creates it to the instruction that drops it. Placement sets the address of the segment. */
 struct segment {
     tensor_id tensor;
-    uint32_t device;
+    uint32_t device; /* PLAN_HOST: in host memory */
     struct extent of;
     /* Positions of the instructions that create and drop the copy. If start > end, the drop is in the next
-     * cycle. If the copy is never dropped, start is 0 and end is the position of the last instruction. */
+     * cycle. If the copy is never dropped, start is 0 and end is the position of the last instruction. Host
+     * memory has no drops: there, `end` is the last instruction that reads the copy. */
     uint32_t start, end;
     /* Whether the copy stays on the device from one cycle to the next. */
     bool boundary;
     /* Whether the cycle changes the value of the copy. Only used if `boundary` is true. If the cycle changes
      * the value, the value in host memory is old, so the flush program must spill the copy. */
     bool dirty;
-    uint64_t addr; /* offset in the device's memory */
+    /* Offset in the memory of the device or of the host. */
+    uint64_t addr;
 };
 
 /* One operand of an instruction in a draft. The operand names a segment, because addresses are not known
@@ -222,6 +226,7 @@ struct draft {
     VEC(struct plan_wait) waits;
     VEC(struct segment) segments;
     uint64_t peak[DEVICE_MAX]; /* highest address used on each device */
+    uint64_t host_peak;        /* highest address used in host memory */
 };
 
 void draft_finish(struct draft *d);
@@ -267,6 +272,8 @@ uint64_t draft_live_peak(const struct draft *d, uint32_t device);
  * `limits` has the capacities of the devices, or is NULL. If `limits` is not NULL, a search that cannot
  * succeed ends sooner. */
 void draft_place(struct draft *d, const uint64_t *limits);
+/* Does the same for the segments in host memory. Sets d->host_peak. */
+void draft_place_host(struct draft *d);
 /* Makes a draft with addresses by replaying the order with an LRU cache on each device. The order must be
  * merged and must not recompute anything (no REC tasks). Never fails: if a task needs more memory than the
  * device has, the peak exceeds the capacity. */
@@ -302,6 +309,17 @@ struct extent todo_extent(const struct order *o, const struct todo *t, const str
  * when the step ends. */
 bool trainer_reads(const struct graph_tensor *t);
 
+/* ---- host memory ---- */
+
+/* Fills in the tensors of a plan. Tensors that keep their value from step to step, and those that the loader
+ * or the trainer uses, get a home: an offset in host memory that only they have. Returns the total size of
+ * the homes in bytes. W, K and B get the same homes in every plan of a model. */
+uint64_t host_homes(struct plan_tensor *tensors, const struct graph *g);
+/* Makes a segment of every tensor that is in host memory without having a home, such as an output that is
+ * spilled in the forward pass and fetched in the backward pass. Gives these segments addresses from `homes`
+ * on, and sets d->host_peak. If the host has only `bytes` bytes, the segments share addresses. */
+void draft_host(struct draft *d, uint64_t homes, uint64_t bytes);
+
 /* ---- plans ---- */
 
 /* The memory and planning work that a candidate needs. plan_build sets all fields even if the candidate does
@@ -311,6 +329,8 @@ struct plan_need {
      * copies. This is the maximum over all devices. */
     uint64_t device_bytes;
     uint64_t peak[DEVICE_MAX]; /* highest address on each device */
+    /* Number of bytes of host memory with which the candidate fits. If the machine has less, this is the least
+     * such number. */
     uint64_t host_bytes;
     /* Whether the memory of the devices is large enough. If this is true and there is still no plan, the host
      * memory is too small. */

@@ -205,15 +205,21 @@ static uint64_t lowest_gap(struct placer *p, const struct segment *s, uint64_t b
     return at;
 }
 
+/* Returns where the highest address used on a device, or in host memory, is stored. */
+static uint64_t *peak_of(struct draft *d, uint32_t device)
+{
+    return device == PLAN_HOST ? &d->host_peak : &d->peak[device];
+}
+
 static void place_segment(struct placer *p, uint32_t id)
 {
     struct segment *s = &p->d->segments.at[id];
-    uint64_t bytes = segment_bytes(s);
+    uint64_t bytes = segment_bytes(s), *peak = peak_of(p->d, s->device);
     bounded_poll();
     touch_lists(p, s);
     s->addr = lowest_gap(p, s, bytes);
-    if (s->addr + bytes > p->d->peak[s->device])
-        p->d->peak[s->device] = s->addr + bytes;
+    if (s->addr + bytes > *peak)
+        *peak = s->addr + bytes;
     struct placed whole = {s->addr, s->addr + bytes, s->start, s->end};
     if (!wraps(s)) {
         index_add(&p->index, &whole);
@@ -257,7 +263,7 @@ static void place_largest_first(struct draft *d, uint32_t device)
     struct placer p = {.d = d};
     struct rank *ranks = xcalloc(d->segments.n + 1, sizeof *ranks);
     index_init(&p.index, d->instrs.n);
-    d->peak[device] = 0;
+    *peak_of(d, device) = 0;
     for (uint32_t i = 0; i < d->segments.n; i++) {
         const struct segment *s = &d->segments.at[i];
         if (s->device == device)
@@ -444,8 +450,8 @@ static bool place_both_ends(struct draft *d, uint32_t device, uint64_t limit)
     uint32_t most = most_waste(positions, live, limit);
     for (uint32_t more = 0; more <= most && !ok; more++)
         for (uint32_t k = 4; k <= 256 && !ok; k *= 8) {
-            d->peak[device] = round_up(live + live * more / 200, PLAN_ALIGN);
-            ok = sweep_within(&w, by_start, n, d->peak[device], positions / k);
+            uint64_t top = *peak_of(d, device) = round_up(live + live * more / 200, PLAN_ALIGN);
+            ok = sweep_within(&w, by_start, n, top, positions / k);
         }
     vec_free(&w.free);
     arena_destroy(a);
@@ -465,4 +471,10 @@ void draft_place(struct draft *d, const uint64_t *limits)
         else
             place_largest_first(d, device);
     }
+}
+
+void draft_place_host(struct draft *d)
+{
+    if (!place_both_ends(d, PLAN_HOST, 0))
+        place_largest_first(d, PLAN_HOST);
 }

@@ -10,7 +10,8 @@
  * taken newest first. An older one can never imply a newer one, so the result has no redundant wait.
  *
  * Address reuse: when a segment is dropped, its bytes become free for later segments. The first write to a
- * piece at the same addresses depends on the drops of all segments that were there before.
+ * piece at the same addresses depends on the drops of all segments that were there before. Host memory has no
+ * drops: there, the first write depends on the last accesses to the bytes.
  *
  * Ring copies on the host use another slot in every step, so they cause no dependences between cycles.
  */
@@ -41,11 +42,13 @@ struct piece_read {
     uint32_t at, next;
 };
 
-/* An address range that is free because instruction `dropped` dropped the segment there. The vacancies of a
- * device do not overlap. They are in no particular order. */
+/* An address range that is free because the segment there has ended. A write to the range must wait for the
+ * instructions in the list that begins with element `after` of walker.reads. On a device, this is the drop of
+ * the segment. On the host, these are the last accesses to its bytes. The vacancies of a device, or of the
+ * host, do not overlap. They are in no particular order. */
 struct vacancy {
     uint64_t from, to;
-    uint32_t dropped;
+    uint32_t after;
 };
 
 typedef VEC(struct vacancy) vacancy_list;
@@ -53,13 +56,13 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    /* The state of each piece. The pieces of all segments on devices come first. The pieces of all tensors in
+    /* The state of each piece. The pieces of all segments come first. The pieces of all tensors at home in
      * host memory follow. */
     struct piece_state *pieces;
-    /* The index in `pieces` of the first piece of each segment, and of each tensor in host memory. */
-    uint32_t *of_segment, *of_host;
+    /* The index in `pieces` of the first piece of each segment, and of each tensor at home. */
+    uint32_t *of_segment, *of_home;
     VEC(struct piece_read) reads;
-    vacancy_list vacant[DEVICE_MAX];
+    vacancy_list vacant[DEVICE_MAX + 1]; /* per device; the last element is for the host */
     vacancy_list scratch;
     uint32_t *clock; /* [unrolled position][stream] */
     uint32_t *last_of_stream;
@@ -72,12 +75,18 @@ static void depend(struct walker *w, uint32_t at)
         vec_push(&w->deps, at);
 }
 
+/* Adds an instruction to the list of readers that begins with *list. */
+static void add_read(struct walker *w, uint32_t *list, uint32_t at)
+{
+    vec_push(&w->reads, (struct piece_read){at, *list});
+    *list = (uint32_t)w->reads.n - 1;
+}
+
 static void touch_piece(struct walker *w, struct piece_state *p, enum access access, uint32_t now)
 {
     depend(w, p->writer);
     if (access == ACCESS_READ) {
-        vec_push(&w->reads, (struct piece_read){now, p->readers});
-        p->readers = (uint32_t)w->reads.n - 1;
+        add_read(w, &p->readers, now);
         return;
     }
     for (uint32_t i = p->readers; i != NEVER; i = w->reads.at[i].next)
@@ -86,12 +95,18 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
+/* Returns the vacancies of a device or, if `device` is PLAN_HOST, of the host. */
+static vacancy_list *vacancies_of(struct walker *w, uint32_t device)
+{
+    return &w->vacant[device == PLAN_HOST ? DEVICE_MAX : device];
+}
+
 /* Puts a new piece at the addresses [from, to), and removes these addresses from the vacancies of the device.
- * The drops that freed the addresses must be done before the first write of the piece. A write waits for all
- * readers of a piece, so *ret lists these drops as readers. */
+ * The instructions that freed the addresses must be done before the first write of the piece. A write waits
+ * for all readers of a piece, so *ret lists these instructions as readers. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
-    vacancy_list *list = &w->vacant[device], *out = &w->scratch;
+    vacancy_list *list = vacancies_of(w, device), *out = &w->scratch;
     *ret = (struct piece_state){NEVER, NEVER};
     out->n = 0;
     bounded_poll_steps(list->n);
@@ -101,36 +116,62 @@ static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to
             vec_push(out, v);
             continue;
         }
-        vec_push(&w->reads, (struct piece_read){v.dropped, ret->readers});
-        ret->readers = (uint32_t)w->reads.n - 1;
+        for (uint32_t k = v.after; k != NEVER; k = w->reads.at[k].next)
+            add_read(w, &ret->readers, w->reads.at[k].at);
         if (v.from < from)
-            vec_push(out, (struct vacancy){v.from, from, v.dropped});
+            vec_push(out, (struct vacancy){v.from, from, v.after});
         if (v.to > to)
-            vec_push(out, (struct vacancy){to, v.to, v.dropped});
+            vec_push(out, (struct vacancy){to, v.to, v.after});
     }
     vacancy_list swap = *list;
     *list = *out;
     *out = swap;
 }
 
-static void vacate(struct walker *w, const struct segment *s, uint32_t now)
+/* Computes the addresses of piece number `i` of a segment. The end of a segment is aligned. The padding before
+ * this end belongs to the last piece. */
+static void piece_addresses(const struct walker *w, const struct segment *s, uint32_t i, uint64_t *ret_from,
+                            uint64_t *ret_to)
 {
-    vec_push(&w->vacant[s->device], (struct vacancy){s->addr, s->addr + segment_bytes(s), now});
+    uint64_t begin, end;
+    tensor_piece(w->d->graph, w->d->n_shares, s->tensor, s->of.piece + i, &begin, &end);
+    *ret_from = s->addr + (begin - s->of.begin);
+    *ret_to = i + 1 < s->of.n_pieces ? s->addr + (end - s->of.begin) : s->addr + segment_bytes(s);
 }
 
-/* Starts the state of the pieces of a new segment. The end of a segment is aligned. The padding before this
- * end belongs to the last piece. */
+/* Starts the state of the pieces of a new segment. */
 static void create_segment(struct walker *w, uint32_t segment)
 {
     const struct segment *s = &w->d->segments.at[segment];
     struct piece_state *p = &w->pieces[w->of_segment[segment]];
-    uint64_t end = s->addr + segment_bytes(s);
     for (uint32_t i = 0; i < s->of.n_pieces; i++) {
         uint64_t from, to;
-        tensor_piece(w->d->graph, w->d->n_shares, s->tensor, s->of.piece + i, &from, &to);
-        from = s->addr + (from - s->of.begin);
-        to = i + 1 < s->of.n_pieces ? s->addr + (to - s->of.begin) : end;
+        piece_addresses(w, s, i, &from, &to);
         occupy(w, s->device, from, to, &p[i]);
+    }
+}
+
+/* Frees the addresses of a segment that instruction `now` drops. */
+static void vacate_dropped(struct walker *w, const struct segment *s, uint32_t now)
+{
+    uint32_t after = NEVER;
+    add_read(w, &after, now);
+    vec_push(vacancies_of(w, s->device), (struct vacancy){s->addr, s->addr + segment_bytes(s), after});
+}
+
+/* Frees the addresses of a segment in host memory after the last access to it. */
+static void vacate_on_host(struct walker *w, uint32_t segment)
+{
+    const struct segment *s = &w->d->segments.at[segment];
+    const struct piece_state *p = &w->pieces[w->of_segment[segment]];
+    for (uint32_t i = 0; i < s->of.n_pieces; i++) {
+        struct vacancy v = {.after = p[i].readers};
+        piece_addresses(w, s, i, &v.from, &v.to);
+        if (v.from == v.to)
+            continue;
+        if (v.after == NEVER && p[i].writer != NEVER)
+            add_read(w, &v.after, p[i].writer);
+        vec_push(vacancies_of(w, PLAN_HOST), v);
     }
 }
 
@@ -138,7 +179,7 @@ static void visit_operand(struct walker *w, const struct draft_operand *o, uint3
 {
     uint32_t now = run * w->n + index;
     if (o->segment == SEGMENT_NONE) {
-        struct piece_state *p = &w->pieces[w->of_host[o->tensor] + o->of.piece];
+        struct piece_state *p = &w->pieces[w->of_home[o->tensor] + o->of.piece];
         bool ring = w->d->graph->tensors[o->tensor].external;
         for (uint32_t i = 0; i < o->of.n_pieces; i++, p++) {
             if (ring && p->writer != NEVER && p->writer / w->n != run)
@@ -155,7 +196,21 @@ static void visit_operand(struct walker *w, const struct draft_operand *o, uint3
     for (uint32_t i = 0; i < o->of.n_pieces; i++)
         touch_piece(w, &p[i], o->access, now);
     if (o->access == ACCESS_DROP)
-        vacate(w, s, now);
+        vacate_dropped(w, s, now);
+}
+
+/* Frees the addresses of the host copies that instruction `index` uses last. An instruction has at most one
+ * operand of each of these copies. */
+static void end_on_host(struct walker *w, const struct plan_instr *in, uint32_t index)
+{
+    for (uint32_t k = 0; k < in->n_operands; k++) {
+        uint32_t segment = w->d->operands.at[in->operand + k].segment;
+        if (segment == SEGMENT_NONE)
+            continue;
+        const struct segment *s = &w->d->segments.at[segment];
+        if (s->device == PLAN_HOST && s->end == index)
+            vacate_on_host(w, segment);
+    }
 }
 
 static int newest_first(const void *pa, const void *pb)
@@ -207,6 +262,7 @@ static void walk(struct walker *w, uint32_t run, bool record)
         bounded_poll();
         for (uint32_t k = 0; k < in->n_operands; k++)
             visit_operand(w, &w->d->operands.at[in->operand + k], i, run);
+        end_on_host(w, in, i);
         order_instr(w, i, run, record);
     }
 }
@@ -216,14 +272,14 @@ static void number_pieces(struct walker *w, struct arena *a)
     const struct draft *d = w->d;
     uint32_t n = 0;
     w->of_segment = arena_alloc_array(a, d->segments.n, sizeof *w->of_segment);
-    w->of_host = arena_alloc_array(a, d->graph->n_tensors, sizeof *w->of_host);
+    w->of_home = arena_alloc_array(a, d->graph->n_tensors, sizeof *w->of_home);
     for (size_t i = 0; i < d->segments.n; i++) {
         w->of_segment[i] = n;
         n += d->segments.at[i].of.n_pieces;
     }
     for (uint32_t t = 0; t < d->graph->n_tensors; t++) {
-        w->of_host[t] = n;
-        n += tensor_pieces(d->graph, d->n_shares, t);
+        w->of_home[t] = n;
+        n += graph_has_home(&d->graph->tensors[t]) ? tensor_pieces(d->graph, d->n_shares, t) : 0;
     }
     w->pieces = arena_alloc_array(a, n, sizeof *w->pieces);
     memset(w->pieces, 0xff, n * sizeof *w->pieces);
@@ -240,7 +296,7 @@ void draft_waits(struct draft *d)
     memset(w.last_of_stream, 0xff, w.n_streams * sizeof *w.last_of_stream);
     for (uint32_t run = 0; run < runs; run++)
         walk(&w, run, run == runs - 1);
-    for (uint32_t i = 0; i < DEVICE_MAX; i++)
+    for (uint32_t i = 0; i <= DEVICE_MAX; i++)
         vec_free(&w.vacant[i]);
     vec_free(&w.scratch);
     vec_free(&w.reads);

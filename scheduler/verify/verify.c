@@ -55,7 +55,7 @@ struct name name_place(uint32_t loc, uint64_t addr)
 {
     struct name n;
     if (loc == PLAN_HOST)
-        snprintf(n.s, sizeof n.s, "the host");
+        snprintf(n.s, sizeof n.s, "host:%llu", (unsigned long long)addr);
     else
         snprintf(n.s, sizeof n.s, "d%u:%llu", loc, (unsigned long long)addr);
     return n;
@@ -167,6 +167,7 @@ static void verify_finish(struct verify *v)
         xfree(v->reported[k]);
     }
     xfree(v->reported_tensor);
+    vec_free(&v->homes);
 }
 
 static void verify_all(struct verify *v)

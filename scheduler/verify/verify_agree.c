@@ -30,35 +30,26 @@ static void agree_leases(struct verify *v)
                  (unsigned long long)v->machine->capacity_bytes[d]);
 }
 
-/* The byte range of the host memory in which a tensor is stored, with all slots of the tensor. */
-struct host_range {
-    uint64_t offset, end;
-    tensor_id tensor;
-};
-
 static int compare_slots(const void *a, const void *b)
 {
     const struct host_range *x = a, *y = b;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks where a tensor is stored in host memory. If the place is right, sets *ret to the byte range of all
- * slots of the tensor and returns true. Returns false if the place is wrong, or if the tensor is never stored
- * on the host. */
+/* Checks the home of a tensor in host memory. If the home is right, sets *ret to the byte range of all slots
+ * of the tensor and returns true. Returns false if the home is wrong, or if the tensor has none. */
 static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
     const struct graph_tensor *gt = &v->train->tensors[t];
     bool none = pt->host_offset == PLAN_NO_HOST;
+    uint32_t slots = gt->external ? PLAN_RING : gt->persistent ? 1 : 0;
     uint64_t length, end;
     if (none != (pt->host_slots == 0))
         NOTE(v, "%s has %u host slots, but %s in the host pool", name_tensor(v, t).s, pt->host_slots,
              none ? "no offset" : "an offset");
-    else if (none && (gt->external || gt->persistent))
-        NOTE(v, "%s must have a host slot", name_tensor(v, t).s);
-    else if (!none && pt->host_slots != (gt->external ? PLAN_RING : 1))
-        NOTE(v, "%s has %u host slots instead of %u", name_tensor(v, t).s, pt->host_slots,
-             gt->external ? PLAN_RING : 1u);
+    else if (pt->host_slots != slots)
+        NOTE(v, "%s has %u host slots instead of %u", name_tensor(v, t).s, pt->host_slots, slots);
     else if (!none && pt->host_offset % PLAN_ALIGN != 0)
         NOTE(v, "%s has the host offset %llu, which is not aligned", name_tensor(v, t).s,
              (unsigned long long)pt->host_offset);
@@ -73,21 +64,21 @@ static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
     return false;
 }
 
-static void agree_host_pool(struct verify *v)
+/* Checks the homes of all tensors, and lists them in v->homes. */
+static void agree_homes(struct verify *v)
 {
-    VEC(struct host_range) slots = {0};
     for (tensor_id t = 0; t < v->plan->n_tensors; t++) {
         struct host_range s;
         if (agree_slot(v, t, &s))
-            vec_push(&slots, s);
+            vec_push(&v->homes, s);
     }
-    if (slots.n > 1)
-        sort_array(slots.at, slots.n, sizeof *slots.at, compare_slots);
-    for (size_t i = 1; i < slots.n; i++)
-        if (slots.at[i].offset < slots.at[i - 1].end)
-            NOTE(v, "the host slots of %s and %s overlap at %llu", name_tensor(v, slots.at[i - 1].tensor).s,
-                 name_tensor(v, slots.at[i].tensor).s, (unsigned long long)slots.at[i].offset);
-    vec_free(&slots);
+    if (v->homes.n > 1)
+        sort_array(v->homes.at, v->homes.n, sizeof *v->homes.at, compare_slots);
+    for (size_t i = 1; i < v->homes.n; i++)
+        if (v->homes.at[i].offset < v->homes.at[i - 1].end)
+            NOTE(v, "the host slots of %s and %s overlap at %llu",
+                 name_tensor(v, v->homes.at[i - 1].tensor).s, name_tensor(v, v->homes.at[i].tensor).s,
+                 (unsigned long long)v->homes.at[i].offset);
 }
 
 static void agree_boundary(struct verify *v)
@@ -125,13 +116,42 @@ static struct name name_checked(const struct checked_instr *a)
     return name_instr(a->v, a->k, a->i);
 }
 
+/* Returns the home that overlaps the addresses [begin, end) of host memory, or NULL if there is none. */
+static const struct host_range *home_between(const struct verify *v, uint64_t begin, uint64_t end)
+{
+    size_t lo = 0, hi = v->homes.n;
+    while (lo < hi) { /* the first home that ends after `begin` */
+        size_t mid = (lo + hi) / 2;
+        if (v->homes.at[mid].end > begin)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo < v->homes.n && v->homes.at[lo].offset < end ? &v->homes.at[lo] : NULL;
+}
+
+/* Checks the address of a tensor without a home. Where it is at what time is checked by the execution. */
+static void agree_host_place(const struct checked_instr *a, const struct plan_operand *o)
+{
+    uint64_t end = o->addr + operand_bytes(o);
+    const struct host_range *home = home_between(a->v, o->addr, end);
+    if (end > a->v->plan->host_bytes)
+        BAD(a, "%s: %s at %s is outside the host pool of %llu bytes", name_checked(a).s,
+            name_range(a->v, o->tensor, o->begin, o->end).s, name_place(PLAN_HOST, o->addr).s,
+            (unsigned long long)a->v->plan->host_bytes);
+    else if (home != NULL)
+        BAD(a, "%s: %s at %s overlaps the host slot of %s", name_checked(a).s,
+            name_range(a->v, o->tensor, o->begin, o->end).s, name_place(PLAN_HOST, o->addr).s,
+            name_tensor(a->v, home->tensor).s);
+}
+
 static void agree_host_operand(const struct checked_instr *a, const struct plan_operand *o)
 {
     const struct plan_tensor *t = &a->v->plan->tensors[o->tensor];
     if (o->loc != PLAN_HOST)
         return;
     if (t->host_offset == PLAN_NO_HOST)
-        BAD(a, "%s: %s has no host slot", name_checked(a).s, name_tensor(a->v, o->tensor).s);
+        agree_host_place(a, o);
     else if (o->addr != t->host_offset + o->begin)
         BAD(a, "%s: %s is at offset %llu of the host pool, not at %llu", name_checked(a).s,
             name_range(a->v, o->tensor, o->begin, o->end).s, (unsigned long long)(t->host_offset + o->begin),
@@ -286,7 +306,7 @@ static void agree_program(struct verify *v, enum program_kind k)
 void verify_agree(struct verify *v)
 {
     agree_leases(v);
-    agree_host_pool(v);
+    agree_homes(v);
     agree_boundary(v);
     for (int k = 0; k < PROGRAM_COUNT; k++)
         agree_program(v, (enum program_kind)k);

@@ -10,6 +10,10 @@
  * when the clock of the current stream has reached seq for that stream. For a segment it is enough to
  * remember the last write and the reads since then that are not ordered before one another. For an address
  * it is enough to remember the last drop.
+ *
+ * Host memory has no drops. There, a copy loses its bytes when another copy is written over them. This write
+ * must be ordered after all accesses to the bytes. If the old copy is read later, it has been overwritten too
+ * early.
  */
 #include <string.h>
 
@@ -103,12 +107,12 @@ void state_init(struct verify_state *st, struct verify *v, const struct graph *g
     st->clocks = xcalloc((size_t)st->n_streams * st->n_streams, sizeof *st->clocks);
     st->clock = st->clocks;
     st->newest = xcalloc((size_t)g->n_tensors + 1, sizeof *st->newest);
-    st->on_devices = xcalloc((size_t)g->n_tensors + 1, sizeof *st->on_devices);
+    st->away = xcalloc((size_t)g->n_tensors + 1, sizeof *st->away);
     st->home = xcalloc((size_t)g->n_tensors + 1, sizeof *st->home);
-    for (tensor_id t = 0; t < g->n_tensors; t++) {
-        st->home[t].tensor = t;
-        st->home[t].loc = PLAN_HOST;
-    }
+    st->overwritten = xcalloc((size_t)g->n_tensors + 1, sizeof *st->overwritten);
+    for (tensor_id t = 0; t < g->n_tensors; t++)
+        st->home[t] = (struct verify_copy){
+            .tensor = t, .loc = PLAN_HOST, .home = true, .base = v->plan->tensors[t].host_offset};
 }
 
 static void finish_copy(struct verify_copy *c)
@@ -125,36 +129,38 @@ void state_finish(struct verify_state *st)
         finish_copy(st->live.at[i]);
         xfree(st->live.at[i]);
     }
-    for (uint32_t d = 0; d < st->plan->n_devices; d++)
+    for (uint32_t d = 0; d <= DEVICE_MAX; d++)
         space_finish(&st->spaces[d]);
     vec_free(&st->live);
     xfree(st->clocks);
     xfree(st->newest);
-    xfree(st->on_devices);
+    xfree(st->away);
     xfree(st->home);
+    xfree(st->overwritten);
 }
 
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t)
 {
-    return &st->home[t];
+    const struct graph_tensor *gt = &st->graph->tensors[t];
+    return gt->persistent || gt->external ? &st->home[t] : NULL;
 }
 
-struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base)
+struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t loc, uint64_t base)
 {
-    struct verify_copy *c = st->on_devices[t];
-    while (c != NULL && (c->loc != device || c->base != base))
+    struct verify_copy *c = st->away[t];
+    while (c != NULL && (c->loc != loc || c->base != base))
         c = c->next;
     return c;
 }
 
-struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base)
+struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t loc, uint64_t base)
 {
     struct verify_copy *c = xcalloc(1, sizeof *c);
     c->tensor = t;
-    c->loc = device;
+    c->loc = loc;
     c->base = base;
-    c->next = st->on_devices[t];
-    st->on_devices[t] = c;
+    c->next = st->away[t];
+    st->away[t] = c;
     c->index = st->live.n;
     vec_push(&st->live, c);
     return c;
@@ -162,7 +168,7 @@ struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t d
 
 static void destroy_copy(struct verify_state *st, struct verify_copy *c)
 {
-    struct verify_copy **link = &st->on_devices[c->tensor];
+    struct verify_copy **link = &st->away[c->tensor];
     while (*link != c)
         link = &(*link)->next;
     *link = c->next;
@@ -227,14 +233,60 @@ struct address_claim {
     bool quiet;               /* report nothing */
 };
 
-/* Checks an address range that a new copy is going to use. No other copy may be there. If another copy was
- * there earlier, the drop of that copy must be done before the new copy is written. */
+static struct verify_space *space_of(struct verify_state *st, uint32_t loc)
+{
+    return &st->spaces[loc == PLAN_HOST ? DEVICE_MAX : loc];
+}
+
+/* Reports that the current instruction writes over segment `s` of host copy `old` although `e`, an access to
+ * the segment, may not be done. */
+static void report_overwrite(const struct address_claim *cl, const struct verify_copy *old,
+                             const struct verify_segment *s, const struct verify_event *e)
+{
+    struct verify_state *st = cl->st;
+    struct verify *v = st->v;
+    enum program_kind k = (enum program_kind)st->now.program;
+    violate(v, old->tensor == cl->copy->tensor ? INVARIANT_ORDERED : INVARIANT_OVERLAP, k, st->now.instr,
+            "%s puts %s at %s, but is not ordered after %s%s, which uses %s there",
+            name_instr(v, k, st->now.instr).s, name_tensor(v, cl->copy->tensor).s,
+            name_place(PLAN_HOST, old->base + s->begin).s,
+            name_instr(v, (enum program_kind)e->program, e->instr).s, which_run(e, &st->now),
+            name_range(v, old->tensor, s->begin, s->end).s);
+}
+
+/* Takes the addresses [lo, hi) of the host from copy `old`, because the current instruction writes another
+ * copy there. */
+static void overwrite(const struct address_claim *cl, struct verify_copy *old, uint64_t lo, uint64_t hi)
+{
+    struct verify_state *st = cl->st;
+    size_t last, first = copy_slice(old, lo - old->base, hi - old->base, &last);
+    for (size_t i = first; i < last; i++) {
+        const struct verify_segment *s = &old->segments.at[i];
+        if (!event_ordered(st, &s->writer))
+            report_overwrite(cl, old, s, &s->writer);
+        for (size_t j = 0; j < s->readers.n; j++)
+            if (!event_ordered(st, &s->readers.at[j]))
+                report_overwrite(cl, old, s, &s->readers.at[j]);
+        if (s->writer.program == st->now.program && s->writer.run == st->now.run)
+            st->overwritten[old->tensor] = st->now;
+    }
+    remove_segments(old, first, last);
+    if (old->segments.n == 0)
+        destroy_copy(st, old);
+}
+
+/* Checks an address range that a new copy is going to use. On a device, no other copy may be there. If another
+ * copy was there earlier, the drop of that copy must be done before the new copy is written. */
 static void claim_extent(struct verify_extent *e, void *ctx)
 {
     const struct address_claim *cl = ctx;
     struct verify_state *st = cl->st;
     struct verify *v = st->v;
     enum program_kind k = (enum program_kind)st->now.program;
+    if (cl->copy->loc == PLAN_HOST) {
+        overwrite(cl, e->owner, e->lo, e->hi);
+        return;
+    }
     bool known = e->owner != NULL ? e->owner->clobbered : event_ordered(st, &e->dropped);
     if (e->owner != NULL)
         e->owner->clobbered = true;
@@ -263,9 +315,9 @@ static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint
     struct address_claim cl = {st, c, quiet};
     uint64_t b, e;
     bool any = false;
-    while (c->loc != PLAN_HOST && copy_gap(c, begin, end, &b, &e)) {
-        space_visit(&st->spaces[c->loc], c->base + b, c->base + e, claim_extent, &cl);
-        space_replace(&st->spaces[c->loc], c->base + b, c->base + e, c, c->tensor);
+    while (!c->home && copy_gap(c, begin, end, &b, &e)) {
+        space_visit(space_of(st, c->loc), c->base + b, c->base + e, claim_extent, &cl);
+        space_replace(space_of(st, c->loc), c->base + b, c->base + e, c, c->tensor);
         begin = e;
         any = true;
     }
@@ -308,11 +360,11 @@ static void release_addresses(struct verify_state *st, struct verify_copy *c, ui
     struct address_release r = {c, c->clobbered ? NOBODY : by};
     size_t last, first = copy_slice(c, begin, end, &last);
     for (size_t i = first; i < last; i++)
-        if (c->loc != PLAN_HOST)
-            space_visit(&st->spaces[c->loc], c->base + c->segments.at[i].begin,
+        if (!c->home)
+            space_visit(space_of(st, c->loc), c->base + c->segments.at[i].begin,
                         c->base + c->segments.at[i].end, release_extent, &r);
     remove_segments(c, first, last);
-    if (c->segments.n == 0 && c->loc != PLAN_HOST)
+    if (c->segments.n == 0 && !c->home)
         destroy_copy(st, c);
 }
 
@@ -369,7 +421,8 @@ void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, u
 
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t version)
 {
-    claim_addresses(st, c, begin, end, true);
+    if (c->loc != PLAN_HOST)
+        claim_addresses(st, c, begin, end, true);
     put_segment(c, begin, end, version, NOBODY);
 }
 

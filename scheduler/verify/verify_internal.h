@@ -25,6 +25,12 @@
  * together can be counted in 32 bits. */
 #define VERIFY_MAX_INSTRS (1u << 26)
 
+/* The home of a tensor: the byte range of host memory that only this tensor has, with all its slots. */
+struct host_range {
+    uint64_t offset, end;
+    tensor_id tensor;
+};
+
 /* The state of one call of plan_verify: its arguments, and what the checks have found so far. */
 struct verify {
     const struct plan *plan;
@@ -46,6 +52,7 @@ struct verify {
     /* For each tensor: a set of bits for the violations that were already reported. If bit 11 * program + i
      * is set, a violation of invariant i in this program was reported. */
     uint64_t *reported_tensor;
+    VEC(struct host_range) homes; /* sorted by address */
 };
 
 /* Returns the graph whose tasks a program runs. NULL for the eval program if there is no eval graph. */
@@ -80,7 +87,7 @@ struct name {
  *     name_instr   "cycle#7 FWD l1 m0 on d0.compute"
  *     name_task    "FWD l1 m0"
  *     name_range   "W3[0..512)", or "W3" for the whole tensor
- *     name_place   "d0:3072" or "the host" */
+ *     name_place   "d0:3072" or "host:4096" */
 struct name name_tensor(const struct verify *v, tensor_id t);
 struct name name_instr(const struct verify *v, enum program_kind k, uint32_t instr);
 struct name name_task(const struct graph_task *t);
@@ -129,7 +136,7 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
  * Returns this operand. Returns NULL if there is no such operand, or if the task is neither RED nor UPD. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
-/* ---- address ranges of one device (verify_space.c) ---- */
+/* ---- address ranges of one device, or of the host (verify_space.c) ---- */
 
 /* One execution of an instruction, in one run of a program. */
 struct verify_event {
@@ -142,8 +149,8 @@ struct verify_event {
 
 struct verify_copy;
 
-/* A range of device addresses, from lo to hi - 1. Either a copy has these addresses, or they are free because
- * a copy was dropped. */
+/* A range of addresses of a device or of the host, from lo to hi - 1. Either a copy has these addresses, or
+ * they are free because a copy was dropped. */
 struct verify_extent {
     uint64_t lo, hi;
     struct verify_copy *owner; /* NULL: the copy was dropped */
@@ -154,7 +161,7 @@ struct verify_extent {
     struct verify_extent *left, *right;
 };
 
-/* All extents of one device, in a treap (a kind of search tree) that is sorted by address. An address that no
+/* All extents of one device, or of the host, in a treap (a kind of search tree) that is sorted by address. An address that no
  * copy has ever used is in no extent. */
 struct verify_space {
     struct verify_extent *root;
@@ -190,17 +197,23 @@ struct verify_segment {
     event_vec readers;
 };
 
-/* A copy of a tensor or of a part of a tensor. A copy on a device exists from its first write until its last
- * byte is dropped. The copy on the host exists all the time, but may have no bytes. */
+/* A copy of a tensor or of a part of a tensor. There are three sorts:
+ *
+ *   on a device         exists from its first write until its last byte is dropped
+ *   at home             in host memory, at the address that only this tensor has; exists all the time, but
+ *                       may have no bytes
+ *   on the host         in host memory, of a tensor without a home; exists from its first write until its
+ *   for a while         last byte is overwritten by another copy. The host has no drops */
 struct verify_copy {
     tensor_id tensor;
     uint32_t loc; /* device, or PLAN_HOST */
+    bool home;    /* the copy is at home */
     /* The address that byte 0 of the tensor has in this copy. If the copy lacks byte 0, this is where the
-     * byte would be, modulo 2^64. Copies of a tensor on one device differ in their base. */
+     * byte would be, modulo 2^64. Copies of a tensor at one location differ in their base. */
     uint64_t base;
     /* The segments in ascending order. They do not overlap. Bytes between segments have no value. */
     VEC(struct verify_segment) segments;
-    struct verify_copy *next; /* next device copy of the same tensor */
+    struct verify_copy *next; /* in the list of verify_state.away */
     size_t index;             /* in verify_state.live */
     /* Whether an error in the addresses of this copy was already reported. Further errors are then not
      * reported. */
@@ -220,12 +233,15 @@ struct verify_state {
     uint32_t *clocks;
     /* The row of `clocks` that belongs to the stream of the current instruction. */
     uint32_t *clock;
-    struct verify_event now;         /* the instruction being executed */
-    uint64_t *newest;                /* per tensor: highest version that exists */
-    struct verify_copy **on_devices; /* per tensor: list of its device copies */
-    VEC(struct verify_copy *) live;  /* all device copies */
-    struct verify_copy *home;        /* per tensor: its host copy */
-    struct verify_space spaces[DEVICE_MAX];
+    struct verify_event now;        /* the instruction being executed */
+    uint64_t *newest;               /* per tensor: highest version that exists */
+    struct verify_copy **away;      /* per tensor: list of its copies that are not at home */
+    VEC(struct verify_copy *) live; /* all copies that are not at home */
+    struct verify_copy *home;       /* per tensor: its copy at home, if it has a home */
+    /* Per tensor: the last instruction that overwrote bytes in host memory which the tensor got in the same
+     * run. seq is 0 if there is none. */
+    struct verify_event *overwritten;
+    struct verify_space spaces[DEVICE_MAX + 1]; /* per device; the last one is the host's, without homes */
 };
 
 /* Initialises a state in which no tensor has a value. The caller frees the state with state_finish. */
@@ -238,16 +254,16 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
     return st->clock[e->stream] >= e->seq;
 }
 
-/* Returns the host copy of a tensor. */
+/* Returns the copy that a tensor has at home, or NULL if it has no home. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t);
 
-/* Finds a copy of a tensor on a device. `base` is the address of byte 0 of the tensor in this copy. If the
+/* Finds a copy of a tensor on a device, or on the host but not at home. `base` is the address of byte 0 of the tensor in this copy. If the
  * copy does not contain byte 0, `base` is the address that byte 0 would have. Returns NULL if there is no
  * such copy. */
-struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
+struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t loc, uint64_t base);
 
-/* Creates an empty copy on a device. */
-struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t device, uint64_t base);
+/* Creates an empty copy on a device, or on the host but not at home. */
+struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t loc, uint64_t base);
 
 /* Returns the index of the first segment of copy `c` that ends after byte `at`. */
 size_t copy_seek(const struct verify_copy *c, uint64_t at);
@@ -275,7 +291,8 @@ void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, u
 
 /* These functions repair the state after an error has been reported, so that the error causes no further
  * errors. copy_fill acts like copy_write, and copy_forget acts like copy_drop. But these functions report
- * nothing and conflict with no instruction. `st` may be NULL for a host copy. */
+ * nothing and conflict with no instruction. On the host, copy_fill leaves the addresses to the copy that has
+ * them. `st` may be NULL for a copy at home. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
 void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);

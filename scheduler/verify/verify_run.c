@@ -124,7 +124,7 @@ static struct name name_current(const struct program_run *r)
 
 static uint64_t base_of(const struct plan_operand *o)
 {
-    return o->loc == PLAN_HOST ? 0 : o->addr - o->begin;
+    return o->addr - o->begin;
 }
 
 static void raise_newest(struct verify_state *st, tensor_id t, uint64_t version)
@@ -154,23 +154,44 @@ static void check_versions(struct program_run *r, struct verify_copy *c, const s
 /* Returns the copy at the operand's address, or NULL if the tensor has no copy there. */
 static struct verify_copy *named(struct program_run *r, const struct plan_operand *o)
 {
-    return o->loc == PLAN_HOST ? copy_home(r->st, o->tensor)
-                               : copy_find(r->st, o->tensor, o->loc, base_of(o));
+    struct verify_copy *home = o->loc == PLAN_HOST ? copy_home(r->st, o->tensor) : NULL;
+    return home != NULL ? home : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Looks for a copy on the same device that has all bytes of the operand, but at another address. The operand
+/* Looks for a copy at the same location that has all bytes of the operand, but at another address. The operand
  * should probably have used this copy. Returns NULL if there is no such copy. */
 static struct verify_copy *misplaced(struct verify_state *st, const struct plan_operand *o)
 {
     uint64_t begin, end;
-    for (struct verify_copy *c = st->on_devices[o->tensor]; c != NULL; c = c->next)
+    for (struct verify_copy *c = st->away[o->tensor]; c != NULL; c = c->next)
         if (c->loc == o->loc && !copy_gap(c, o->begin, o->end, &begin, &end))
             return c;
     return NULL;
 }
 
+/* Returns whether bytes that a tensor got in host memory during this run were overwritten there. */
+static bool was_overwritten(const struct program_run *r, const struct plan_operand *o)
+{
+    const struct verify_event *e = &r->st->overwritten[o->tensor], *now = &r->st->now;
+    return o->loc == PLAN_HOST && e->seq > 0 && e->program == now->program && e->run == now->run;
+}
+
+/* Reports that bytes begin..end of an operand's tensor are not at the operand's address. */
+static void report_gap(struct program_run *r, const struct plan_operand *o, uint64_t begin, uint64_t end)
+{
+    struct verify *v = r->st->v;
+    struct name bytes = name_range(v, o->tensor, begin, end),
+                place = name_place(o->loc, o->addr + (begin - o->begin));
+    if (was_overwritten(r, o))
+        FOUND(r, INVARIANT_OVERLAP, "%s: %s is no longer at %s, because %s has written over it",
+              name_current(r).s, bytes.s, place.s,
+              name_instr(v, r->k, r->st->overwritten[o->tensor].instr).s);
+    else
+        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", name_current(r).s, bytes.s, place.s);
+}
+
 /* Reports that bytes of an operand are not at the operand's address. Returns NULL if the bytes are at another
- * address of the same device. Otherwise adds the missing bytes, as if they had been at the address all the
+ * address of the same location. Otherwise adds the missing bytes, as if they had been at the address all the
  * time, and returns the copy. */
 static struct verify_copy *report_missing(struct program_run *r, struct verify_copy *c,
                                           const struct plan_operand *o, uint64_t version)
@@ -187,8 +208,7 @@ static struct verify_copy *report_missing(struct program_run *r, struct verify_c
     if (c == NULL)
         c = copy_create(st, o->tensor, o->loc, base_of(o));
     while (copy_gap(c, o->begin, o->end, &begin, &end)) {
-        FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", name_current(r).s,
-              name_range(st->v, o->tensor, begin, end).s, name_place(o->loc, o->addr + (begin - o->begin)).s);
+        report_gap(r, o, begin, end);
         copy_fill(st, c, begin, end, version);
     }
     return c;
@@ -325,7 +345,7 @@ static bool is_last(struct verify_state *st, const struct verify_copy *c, const 
     uint64_t at = s->begin;
     while (at < s->end) {
         uint64_t next = covers(copy_home(st, c->tensor), at, s->version);
-        for (const struct verify_copy *o = st->on_devices[c->tensor]; o != NULL && next == at; o = o->next)
+        for (const struct verify_copy *o = st->away[c->tensor]; o != NULL && next == at; o = o->next)
             if (o != c)
                 next = covers(o, at, s->version);
         if (next == at)
@@ -421,7 +441,7 @@ static void check_copies(struct program_run *r, const struct plan_copy *copies, 
     }
     for (size_t i = 0; i < st->live.n; i++) {
         struct verify_copy *c = st->live.at[i];
-        if (copy_bytes(c) == wanted[i] || c->clobbered)
+        if (c->loc == PLAN_HOST || copy_bytes(c) == wanted[i] || c->clobbered)
             continue;
         violate_tensor(st->v, invariant, r->k, c->tensor, "after %s a copy of %s is left at %s",
                        program_kind_names[r->k], name_tensor(st->v, c->tensor).s,

@@ -1,4 +1,4 @@
-/* An ordered map of disjoint address ranges on one device. For each range it knows the live copy there or, if
+/* An ordered map of disjoint address ranges of one device, or of the host. For each range it knows the live copy there or, if
  * the range is free, the instruction that dropped the last copy there.
  *
  * The map is a treap (a search tree by address that is also a heap by random priority). A plan that keeps

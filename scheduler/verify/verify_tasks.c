@@ -238,7 +238,7 @@ static void check_write(struct verify *v, enum program_kind k, struct tensor_wri
  * byte. */
 static void check_bytes(struct verify *v, enum program_kind k, const struct tensor_write *w, size_t n)
 {
-    struct verify_copy bytes = {.loc = PLAN_HOST};
+    struct verify_copy bytes = {.loc = PLAN_HOST, .home = true};
     for (size_t i = 0; i < n; i++) {
         for (size_t j = copy_seek(&bytes, w[i].begin);
              j < bytes.segments.n && bytes.segments.at[j].begin < w[i].end; j++)

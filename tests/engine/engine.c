@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "base/arena.h"
+#include "base/checked.h"
 #include "base/strbuf.h"
 #include "scheduler/explain/explain.h"
 #include "scheduler/verify/verify.h"
@@ -271,12 +272,14 @@ static void train(const struct engine *e, struct engine_result *ret)
 
 /* ---- the calls ---- */
 
+#define HOST_BYTES (1ull << 32)
+
 static void make_request(struct engine *e, const struct engine_case *c, const struct engine_machine *m)
 {
     *e = (struct engine){.c = c, .machine = m};
     assert_int_equal(random_graph(&c->chain, true, &e->graph), 0);
     assert_int_equal(random_graph(&c->chain, false, &e->eval), 0);
-    machine_init_cpu(&e->planned_for, m->n_devices, m->capacity_bytes, 1ull << 32);
+    machine_init_cpu(&e->planned_for, m->n_devices, m->capacity_bytes, HOST_BYTES);
     if (m->slow_compute)
         e->planned_for.device_flops_per_s = 100000000;
     e->request = (struct plan_request){.train = e->graph,
@@ -345,12 +348,37 @@ static void verify(const struct engine *e)
         no_plan(e, &err);
 }
 
+/* Plans again with less host memory than the plan at hand takes: the homes of the tensors and, of the rest, as
+ * few eighths as possible. */
+static void plan_with_scarce_host(struct engine *e)
+{
+    struct err err;
+    struct plan *made = NULL;
+    uint64_t homes = 0, rest;
+    for (tensor_id t = 0; t < e->made->n_tensors; t++)
+        homes += e->made->tensors[t].host_slots * round_up(e->made->tensors[t].bytes, PLAN_ALIGN);
+    rest = e->made->host_bytes - homes;
+    for (uint64_t eighths = 0; made == NULL && eighths < 8; eighths++) {
+        e->planned_for.host_bytes = homes + rest * eighths / 8;
+        if (plan_make(&e->request, &made, NULL, &err) < 0)
+            made = NULL;
+    }
+    if (made == NULL) {
+        e->planned_for.host_bytes = HOST_BYTES;
+        return;
+    }
+    plan_destroy(e->made);
+    e->made = made;
+}
+
 void engine_open(struct engine *e, const struct engine_case *c, const struct engine_machine *m)
 {
     struct err err = {0};
     make_request(e, c, m);
     if (plan_make(&e->request, &e->made, NULL, &err) < 0)
         no_plan(e, &err);
+    if (m->scarce_host)
+        plan_with_scarce_host(e);
     e->plan = e->made;
     verify(e);
     open_devices(e, m);

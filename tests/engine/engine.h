@@ -38,6 +38,7 @@ struct engine_machine {
     uint32_t threads;
     uint64_t delay_seed; /* cpu: of delays on every stream; under the simulator one part of the seed */
     enum plan_objective objective;
+    bool scarce_host;  /* with little more host memory than the plan needs, so that tensors share addresses */
     bool slow_compute; /* so the planner thinks: then links have time for what would be computed again */
 };
 

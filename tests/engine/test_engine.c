@@ -88,6 +88,7 @@ static void test_engine_every_machine_same_bits(void **state)
                                                .threads = 1 + n % 2};
                     check(&c, &m, seed, &want);
                     m.capacity_bytes = engine_least_capacity(&c, &m);
+                    m.scarce_host = true;
                     m.threads = 2;
                     check(&c, &m, seed, &want);
                 }
@@ -114,6 +115,7 @@ static void test_engine_random_machines_same_bits(void **state)
                 .delay_seed = k % 2 ? seed * 4 + (uint32_t)k : 0,
                 .objective = rng_below(&r, 4) == 0 ? OBJECTIVE_BYTES : OBJECTIVE_TIME,
                 .slow_compute = rng_below(&r, 2),
+                .scarce_host = rng_below(&r, 2),
             };
             uint64_t least = engine_least_capacity(&c, &m);
             m.capacity_bytes = least + (uint64_t)rng_below(&r, 40) * least / 20 / 256 * 256;
@@ -182,6 +184,7 @@ static void check_policies(const struct engine_case *c, uint32_t seed, struct rn
         check(c, &m, seed, &want);
         uint64_t least = engine_least_capacity(c, &m);
         m.capacity_bytes = least + (uint64_t)rng_below(r, 10) * least / 20 / 256 * 256;
+        m.scarce_host = rng_below(r, 2);
         check(c, &m, seed, &want);
     }
     check_random_plan(c, r, &want);

@@ -22,6 +22,7 @@ struct hm_program {
 struct handmade {
     struct plan plan;
     VEC(struct plan_tensor) tensors;
+    VEC(uint64_t) host; /* per tensor: its address in host memory, at home or not */
     VEC(struct plan_copy) boundary;
     struct hm_program programs[PROGRAM_COUNT];
     enum program_kind now; /* the program that instructions go to */
@@ -55,11 +56,19 @@ static inline enum dtype hm_dtype(enum tensor_kind kind)
     }
 }
 
-/* slots 0: no host copy. */
+/* Returns whether tensors of this kind have no home: with one slot, they are on the host for a while. */
+static inline bool hm_homeless(enum tensor_kind kind)
+{
+    return kind == TENSOR_DW || kind == TENSOR_SUMSQ;
+}
+
+/* slots 0: never on the host. */
 static inline tensor_id hm_tensor(struct handmade *h, enum tensor_kind kind, uint32_t layer, uint32_t micro,
                                   uint64_t bytes, uint32_t slots)
 {
     const bool state = kind == TENSOR_W || kind == TENSOR_K || kind == TENSOR_GROUP;
+    const bool home = slots > 0 && !hm_homeless(kind);
+    vec_push(&h->host, h->plan.host_bytes);
     vec_push(&h->tensors,
              (struct plan_tensor){.kind = kind,
                                   .layer = layer,
@@ -69,8 +78,8 @@ static inline tensor_id hm_tensor(struct handmade *h, enum tensor_kind kind, uin
                                   .replica = kind == TENSOR_DW ? 0 : PLAN_NONE,
                                   .dtype = hm_dtype(kind),
                                   .bytes = bytes,
-                                  .host_offset = slots ? h->plan.host_bytes : PLAN_NO_HOST,
-                                  .host_slots = slots});
+                                  .host_offset = home ? h->plan.host_bytes : PLAN_NO_HOST,
+                                  .host_slots = home ? slots : 0});
     h->plan.host_bytes += slots * round_up(bytes, PLAN_ALIGN);
     return (tensor_id)(h->tensors.n - 1);
 }
@@ -147,14 +156,13 @@ static inline void hm_operand_range(struct handmade *h, tensor_id t, uint64_t be
 {
     struct hm_program *p = &h->programs[h->now];
     const struct plan_tensor *tensor = &h->tensors.at[t];
-    vec_push(&p->operands,
-             (struct plan_operand){.tensor = t,
-                                   .loc = loc,
-                                   .begin = begin,
-                                   .end = end,
-                                   .addr = loc == PLAN_HOST ? tensor->host_offset + begin : addr,
-                                   .access = access,
-                                   .role = hm_role(&p->instrs.at[p->instrs.n - 1], tensor)});
+    vec_push(&p->operands, (struct plan_operand){.tensor = t,
+                                                 .loc = loc,
+                                                 .begin = begin,
+                                                 .end = end,
+                                                 .addr = loc == PLAN_HOST ? h->host.at[t] + begin : addr,
+                                                 .access = access,
+                                                 .role = hm_role(&p->instrs.at[p->instrs.n - 1], tensor)});
     p->instrs.at[p->instrs.n - 1].n_operands++;
 }
 
@@ -181,7 +189,7 @@ static inline bool hm_operands_conflict(const struct handmade *h, const struct p
     if (a->access == ACCESS_READ && b->access == ACCESS_READ)
         return false;
     /* Runs that may overlap use different slots of a ring. */
-    return same_run || a->loc != PLAN_HOST || h->tensors.at[a->tensor].host_slots == 1;
+    return same_run || a->loc != PLAN_HOST || h->tensors.at[a->tensor].host_slots <= 1;
 }
 
 static inline bool hm_conflict(const struct handmade *h, const struct hm_program *p, uint32_t i, uint32_t j,
@@ -237,6 +245,7 @@ static inline struct plan *hm_finish(struct handmade *h)
 static inline void hm_free(struct handmade *h)
 {
     vec_free(&h->tensors);
+    vec_free(&h->host);
     vec_free(&h->boundary);
     for (uint32_t k = 0; k < PROGRAM_COUNT; k++) {
         vec_free(&h->programs[k].instrs);

@@ -32,6 +32,7 @@ struct script {
     enum program_kind k;
     VEC(struct spot) spots;
     uint64_t next[DEVICE_MAX]; /* address that is handed out next */
+    VEC(uint64_t) host;        /* per tensor: its address in host memory */
 };
 
 #define SCRIPT_LEASE (1u << 18)
@@ -51,10 +52,12 @@ static inline struct script script_begin(const struct graph *g, const char *name
     strncpy(s.e.header.policy, name, sizeof s.e.header.policy - 1);
     for (tensor_id t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *gt = &g->tensors[t];
-        uint32_t slots = gt->external ? PLAN_RING : 1;
-        vec_push(&s.e.tensors, (struct plan_tensor){gt->kind, gt->layer, gt->micro, gt->replica, gt->step,
-                                                    gt->group, gt->dtype, gt->bytes, at, slots});
-        at += slots * round_up(gt->bytes, PLAN_ALIGN);
+        uint32_t slots = gt->external ? PLAN_RING : gt->persistent ? 1 : 0;
+        vec_push(&s.e.tensors,
+                 (struct plan_tensor){gt->kind, gt->layer, gt->micro, gt->replica, gt->step, gt->group,
+                                      gt->dtype, gt->bytes, slots > 0 ? at : PLAN_NO_HOST, slots});
+        vec_push(&s.host, at);
+        at += (slots > 0 ? slots : 1) * round_up(gt->bytes, PLAN_ALIGN);
     }
     s.e.header.host_bytes = at;
     return s;
@@ -117,7 +120,7 @@ static inline struct plan_operand script_at(const struct script *s, spot_id i, u
 static inline struct plan_operand script_home(const struct script *s, tensor_id t, uint64_t begin,
                                               uint64_t end, enum access access)
 {
-    return (struct plan_operand){t, PLAN_HOST, begin, end, s->e.tensors.at[t].host_offset + begin, access};
+    return (struct plan_operand){t, PLAN_HOST, begin, end, s->host.at[t] + begin, access};
 }
 
 /* ---- moves ---- */
@@ -359,6 +362,7 @@ static inline struct edit script_end(struct script *s)
     for (int k = 0; k < PROGRAM_COUNT; k++)
         script_order_program(s, (enum program_kind)k);
     vec_free(&s->spots);
+    vec_free(&s->host);
     return s->e;
 }
 

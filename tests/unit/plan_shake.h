@@ -55,7 +55,9 @@ static inline uint64_t *shake_at(struct shake *s, const struct plan_operand *o, 
     uint64_t addr = o->addr;
     if (o->loc != PLAN_HOST)
         return s->mem[o->loc] + addr / SHAKE_UNIT;
-    return s->mem[DEVICE_MAX] + (addr + cycle % t->host_slots * round_up(t->bytes, PLAN_ALIGN)) / SHAKE_UNIT;
+    if (t->host_slots > 0)
+        addr += cycle % t->host_slots * round_up(t->bytes, PLAN_ALIGN);
+    return s->mem[DEVICE_MAX] + addr / SHAKE_UNIT;
 }
 
 static inline uint64_t shake_units(const struct plan_operand *o)

@@ -130,7 +130,8 @@ static void drop_on(struct maker *m, uint32_t stream)
     WRONG(device_range, "does not exist", OPERAND(0).loc = 5)                                                \
     WRONG(device_other, "reach", OPERAND(0).loc = 1)                                                         \
     WRONG(device_for_host, "reach", find(m, FIRST(DECIDE), TENSOR_SUMSQ)->loc = 0)                           \
-    WRONG(host_copy, "no host copy", OPERAND(2).loc = PLAN_HOST)                                             \
+    WRONG(host_pool, "of host memory go beyond", OPERAND(2).loc = PLAN_HOST;                                 \
+          OPERAND(2).addr = m->h.plan.host_bytes - 256)                                                      \
     WRONG(host_addr, "the operand says", operands(m, FIRST(SPILL))[1].addr += 256)                           \
     WRONG(layer_range, "3 layers", BWD(0)->layer = LAYERS)                                                   \
     WRONG(layer_none, "3 layers", FIRST(UPD)->layer = PLAN_NONE)                                             \

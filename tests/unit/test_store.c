@@ -48,6 +48,10 @@ static void test_store_places_slots_and_finds_tensors(void **state)
     assert_ptr_equal(store_ptr(s, x2, 4), pool + 512);
     assert_ptr_equal(store_ptr(s, x2, 5), pool + 512 + 256);
     assert_ptr_equal(store_ptr(s, x1, 0), pool + 1024);
+    assert_ptr_equal(store_at(s, 512, 256), pool + 512);
+    assert_non_null(store_at(s, 2560 - 256, 256));
+    assert_null(store_at(s, 2560 - 255, 256));
+    assert_null(store_at(s, UINT64_MAX, 256));
     assert_null(store_ptr(s, s0, 0));
     assert_null(store_ptr(s, 6, 0));
     assert_null(store_ptr(s, PLAN_NONE, 0));

@@ -712,14 +712,15 @@ EDIT(bad_tensor_kind, e->tensors.at[W].kind = TENSOR_K)
 EDIT(wild_tensor_kind, e->tensors.at[W].kind = (enum tensor_kind)77)
 EDIT(bad_tensor_layer, e->tensors.at[W].layer = 1)
 EDIT(bad_tensor_bytes, e->tensors.at[W].bytes = UINT64_MAX)
-EDIT(unaligned_slot, e->tensors.at[S_0].host_offset += 1)
-EDIT(overlapping_slots, e->tensors.at[S_0].host_offset += 1024)
+EDIT(unaligned_slot, e->tensors.at[K].host_offset += 1)
+EDIT(overlapping_slots, e->tensors.at[W].host_offset += 512)
 EDIT(slots_missing, e->tensors.at[X0_0].host_slots = 1)
 EDIT(slots_too_many, e->tensors.at[W].host_slots = 2)
 EDIT(slots_wild, e->tensors.at[X0_0].host_slots = UINT32_MAX)
-EDIT(offset_without_slots, e->tensors.at[S_0].host_slots = 0)
-EDIT(slot_outside_pool, e->tensors.at[S_0].host_offset = e->header.host_bytes)
-EDIT(slot_wraps_around, e->tensors.at[S_0].host_offset = UINT64_MAX - 255)
+EDIT(slot_without_home, e->tensors.at[S_0].host_offset = 4096; e->tensors.at[S_0].host_slots = 1)
+EDIT(offset_without_slots, e->tensors.at[K].host_slots = 0)
+EDIT(slot_outside_pool, e->tensors.at[K].host_offset = e->header.host_bytes)
+EDIT(slot_wraps_around, e->tensors.at[K].host_offset = UINT64_MAX - 255)
 EDIT(pool_too_small, e->header.host_bytes -= 768)
 EDIT(pool_over_lease, e->header.host_lease_bytes = e->header.host_bytes - 1)
 EDIT(host_lease_over_machine, e->header.host_lease_bytes = machine.host_bytes + 1)
@@ -755,6 +756,41 @@ EDIT(operand_access, cycle_instr(e, INSTR_UPD, W)->ops.at[1].access = ACCESS_REA
 EDIT(operand_partial, cycle_instr(e, INSTR_UPD, W)->ops.at[1].end = 256)
 /* clang-format on */
 
+/* In plan two, dW is on the host for a while: it is spilled, and the update reads it there. */
+static void move_gradient(struct edit *e, uint64_t spilled_to, uint64_t read_at)
+{
+    cycle_instr(e, INSTR_SPILL, DW)->ops.at[1].addr = spilled_to;
+    struct edit_instr *update = cycle_instr(e, INSTR_UPD, W);
+    for (size_t j = 0; j < update->ops.n; j++)
+        if (update->ops.at[j].tensor == DW)
+            update->ops.at[j].addr = read_at;
+}
+
+static void test_places_in_host_memory(void **state)
+{
+    (void)state;
+    struct edit e = plan_two();
+    uint64_t end = e.header.host_bytes, of_w = e.tensors.at[W].host_offset;
+    uint64_t place = cycle_instr(&e, INSTR_SPILL, DW)->ops.at[1].addr;
+    e.header.host_bytes += 512;
+    move_gradient(&e, end, end); /* elsewhere is as good */
+    expect_edit(&e, 0);
+    e = plan_two();
+    move_gradient(&e, place, end);
+    expect_edit(&e, ONLY(10)); /* outside the pool */
+    e = plan_two();
+    e.header.host_bytes += 512;
+    move_gradient(&e, place, end);
+    expect_edit(&e, ONLY(1)); /* it was spilled to another place */
+    e = plan_two();
+    move_gradient(&e, of_w + 256, of_w + 256);
+    expect_edit(&e, ONLY(10)); /* where W is at home */
+    e = plan_two();
+    e.header.host_bytes += 512;
+    move_gradient(&e, end - 8, end - 8);
+    expect_edit(&e, ONLY(3)); /* not aligned */
+}
+
 static void test_disagreement_breaks_10(void **state)
 {
     (void)state;
@@ -778,6 +814,7 @@ static void test_disagreement_breaks_10(void **state)
         slots_missing,
         slots_too_many,
         slots_wild,
+        slot_without_home,
         offset_without_slots,
         slot_outside_pool,
         slot_wraps_around,
@@ -922,6 +959,7 @@ int main(void)
         cmocka_unit_test(test_eval_that_leaves_a_copy_breaks_9),
         cmocka_unit_test(test_result_that_stays_away_breaks_9),
         cmocka_unit_test(test_missing_result_of_a_later_step_breaks_9),
+        cmocka_unit_test(test_places_in_host_memory),
         cmocka_unit_test(test_disagreement_breaks_10),
         cmocka_unit_test(test_eval_without_graph_breaks_10),
         cmocka_unit_test(test_recomputation_of_nothing_breaks_10),

@@ -6,8 +6,8 @@
  * previous cycle.
  *
  * Random drafts are checked against the definition. Three cycles are unrolled. Two accesses conflict if they
- * touch the same bytes of a device or of a host copy and at least one of them writes; a drop counts as a
- * write. Every two conflicting accesses must be ordered by streams and waits, and must no longer all be
+ * touch the same bytes of a device or of the host and at least one of them writes; a drop counts as a
+ * write. Tensors without a home get addresses of their own in host memory, or share them. Every two conflicting accesses must be ordered by streams and waits, and must no longer all be
  * ordered when any single wait is removed. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -390,6 +390,7 @@ struct random_draft {
     struct scene *s;
     struct rng *rng;
     VEC(uint32_t) alive;
+    VEC(tensor_id) on_host; /* tensors without a home that have been written in host memory */
 };
 
 static bool is_free(const struct random_draft *r, uint32_t device, uint64_t from, uint64_t to)
@@ -416,14 +417,28 @@ static void remove_alive(struct random_draft *r, uint32_t seg)
 
 static tensor_id random_tensor(struct random_draft *r)
 {
-    switch (rng_below(r->rng, 4)) {
+    switch (rng_below(r->rng, 6)) {
     case 0:
         return graph_tensor_find(r->s->graph, TENSOR_DX, 2, 0, 0);
     case 1:
         return graph_tensor_find(r->s->graph, TENSOR_X, 0, 0, 0);
+    case 2:
+        return graph_tensor_find(r->s->graph, TENSOR_DW, rng_below(r->rng, 3), 0, 0);
     default:
         return weights(r->s, rng_below(r->rng, 3));
     }
+}
+
+/* The first access to a tensor without a home in host memory must be a write: adds one, unless there is one. */
+static void write_on_host(struct random_draft *r, tensor_id t)
+{
+    if (graph_has_home(&r->s->graph->tensors[t]))
+        return;
+    for (size_t i = 0; i < r->on_host.n; i++)
+        if (r->on_host.at[i] == t)
+            return;
+    vec_push(&r->on_host, t);
+    host_task(r->s, t, ACCESS_WRITE);
 }
 
 /* Creates a segment by a fetch, a task or a send, if memory is free at a random address. */
@@ -438,6 +453,8 @@ static void random_create(struct random_draft *r)
     uint64_t bytes = (r->s->graph->tensors[t].bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
     if (!is_free(r, device, addr, addr + bytes))
         return;
+    if (!sends && how != 1)
+        write_on_host(r, t);
     uint32_t seg = segment(r->s, t, device, addr), n = tensor_pieces(d->graph, d->n_shares, t);
     if (sends)
         draft_put_send(d, from, seg, whole_of(r->s, seg));
@@ -474,9 +491,12 @@ static void random_step(struct random_draft *r)
         random_task(r);
     } else if (what == 4) {
         uint32_t seg = random_alive(r), n = whole_of(r->s, seg).n_pieces;
+        write_on_host(r, r->s->draft.segments.at[seg].tensor);
         draft_put_spill(&r->s->draft, seg, piece_of(r->s, seg, rng_below(r->rng, n)));
     } else if (what == 5) {
-        host_task(r->s, random_tensor(r), rng_below(r->rng, 2) ? ACCESS_RW : ACCESS_READ);
+        tensor_id t = random_tensor(r);
+        write_on_host(r, t);
+        host_task(r->s, t, rng_below(r->rng, 2) ? ACCESS_RW : ACCESS_READ);
     } else if (what == 6) {
         uint32_t seg = random_alive(r);
         if (r->s->draft.segments.at[seg].boundary && r->s->draft.segments.at[seg].start == 0)
@@ -528,11 +548,12 @@ static void random_draft(struct scene *s, struct rng *rng)
             drop(s, r.alive.at[i]);
     assert_true(s->draft.instrs.n <= MAX_INSTRS);
     vec_free(&r.alive);
+    vec_free(&r.on_host);
 }
 
 /* Bytes that an instruction touches. */
 struct touched {
-    uint32_t device; /* N_DEVICES: the host copy of `tensor` */
+    uint32_t device; /* PLAN_HOST: the host; N_DEVICES: the home of `tensor` */
     tensor_id tensor;
     bool ring, writes;
     uint64_t from, to;
@@ -624,6 +645,7 @@ static void test_waits_of_random_drafts_are_enough_and_none_too_many(void **stat
         struct rng rng = {.seed = seed};
         struct scene s;
         random_draft(&s, &rng);
+        draft_host(&s.draft, 0, rng_below(&rng, 2) ? UINT64_MAX : 0);
         make_waits(&s.draft);
         const struct draft *d = &s.draft;
         uint32_t n = (uint32_t)d->instrs.n, runs = d->cyclic ? RUNS : 1;

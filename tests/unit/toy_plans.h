@@ -215,7 +215,7 @@ static int set_graphs(void **state)
 struct writer {
     struct edit e;
     enum program_kind k;
-    uint64_t addr[2][N_TENSORS];
+    uint64_t addr[2][N_TENSORS], host[N_TENSORS];
 };
 
 #define LEASE 8192u
@@ -236,10 +236,12 @@ static struct writer begin_plan(uint32_t n_devices)
     uint64_t at = 0;
     for (tensor_id t = 0; t < N_TENSORS; t++) {
         const struct graph_tensor *g = &tensors[t];
-        uint32_t slots = g->external ? PLAN_RING : 1;
-        vec_push(&w.e.tensors, (struct plan_tensor){g->kind, g->layer, g->micro, g->replica, g->step,
-                                                    g->group, g->dtype, g->bytes, at, slots});
-        at += slots * 512;
+        uint32_t slots = g->external ? PLAN_RING : g->persistent ? 1 : 0;
+        vec_push(&w.e.tensors,
+                 (struct plan_tensor){g->kind, g->layer, g->micro, g->replica, g->step, g->group, g->dtype,
+                                      g->bytes, slots > 0 ? at : PLAN_NO_HOST, slots});
+        w.host[t] = at;
+        at += (slots > 0 ? slots : 1) * 512;
     }
     w.e.header.host_bytes = at;
     for (uint32_t d = 0; d < n_devices; d++)
@@ -259,7 +261,7 @@ static uint32_t last_instr(struct writer *w)
 
 static struct plan_operand operand(struct writer *w, tensor_id t, uint32_t loc, enum access access)
 {
-    uint64_t addr = loc == PLAN_HOST ? w->e.tensors.at[t].host_offset : w->addr[loc][t];
+    uint64_t addr = loc == PLAN_HOST ? w->host[t] : w->addr[loc][t];
     return (struct plan_operand){t, loc, 0, tensors[t].bytes, addr, access};
 }
 
@@ -419,7 +421,8 @@ static struct edit plan_one_twice(void)
             copy.host_slots = 1;
         else
             copy.step = 1;
-        copy.host_offset = e.header.host_bytes;
+        if (copy.host_slots > 0)
+            copy.host_offset = e.header.host_bytes;
         e.header.host_bytes += 2 * 512;
         vec_push(&e.tensors, copy);
     }
@@ -430,7 +433,7 @@ static struct edit plan_one_twice(void)
         for (size_t j = 0; j < in->ops.n; j++) {
             struct plan_operand *o = &in->ops.at[j];
             o->tensor = toy_of_step(o->tensor, 1);
-            if (o->loc == PLAN_HOST)
+            if (o->loc == PLAN_HOST && e.tensors.at[o->tensor].host_slots > 0)
                 o->addr = e.tensors.at[o->tensor].host_offset + o->begin;
         }
     }
