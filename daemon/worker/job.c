@@ -33,6 +33,8 @@ int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct 
     }
     if (r < 0)
         return r;
+    if (o->as_backprop)
+        ret->spec->method = METHOD_backprop;
     ret->output = o->output != NULL ? o->output : ret->spec->output;
     return 0;
 }
@@ -165,7 +167,7 @@ static int resolve_phase(struct prepared_job *j, struct phase *p, struct spec_si
 }
 
 /* Makes the phases of the job and resolves their sizes. */
-static int make_phases(struct prepared_job *j, struct err *err)
+static int make_phases(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     int r = spec_resolve(j->spec, (struct spec_sizes){0}, j->train->n_samples, j->train->crc, err);
     if (r == 0)
@@ -173,7 +175,7 @@ static int make_phases(struct prepared_job *j, struct err *err)
     if (r < 0)
         return r;
     struct spec_sizes *earlier = xcalloc(j->phases.n, sizeof *earlier);
-    if (has_auto(&j->phases))
+    if (has_auto(&j->phases) && !o->as_backprop)
         r = earlier_sizes(j, earlier, err);
     for (uint32_t i = 0; r == 0 && i < j->phases.n; i++)
         r = resolve_phase(j, &j->phases.at[i], earlier[i], err);
@@ -204,13 +206,13 @@ int job_prepare(const struct job_options *o, struct prepared_job *j, struct err 
     if (r == 0)
         r = job_choose_profile(o, j, err);
     if (r == 0)
-        r = make_phases(j, err);
+        r = make_phases(o, j, err);
     if (r < 0)
         return r;
     uint64_t begin = clock_now_ns();
     r = job_plan(o, j, err);
     j->plan_s = (double)(clock_now_ns() - begin) * 1e-9;
-    return r < 0 ? r : check_resolved(j, err);
+    return r < 0 || o->as_backprop ? r : check_resolved(j, err);
 }
 
 struct phase *job_largest_phase(const struct prepared_job *j)

@@ -26,7 +26,7 @@
 
 #include "base/bounded.h"
 #include "base/strbuf.h"
-#include "daemon/worker/job.h"
+#include "daemon/worker/job_plan_private.h"
 #include "scheduler/policy/planning_size.h"
 #include "scheduler/policy/sizes.h"
 #include "scheduler/predict/bound.h"
@@ -38,12 +38,6 @@
 #define COMPARE_LAYERS (1u << 10) /* most layers that job_compare plans */
 
 /* ---- graphs ---- */
-
-/* How the work of a phase is divided in a graph: the micro-batch size, and the number of training steps in a
- * cycle. */
-struct division {
-    uint32_t rows, steps;
-};
 
 /* Returns the configuration for building a graph of a phase. The number of replicas of the phase must be
  * known. */
@@ -89,7 +83,8 @@ int job_plain_graph(const struct phase *p, struct graph **ret, struct err *err)
     }
     plain.optimizer = optimizers;
     plain.skip_nonfinite = false;
-    int r = build_graph(&plain, (struct division){p->sizes.micro_batch, p->cycle_steps}, true, ret, err);
+    int r = build_graph(&plain, (struct division){.rows = p->sizes.micro_batch, .steps = p->cycle_steps},
+                        true, ret, err);
     xfree(optimizers);
     return r;
 }
@@ -150,7 +145,8 @@ static uint64_t single_bytes(const struct job_options *o, const struct prepared_
 {
     struct job_planning size = {0};
     if (p->single.plan == NULL ||
-        measure_planning(o, j, p, (struct division){p->sizes.micro_batch, 1}, &size, NULL) < 0)
+        measure_planning(o, j, p, (struct division){.rows = p->sizes.micro_batch, .steps = 1}, &size, NULL) <
+            0)
         return 0;
     return planning_kept_bytes(size.bytes);
 }
@@ -172,7 +168,7 @@ static uint32_t larger_rows(const struct job_options *o, const struct prepared_j
     uint32_t divisors[SIZES_MAX_DIVISORS];
     uint32_t n = sizes_divisors(p->batch / p->sizes.replicas, divisors);
     for (uint32_t i = 0; i < n; i++)
-        if (divisors[i] > rows && may_plan(o, j, p, (struct division){divisors[i], 1}))
+        if (divisors[i] > rows && may_plan(o, j, p, (struct division){.rows = divisors[i], .steps = 1}))
             return divisors[i];
     return 0;
 }
@@ -191,7 +187,7 @@ static int refuse_cycle(const struct job_options *o, const struct prepared_job *
                         struct division d, const struct job_planning *size, uint64_t limit, struct err *err)
 {
     uint32_t fits = d.steps;
-    while (fits > 1 && !may_plan(o, j, p, (struct division){d.rows, fits}))
+    while (fits > 1 && !may_plan(o, j, p, (struct division){.rows = d.rows, .steps = fits}))
         fits--;
     return err_set_at(err, -ENOSPC, "memory.cycle_steps",
                       "planning %u training steps, which have %llu tasks together, takes up to %llu bytes of "
@@ -270,10 +266,8 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
 
 /* ---- planning with one size ---- */
 
-/* Plans a phase that is divided in the given way: resolves the spec, builds the graphs and makes a plan.
- * `most_work` and `report` are passed on in struct plan_request. */
-static int plan_with(const struct job_options *o, struct prepared_job *j, struct phase *p, struct division d,
-                     uint64_t most_work, struct plan_report *report, struct err *err)
+int job_plan_with(const struct job_options *o, struct prepared_job *j, struct phase *p, struct division d,
+                  uint64_t most_work, struct plan_report *report, struct err *err)
 {
     phase_drop_graphs(p);
     /* plan_make sets least_bytes only if more device memory helps. */
@@ -286,6 +280,8 @@ static int plan_with(const struct job_options *o, struct prepared_job *j, struct
     if (r < 0)
         return r;
     struct plan_request request = job_request(o, j, p);
+    if (d.by_blocks && request.policy == POLICY_auto)
+        request.policy = POLICY_blocks;
     request.most_work = most_work;
     request.report = report;
     return plan_make(&request, &p->plan, &j->least_bytes, err);
@@ -294,7 +290,8 @@ static int plan_with(const struct job_options *o, struct prepared_job *j, struct
 /* Plans a phase with its resolved sizes and one training step in a cycle. */
 static int plan_step(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
 {
-    return plan_with(o, j, p, (struct division){p->sizes.micro_batch, 1}, 0, &p->report, err);
+    return job_plan_with(o, j, p, (struct division){.rows = p->sizes.micro_batch, .steps = 1}, 0, &p->report,
+                         err);
 }
 
 /* ---- sizes that are "auto" ---- */
@@ -324,7 +321,7 @@ static int make_job_model(void *ctx, struct plan_sizes sizes, struct outline_mod
     struct phase p = *c->p;
     struct graph *g;
     p.sizes = (struct spec_sizes){sizes.rows, sizes.replicas};
-    const struct division d = {sizes.rows, 1};
+    const struct division d = {.rows = sizes.rows, .steps = 1};
     if (!may_plan(c->o, c->j, &p, d))
         return -ENOSPC;
     const struct graph_config config = config_of(&p, d, p.training);
@@ -356,7 +353,8 @@ static int plan_job_sizes(void *ctx, struct plan_sizes sizes, uint64_t most_work
     struct job_choosing *c = ctx;
     drop_made(c->p);
     c->p->sizes = (struct spec_sizes){sizes.rows, sizes.replicas};
-    int r = plan_with(c->o, c->j, c->p, (struct division){sizes.rows, 1}, most_work, ret, err);
+    int r = job_plan_with(c->o, c->j, c->p, (struct division){.rows = sizes.rows, .steps = 1}, most_work, ret,
+                          err);
     if (r == 0)
         r = check_fewest(c, err);
     if (r == -ENOSPC && c->j->least_bytes > 0)
@@ -481,8 +479,9 @@ static int plan_cycle(const struct planning *a)
     p->single.plan = p->plan;
     p->graph = p->eval_graph = NULL;
     p->plan = NULL;
-    int r = plan_with(a->o, a->j, p, (struct division){p->sizes.micro_batch, p->cycle_steps}, 0, &p->report,
-                      a->err);
+    int r =
+        job_plan_with(a->o, a->j, p, (struct division){.rows = p->sizes.micro_batch, .steps = p->cycle_steps},
+                      0, &p->report, a->err);
     if (r == 0)
         return verify_phase(a);
     struct err *err = a->err;
@@ -500,7 +499,12 @@ static int plan_and_verify(void *arg)
     int r = p->resolved_now ? plan_auto(a->o, j, p, a->err) : plan_step(a->o, j, p, a->err);
     if (r == 0)
         r = verify_phase(a);
-    return r == 0 && p->cycle_steps > 1 ? plan_cycle(a) : r;
+    if (r < 0 || (p->cycle_steps == 1 && !p->cycle_auto))
+        return r;
+    if (p->cycle_steps > 1 && !p->cycle_auto)
+        return plan_cycle(a);
+    r = job_choose_cycle(a->o, j, p, a->err);
+    return r == 0 && p->cycle_steps > 1 ? verify_phase(a) : r;
 }
 
 /* Calls o->planning with the size of the planning work, for the phase with the most tasks. */
@@ -510,8 +514,9 @@ static void announce(const struct job_options *o, const struct prepared_job *j)
     for (uint32_t i = 0; o->planning != NULL && i < j->phases.n; i++) {
         const struct phase *p = &j->phases.at[i];
         struct job_planning size;
-        if (measure_planning(o, j, p, (struct division){p->sizes.micro_batch, p->cycle_steps}, &size, NULL) ==
-                0 &&
+        if (measure_planning(o, j, p,
+                             (struct division){.rows = p->sizes.micro_batch, .steps = p->cycle_steps}, &size,
+                             NULL) == 0 &&
             size.tasks > most.tasks)
             most = size;
     }
@@ -601,8 +606,10 @@ static int least_capacity_with(const struct job_options *o, const struct prepare
 static int least_with_sizes(const struct planning *a, const struct phase *p, uint64_t *ret_bytes)
 {
     uint64_t cycle_bytes = 0;
-    const struct division d = {p->sizes.micro_batch, p->cycle_steps};
-    int r = least_capacity_with(a->o, a->j, p, (struct division){d.rows, 1}, ret_bytes, a->err);
+    /* If the planner chooses the number of steps, it can always choose one. */
+    const struct division d = {p->sizes.micro_batch, p->cycle_auto ? 1 : p->cycle_steps, false};
+    int r =
+        least_capacity_with(a->o, a->j, p, (struct division){.rows = d.rows, .steps = 1}, ret_bytes, a->err);
     if (r == 0 && d.steps > 1)
         r = least_capacity_with(a->o, a->j, p, d, &cycle_bytes, a->err);
     if (r == 0 && cycle_bytes > *ret_bytes)
@@ -623,7 +630,8 @@ static int least_with_replicas(struct planning *a, uint32_t replicas)
         uint64_t bytes;
         p.sizes.micro_batch = rows[i];
         if (p.batch / replicas % rows[i] != 0 ||
-            (p.resolved_now && !may_plan(a->o, a->j, &p, (struct division){rows[i], p.cycle_steps})))
+            (p.resolved_now &&
+             !may_plan(a->o, a->j, &p, (struct division){.rows = rows[i], .steps = p.cycle_steps})))
             continue;
         int r = least_with_sizes(a, &p, &bytes);
         if (r < 0)

@@ -46,6 +46,21 @@ enum phase_eval {
     PHASE_EVAL_LABELS
 };
 
+/* What keeps the planner from choosing more training steps for a cycle. */
+enum phase_limit {
+    PHASE_LIMIT_NONE, /* the planner has not chosen the number */
+    PHASE_LIMIT_GAIN,
+    PHASE_LIMIT_DEVICE,
+    PHASE_LIMIT_HOST,
+    PHASE_LIMIT_PLAN,
+    PHASE_LIMIT_TIME,
+    PHASE_LIMIT_BREAKS,
+    PHASE_LIMIT_MOST,
+    PHASE_LIMIT_COUNT
+};
+/* Words for reports, such as "device memory". */
+extern const char *const phase_limit_names[PHASE_LIMIT_COUNT];
+
 /* One phase of a job. The job's method makes it, job_plan adds graphs and plan, and the training loop and the
  * reports read it. It lives as long as the prepared job.
  *
@@ -81,6 +96,7 @@ struct phase {
     uint32_t cycle_steps;
     /* True if the planner chooses cycle_steps. The number changes no bit of the result. */
     bool cycle_auto;
+    enum phase_limit cycle_limit; /* set if cycle_auto */
     /* The decision groups of the phase, which are numbered from 0. Each layer is in one group (links[].group),
      * and a chain is a single group. Every group has its own optimizer and its own learning rate, but all
      * optimizers are of the same kind. */

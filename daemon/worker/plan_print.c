@@ -195,14 +195,15 @@ static void add_row(struct strbuf *b, const struct printed_plan *p)
         return;
     }
     const struct plan_bytes *bytes = &p->sim->bytes;
+    const uint32_t steps = p->plan->steps;
     struct plan_figures f;
     plan_figures(p->plan, p->sim, &f);
     add_rows(b, p->graph, f.form);
-    add_time_cell(b, f.iteration_ns);
+    add_time_cell(b, f.iteration_ns / steps);
     strbuf_addf(b, " %5.1f%%", f.iteration_ns > 0 ? 100 * (double)f.stall_ns / (double)f.iteration_ns : 0);
-    add_size_cell(b, bytes->in);
-    add_size_cell(b, bytes->out);
-    add_size_cell(b, bytes->peer);
+    add_size_cell(b, bytes->in / steps);
+    add_size_cell(b, bytes->out / steps);
+    add_size_cell(b, bytes->peer / steps);
     add_bound(b, &f);
     strbuf_addf(b, " %5.1f%%\n", 100 * (double)f.peak_bytes / (double)f.capacity_bytes);
 }
@@ -217,6 +218,10 @@ static void add_table(struct strbuf *b, const struct printed_plan *list, uint32_
     for (uint32_t i = 0; i < n; i++)
         if (is_auto(&list[i]))
             strbuf_addf(b, "%s: a plan of policy %s\n", list[i].policy, list[i].plan->policy);
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i].plan != NULL && list[i].plan->steps > 1)
+            strbuf_addf(b, "%s: an iteration has %u training steps; time and bytes are of one step\n",
+                        list[i].policy, list[i].plan->steps);
     strbuf_add(b, "rows: of a micro-batch (..: fewer in some layers). bound: state and stash, in\n"
                   "and out, by the least they could be. memory: of the fullest device, at its peak.\n");
 }

@@ -106,6 +106,34 @@ void report_phase_members(const struct prepared_job *j, struct strbuf *b)
     strbuf_add(b, "]");
 }
 
+static bool has_cycle(const struct phase *p)
+{
+    return p->cycle_steps > 1 || p->cycle_auto;
+}
+
+void report_cycle_members(const struct prepared_job *j, struct strbuf *b)
+{
+    const struct phase *p = job_largest_phase(j);
+    if (!has_cycle(p))
+        return;
+    strbuf_addf(b, ",\"cycle_steps\":%" PRIu32, p->cycle_steps);
+    if (p->cycle_auto)
+        strbuf_addf(b, ",\"cycle_limit\":\"%s\"", phase_limit_names[p->cycle_limit]);
+}
+
+void report_cycle(const struct prepared_job *j, struct strbuf *b)
+{
+    const struct phase *p = job_largest_phase(j);
+    if (!has_cycle(p))
+        return;
+    strbuf_addf(b, "cycle   %" PRIu32 " training step%s", p->cycle_steps, p->cycle_steps == 1 ? "" : "s");
+    if (p->cycle_steps > 1 && p->n_groups > 1)
+        strbuf_add(b, ", for which a block stays on its device");
+    if (p->cycle_auto)
+        strbuf_addf(b, "; limit: %s", phase_limit_names[p->cycle_limit]);
+    strbuf_add(b, "\n");
+}
+
 static uint64_t total_params(const struct prepared_job *j)
 {
     uint64_t n = 0;
@@ -201,6 +229,7 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
                     demand.devices_max);
         add_absolute(&b, j->output);
         report_phase_members(j, &b);
+        report_cycle_members(j, &b);
         report_backend_members(j, &b);
         strbuf_add(&b, "}\n");
         return print_buffer(&b);
@@ -274,6 +303,7 @@ void report_planned(const struct prepared_job *j, struct strbuf *b)
     strbuf_add(b, ",\"output\":");
     add_absolute(b, j->output);
     report_phase_members(j, b);
+    report_cycle_members(j, b);
     report_backend_members(j, b);
     report_profile_members(j, b);
     strbuf_add(b, "}");
@@ -484,6 +514,7 @@ void report_json(const struct prepared_job *j, const struct train_report *r, str
     strbuf_add(b, ",\"numerics\":");
     strbuf_add_json(b, r->numerics);
     report_phase_members(j, b);
+    report_cycle_members(j, b);
     add_labels(j, b);
     add_blocks(r, b);
     report_backend_members(j, b);

@@ -61,6 +61,11 @@ void report_backend_members(const struct prepared_job *j, struct strbuf *b);
 /* If the job has several phases, appends ,"phase":0,"phases":[...] to a JSON object. "phase" is the number of
  * the largest phase, which the other members of the object describe. "phases" is a list with a summary of
  * each phase. */
+/* Appends the number of training steps in a cycle of the largest phase and, if the planner chose the number,
+ * what kept it from choosing more. report_cycle appends a line of text, and report_cycle_members appends JSON
+ * members. Neither appends anything if the job has one step in a cycle because it never asked for more. */
+void report_cycle(const struct prepared_job *j, struct strbuf *b);
+void report_cycle_members(const struct prepared_job *j, struct strbuf *b);
 void report_phase_members(const struct prepared_job *j, struct strbuf *b);
 
 /* Appends ,"profile":"analytic","profile_reason":"..." to a JSON object. */

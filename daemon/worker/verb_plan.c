@@ -134,6 +134,8 @@ static void say_where(const struct prepared_job *j, struct strbuf *head, struct 
     strbuf_addf(head, "profile %s: %s\n", job_profile_names[j->profile], j->profile_reason);
     report_backend_members(j, members);
     report_profile_members(j, members);
+    report_cycle_members(j, members);
+    report_cycle(j, head);
     say_sizes(job_largest_phase(j), head, members);
     say_front(job_largest_phase(j), head, members);
 }
@@ -217,29 +219,34 @@ static int plan_job_once(const struct verb_options *o)
     return code;
 }
 
-/* Plans the job with every policy and compares the plans. A policy that does not fit the devices is listed
+/* Plans the job with every policy and compares the plans. Local updates are also compared with backpropagation
+ * of the same model on the same machine, planned by `auto`. A policy that does not fit the devices is listed
  * with the reason. Any other error is a mistake in the job and ends the verb. */
 static int plan_job_with_all(const struct verb_options *o)
 {
-    struct prepared_job jobs[POLICY_COUNT] = {0};
-    struct printed_plan list[POLICY_COUNT] = {0};
+    /* The entry after those of the policies compares local updates with backpropagation. */
+    struct prepared_job jobs[POLICY_COUNT + 1] = {0};
+    struct printed_plan list[POLICY_COUNT + 1] = {0};
     struct job_options one = o->job;
     struct strbuf head = {0}, members = {0};
-    int code = -1;
-    for (int i = 0; i < POLICY_COUNT && code < 0; i++) {
-        one.policy = i;
-        list[i].policy = policy_names[i];
+    int code = -1, n = POLICY_COUNT;
+    for (int i = 0; i < n && code < 0; i++) {
+        one.policy = i < POLICY_COUNT ? i : POLICY_auto;
+        one.as_backprop = i == POLICY_COUNT;
+        list[i].policy = i < POLICY_COUNT ? policy_names[i] : "backprop";
         int r = plan_job(&one, &jobs[i], &list[i]);
         if (r < 0 && r != -ENOSPC && r != -EBADMSG)
             code = report_error(o, r, &list[i].err, 0, true);
         if (code < 0 && head.at == NULL)
             say_where(&jobs[i], &head, &members);
+        if (code < 0 && jobs[i].spec->method == METHOD_local)
+            n = POLICY_COUNT + 1;
     }
     if (code < 0)
-        code = plan_print_all(o, list, POLICY_COUNT, head.at, members.at);
+        code = plan_print_all(o, list, (uint32_t)n, head.at, members.at);
     strbuf_finish(&head);
     strbuf_finish(&members);
-    for (int i = 0; i < POLICY_COUNT; i++) {
+    for (int i = 0; i < n; i++) {
         plan_print_finish(&list[i]);
         job_finish(&jobs[i]);
     }

@@ -1,0 +1,185 @@
+/* Chooses the number of training steps in a cycle of local updates, where the job leaves it to the planner.
+ *
+ * A block of layers can stay on its device for several steps, because no gradient comes from the blocks after
+ * it. With k steps in a cycle, the state of a block crosses the link once in k steps. The number changes no bit
+ * of the result, so it may depend on the memory and on measured times.
+ *
+ * The planner tries 2, 4, 8 ... steps, and the number of steps between two breaks, at which the job evaluates
+ * or writes a checkpoint. What remains before a break runs with one step in a cycle, and this counts in the
+ * time of a number. The trials end at the first number that does not fit or takes too long, and when a number
+ * brings little more than the best one so far.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/bounded.h"
+#include "daemon/worker/job_plan_private.h"
+
+/* Most steps that are looked at to find the next evaluation or checkpoint. */
+#define FAR 4096u
+
+/* A number of steps is better if it saves at least the share LESS_TIME of the time, or if it saves at least the
+ * share LESS_BYTES of the bytes and does not cost more than LESS_TIME of the time. */
+#define LESS_TIME  0.02
+#define LESS_BYTES 0.1
+
+const char *const phase_limit_names[PHASE_LIMIT_COUNT] = {
+    [PHASE_LIMIT_NONE] = "none",
+    [PHASE_LIMIT_GAIN] = "more steps would gain little",
+    [PHASE_LIMIT_DEVICE] = "device memory",
+    [PHASE_LIMIT_HOST] = "host memory",
+    [PHASE_LIMIT_PLAN] = "size of the plan",
+    [PHASE_LIMIT_TIME] = "method.max_cycle_seconds",
+    [PHASE_LIMIT_BREAKS] = "steps between evaluations and checkpoints",
+    [PHASE_LIMIT_MOST] = "most steps that a cycle can have",
+};
+
+/* The graphs and the plan of one number of steps. `ns` and `bytes` are those of a training step on average,
+ * including the steps that run with one step in a cycle. */
+struct cycle_trial {
+    uint32_t steps;
+    struct graph *graph, *eval_graph;
+    struct plan *plan;
+    struct plan_report report;
+    double ns, bytes;
+};
+
+static void take_plan(struct cycle_trial *t, struct phase *p)
+{
+    t->graph = p->graph;
+    t->eval_graph = p->eval_graph;
+    t->plan = p->plan;
+    t->report = p->report;
+    p->graph = p->eval_graph = NULL;
+    p->plan = NULL;
+}
+
+static void give_plan(const struct cycle_trial *t, struct phase *p)
+{
+    p->graph = t->graph;
+    p->eval_graph = t->eval_graph;
+    p->plan = t->plan;
+    p->report = t->report;
+}
+
+static void drop_trial(struct cycle_trial *t)
+{
+    plan_destroy(t->plan);
+    graph_destroy(t->graph);
+    graph_destroy(t->eval_graph);
+    *t = (struct cycle_trial){0};
+}
+
+/* Returns the number of steps from one break to the next, or FAR if it is larger. */
+static uint64_t steps_between_breaks(const struct prepared_job *j, const struct phase *p)
+{
+    uint64_t n = 1;
+    while (n < FAR && n < p->steps && !job_is_break(j, p, n))
+        n++;
+    return n;
+}
+
+/* Computes the figures of a trial. `single` is the plan of one step, and `run` is the number of steps between
+ * two breaks. */
+static void weigh(struct cycle_trial *t, const struct cycle_trial *single, uint64_t run)
+{
+    double alone = (double)(run % t->steps) / (double)run;
+    double ns = (double)t->report.score.ns / t->steps, bytes = (double)t->report.score.bytes / t->steps;
+    t->ns = (1 - alone) * ns + alone * (double)single->report.score.ns;
+    t->bytes = (1 - alone) * bytes + alone * (double)single->report.score.bytes;
+}
+
+static bool is_better(const struct cycle_trial *a, const struct cycle_trial *b)
+{
+    if (a->ns < b->ns * (1 - LESS_TIME))
+        return true;
+    return a->ns <= b->ns * (1 + LESS_TIME) && a->bytes < b->bytes * (1 - LESS_BYTES);
+}
+
+/* Returns what an error of the planner says about the limit that was reached. */
+static enum phase_limit limit_of(const struct err *e)
+{
+    if (strcmp(e->path, "memory.cycle_steps") == 0)
+        return PHASE_LIMIT_PLAN;
+    return strcmp(e->path, "resources.host_memory") == 0 ? PHASE_LIMIT_HOST : PHASE_LIMIT_DEVICE;
+}
+
+/* The state of the choice. */
+struct choosing {
+    const struct job_options *o;
+    struct prepared_job *j;
+    struct phase *p;
+    struct cycle_trial single, best;
+    uint64_t run; /* steps between two breaks */
+    enum phase_limit limit;
+};
+
+/* Plans `steps` steps in a cycle, and keeps the plan if it is the best so far. Returns 1 if more steps may be
+ * better, 0 if not, or a negative errno. Sets c->limit in the second case.
+ *
+ * Two steps are often no better than one, because the plan of one step may update weights on the host and then
+ * moves less. So the trials go on until a number has been better than one step. */
+static int try_steps(struct choosing *c, uint32_t steps)
+{
+    struct err why = {0};
+    struct cycle_trial t = {.steps = steps};
+    const struct division d = {c->p->sizes.micro_batch, steps, true};
+    int r = job_plan_with(c->o, c->j, c->p, d, 0, &c->p->report, &why);
+    if (r < 0) {
+        c->limit = limit_of(&why);
+        return r == -ENOSPC || r == -EINVAL ? 0 : r;
+    }
+    take_plan(&t, c->p);
+    weigh(&t, &c->single, c->run);
+    bool slow = (double)t.report.score.ns * 1e-9 > c->j->spec->local.max_cycle_s,
+         first = c->best.plan == NULL;
+    if (slow || !is_better(&t, first ? &c->single : &c->best)) {
+        c->limit = slow ? PHASE_LIMIT_TIME : PHASE_LIMIT_GAIN;
+        drop_trial(&t);
+        return !slow && first;
+    }
+    drop_trial(&c->best);
+    c->best = t;
+    return 1;
+}
+
+/* Returns the number of steps to try after `steps`, or 0 if there is none. */
+static uint32_t next_steps(struct choosing *c, uint32_t steps)
+{
+    if (steps >= c->run || steps >= SPEC_MAX_CYCLE_STEPS) {
+        c->limit = steps >= c->run ? PHASE_LIMIT_BREAKS : PHASE_LIMIT_MOST;
+        return 0;
+    }
+    return 2 * (uint64_t)steps > c->run ? (uint32_t)c->run : 2 * steps;
+}
+
+int job_choose_cycle(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
+{
+    struct choosing c = {.o = o, .j = j, .p = p, .single = {.steps = 1}, .run = steps_between_breaks(j, p)};
+    struct plan_bytes moved;
+    int r = 1;
+    plan_step_bytes(p->plan, &moved);
+    p->cycle_limit = PHASE_LIMIT_GAIN;
+    if (moved.state_in + moved.state_out == 0)
+        return 0; /* the state never leaves the devices */
+    take_plan(&c.single, p);
+    weigh(&c.single, &c.single, 1);
+    p->single.graph = c.single.graph;
+    p->single.eval_graph = c.single.eval_graph;
+    p->single.plan = c.single.plan;
+    for (uint32_t steps = next_steps(&c, 1); r == 1 && steps > 0; steps = next_steps(&c, steps))
+        r = try_steps(&c, steps);
+    phase_drop_graphs(p);
+    p->cycle_limit = c.limit;
+    if (r < 0)
+        return err_set(err, r, "cannot plan several steps in a cycle");
+    if (c.best.plan == NULL) {
+        p->single.graph = p->single.eval_graph = NULL;
+        p->single.plan = NULL;
+        give_plan(&c.single, p);
+        return 0;
+    }
+    give_plan(&c.best, p);
+    p->cycle_steps = c.best.steps;
+    return 0;
+}
