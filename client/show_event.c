@@ -116,8 +116,8 @@ static void eval(struct strbuf *b, const struct style *s, const struct json *e)
         strbuf_addf(b, "  accuracy %s%.2f %%%s", show_ink(s, INK_BOLD), 100 * accuracy, show_plain(s));
 }
 
-/* How well a part of the model learns its label vectors. A part that does not learn is shown as a warning, with
- * what to change. */
+/* How well a part of the model learns its label vectors. A part that does not learn is shown as a warning,
+ * with what to change. */
 static void labels(struct strbuf *b, const struct style *s, const struct json *e)
 {
     double error, nearest;

@@ -18,10 +18,12 @@ const char *const act_names[ACT_COUNT] = {
 
 /* The rows of op_dtypes: an op without types, with the field `dtype`, and with the fields `dtype` and
  * `w_dtype`. */
+/* NOLINTBEGIN(bugprone-macro-parentheses): the name of a member takes no parentheses. */
 #define NO_TYPE(op)  [OP_##op] = {0}
 #define ONE_TYPE(op) [OP_##op] = {1, {offsetof(struct op_call, op.dtype)}}
 #define TWO_TYPES(op)                                                                                        \
     [OP_##op] = {2, {offsetof(struct op_call, op.dtype), offsetof(struct op_call, op.w_dtype)}}
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 const struct op_dtypes op_dtypes[OP_COUNT] = {
     ONE_TYPE(act_bwd),

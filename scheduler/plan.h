@@ -106,8 +106,9 @@ enum tensor_kind {
 };
 
 /* One tensor, and its home: the place in host memory that belongs to this tensor alone. Tensors that keep
- * their value from step to step have a home, such as W and K. Tensors that the loader or the trainer uses have
- * one with PLAN_RING slots. The loader can then fill one slot while a run of the cycle reads the other.
+ * their value from step to step have a home, such as W and K. Tensors that the loader or the trainer uses
+ * have one with PLAN_RING slots. The loader can then fill one slot while a run of the cycle reads the
+ * other.
  *
  * All other tensors have no home, but may be in host memory for a while, for example from a spill to the last
  * fetch. Their addresses there are in the operands, as on devices, and several tensors may use one address
@@ -124,10 +125,11 @@ struct plan_tensor {
      * of several arrays, such as S or K, which a layer or a table of parts divides. */
     enum dtype dtype;
     uint64_t bytes;
-    /* Offset of slot 0 in the host pool, the host memory of the plan. PLAN_NO_HOST if the tensor has no home. */
+    /* Offset of slot 0 in the host pool, the host memory of the plan. PLAN_NO_HOST if the tensor has no
+     * home. */
     uint64_t host_offset;
-    /* Number of slots of the home; 0 if there is none. Run number r of the cycle uses slot r % host_slots. The size of a slot
-     * is `bytes`, rounded up to a multiple of PLAN_ALIGN. */
+    /* Number of slots of the home; 0 if there is none. Run number r of the cycle uses slot r % host_slots.
+     * The size of a slot is `bytes`, rounded up to a multiple of PLAN_ALIGN. */
     uint32_t host_slots;
 };
 

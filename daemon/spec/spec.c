@@ -3,8 +3,8 @@
  *
  * The schema is code, not a table: the json_take_* calls (base/json_read.c) say which keys exist, and the
  * meaning of a section stands where it is read. The sections are in spec_init.c, spec_model.c, spec_data.c,
- * spec_method.c and spec_sections.c. The array `sections` gives the order in which they are read; a section that needs
- * another one comes after it.
+ * spec_method.c and spec_sections.c. The array `sections` gives the order in which they are read; a section
+ * that needs another one comes after it.
  *
  * Nothing here opens a file that a spec names, so the daemon can use this code as well. Any thread may call
  * it.

@@ -112,8 +112,8 @@ struct spec_sil {
     /* The number of partitions. Partition i has the layers from cuts[i] up to cuts[i + 1], and cuts[0] is 0.
      * The end of the last partition is the end of the model. */
     uint32_t partitions;
-    const uint32_t *cuts; /* [partitions]; NULL until spec_settle_method has cut the model */
-    double kappa;         /* the elements of the vectors are drawn from kappa * U(0, 1) */
+    const uint32_t *cuts;     /* [partitions]; NULL until spec_settle_method has cut the model */
+    double kappa;             /* the elements of the vectors are drawn from kappa * U(0, 1) */
     uint64_t recovery_epochs; /* epochs in which the whole model is trained at the end */
     struct spec_part *each;   /* [partitions] */
     struct spec_part recovery;

@@ -1,5 +1,5 @@
-/* Reads the section `method` of a spec: which method trains the model, and its settings. Whether the method fits
- * the model is checked in spec_method_cut.c, when all sections have been read. */
+/* Reads the section `method` of a spec: which method trains the model, and its settings. Whether the method
+ * fits the model is checked in spec_method_cut.c, when all sections have been read. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -236,8 +236,8 @@ static int read_block(const struct spec_reader *r, const struct json *node, cons
     return status;
 }
 
-/* Reads method.blocks: the number of blocks, or an array with the first and the last layer of each block. With
- * the scheme `greedy`, the blocks follow from the model, and their number is known only later. */
+/* Reads method.blocks: the number of blocks, or an array with the first and the last layer of each block.
+ * With the scheme `greedy`, the blocks follow from the model, and their number is known only later. */
 static int read_blocks(const struct spec_reader *r, const struct json *node)
 {
     struct spec_local *local = &r->s->local;

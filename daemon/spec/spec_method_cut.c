@@ -1,10 +1,11 @@
-/* Cuts a model into the partitions of the method `sil` or the blocks of the method `local`, and checks that the
- * method can train the model.
+/* Cuts a model into the partitions of the method `sil` or the blocks of the method `local`, and checks that
+ * the method can train the model.
  *
- * A model is cut between units. A unit is a run of layers that belong together: a layer with weights, such as a
- * dense layer or a transformer block, with the embedding or the norm before it and the layers without weights
- * after it. The end of the model, which turns the outputs of the last unit into the loss, belongs to the last
- * unit: the classifier of a multilayer perceptron, or the last norm and the projection of a transformer.
+ * A model is cut between units. A unit is a run of layers that belong together: a layer with weights, such
+ * as a dense layer or a transformer block, with the embedding or the norm before it and the layers without
+ * weights after it. The end of the model, which turns the outputs of the last unit into the loss, belongs
+ * to the last unit: the classifier of a multilayer perceptron, or the last norm and the projection of a
+ * transformer.
  *
  * If the job gives a number of parts, the parts get about equal numbers of arithmetic operations, counted by
  * the formulas of the layers. So the cut depends on the model alone. */
@@ -16,7 +17,7 @@
 #include "daemon/spec/spec_private.h"
 
 /* The units of a model. Unit i has the layers from first[i] up to first[i + 1]. */
-struct units {
+struct unit_cut {
     uint32_t n;
     uint32_t *first; /* [n + 1] */
     double *flops;   /* [n] */
@@ -54,12 +55,12 @@ static uint32_t find_end(const struct model *m)
     return end;
 }
 
-static struct units find_units(const struct spec *s)
+static struct unit_cut find_units(const struct spec *s)
 {
     const struct model *m = &s->model;
     uint32_t end = find_end(m);
-    struct units u = {.first = arena_alloc_array(s->arena, m->n_layers + 1, sizeof *u.first),
-                      .flops = arena_alloc_array(s->arena, m->n_layers, sizeof *u.flops)};
+    struct unit_cut u = {.first = arena_alloc_array(s->arena, m->n_layers + 1, sizeof *u.first),
+                         .flops = arena_alloc_array(s->arena, m->n_layers, sizeof *u.flops)};
     bool has_main = false;
 
     u.first[0] = 0;
@@ -78,9 +79,9 @@ static struct units find_units(const struct spec *s)
     return u;
 }
 
-/* Divides the first `n_units` units into `n` parts of about equal work. ret[i] receives the first unit of part
- * i. Each part has at least one unit. */
-static void divide(const struct units *u, uint32_t n_units, uint32_t n, uint32_t *ret)
+/* Divides the first `n_units` units into `n` parts of about equal work. ret[i] receives the first unit of
+ * part i. Each part has at least one unit. */
+static void divide(const struct unit_cut *u, uint32_t n_units, uint32_t n, uint32_t *ret)
 {
     double total = 0, before = 0;
     uint32_t at = 0;
@@ -98,7 +99,7 @@ static void divide(const struct units *u, uint32_t n_units, uint32_t n, uint32_t
     }
 }
 
-static int fail_few_units(const char *path, const struct units *u, uint32_t most, struct err *err)
+static int fail_few_units(const char *path, const struct unit_cut *u, uint32_t most, struct err *err)
 {
     return err_set_at(err, -EINVAL, path,
                       "the model has %" PRIu32 " layers that can begin a part, so write at most %" PRIu32,
@@ -179,7 +180,7 @@ static int settle_sil(struct spec *s, struct err *err)
     if (r < 0)
         return r;
     if (sil->cuts == NULL) {
-        struct units u = find_units(s);
+        struct unit_cut u = find_units(s);
         uint32_t *cuts = arena_alloc_array(s->arena, sil->partitions, sizeof *cuts);
         if (sil->partitions > u.n)
             return fail_few_units("method.partitions", &u, u.n, err);
@@ -204,7 +205,7 @@ static int cut_blocks(struct spec *s, struct err *err)
 {
     struct spec_local *local = &s->local;
     bool overlap = local->scheme == LOCAL_OVERLAPPING;
-    struct units u = find_units(s);
+    struct unit_cut u = find_units(s);
     uint32_t n = local->scheme == LOCAL_GREEDY ? u.n : local->n_blocks;
     /* An overlapping block shares its first unit with the block before. So the last unit begins no block. */
     uint32_t n_units = overlap && n > 1 ? u.n - 1 : u.n;
@@ -231,8 +232,8 @@ static int cut_blocks(struct spec *s, struct err *err)
     return 0;
 }
 
-/* Checks that the blocks which the job lists cover the model: each layer is in one block or, if blocks overlap,
- * in at most two. The last block may leave out the loss. */
+/* Checks that the blocks which the job lists cover the model: each layer is in one block or, if blocks
+ * overlap, in at most two. The last block may leave out the loss. */
 static int check_cover(struct spec *s, struct err *err)
 {
     const struct spec_local *local = &s->local;

@@ -123,8 +123,8 @@ int spec_settle_method(struct spec *s, struct err *err);
 
 /* spec_sections.c */
 int spec_read_train(const struct spec_reader *r, const struct json *node);
-/* Checks that the micro-batch size and the number of replicas divide the batch, where 0 means "auto". Reports a
- * mistake at the key "micro_batch" or "replicas" of `o`. */
+/* Checks that the micro-batch size and the number of replicas divide the batch, where 0 means "auto".
+ * Reports a mistake at the key "micro_batch" or "replicas" of `o`. */
 void spec_check_batch(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas);
 int spec_read_optimizer(const struct spec_reader *r, const struct json *node);
 int spec_read_schedule(const struct spec_reader *r, const struct json *node);

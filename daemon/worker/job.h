@@ -33,8 +33,8 @@ struct job_options {
     const struct json *spec_json;
     /* The directory in which relative paths of the spec start. NULL means the current directory. */
     const char *dir;
-    /* True if the job is planned as if its method were backpropagation, for a comparison. Such a job must not be
-     * run. */
+    /* True if the job is planned as if its method were backpropagation, for a comparison. Such a job must
+     * not be run. */
     bool as_backprop;
     /* The path of the output directory. NULL means the output directory that the spec names. */
     const char *output;

@@ -1,8 +1,8 @@
 /* Chooses the number of training steps in a cycle of local updates, where the job leaves it to the planner.
  *
- * A block of layers can stay on its device for several steps, because no gradient comes from the blocks after
- * it. With k steps in a cycle, the state of a block crosses the link once in k steps. The number changes no bit
- * of the result, so it may depend on the memory and on measured times.
+ * A block of layers can stay on its device for several steps, because no gradient comes from the blocks
+ * after it. With k steps in a cycle, the state of a block crosses the link once in k steps. The number
+ * changes no bit of the result, so it may depend on the memory and on measured times.
  *
  * The planner tries 2, 4, 8 ... steps, and the number of steps between two breaks, at which the job evaluates
  * or writes a checkpoint. What remains before a break runs with one step in a cycle, and this counts in the
@@ -18,8 +18,8 @@
 /* Most steps that are looked at to find the next evaluation or checkpoint. */
 #define FAR 4096u
 
-/* A number of steps is better if it saves at least the share LESS_TIME of the time, or if it saves at least the
- * share LESS_BYTES of the bytes and does not cost more than LESS_TIME of the time. */
+/* A number of steps is better if it saves at least the share LESS_TIME of the time, or if it saves at least
+ * the share LESS_BYTES of the bytes and does not cost more than LESS_TIME of the time. */
 #define LESS_TIME  0.02
 #define LESS_BYTES 0.1
 
@@ -117,8 +117,8 @@ struct choosing {
 /* Plans `steps` steps in a cycle, and keeps the plan if it is the best so far. Returns 1 if more steps may be
  * better, 0 if not, or a negative errno. Sets c->limit in the second case.
  *
- * Two steps are often no better than one, because the plan of one step may update weights on the host and then
- * moves less. So the trials go on until a number has been better than one step. */
+ * Two steps are often no better than one, because the plan of one step may update weights on the host and
+ * then moves less. So the trials go on until a number has been better than one step. */
 static int try_steps(struct choosing *c, uint32_t steps)
 {
     struct err why = {0};

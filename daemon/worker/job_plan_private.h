@@ -8,8 +8,8 @@
  * cycle. */
 struct division {
     uint32_t rows, steps;
-    /* True if only the policy `blocks` is tried where the job leaves the policy to the planner. This saves time
-     * when several numbers of steps are tried. */
+    /* True if only the policy `blocks` is tried where the job leaves the policy to the planner. This saves
+     * time when several numbers of steps are tried. */
     bool by_blocks;
 };
 
@@ -18,9 +18,9 @@ struct division {
 int job_plan_with(const struct job_options *o, struct prepared_job *j, struct phase *p, struct division d,
                   uint64_t most_work, struct plan_report *report, struct err *err);
 
-/* Chooses the number of training steps in a cycle of a phase whose cycle_auto is true. The phase must have the
- * plan of one step. If more steps are better, this plan becomes p->single, and the phase gets the plan of the
- * chosen number of steps. Never fails because more steps do not fit. Defined in job_cycle.c. */
+/* Chooses the number of training steps in a cycle of a phase whose cycle_auto is true. The phase must have
+ * the plan of one step. If more steps are better, this plan becomes p->single, and the phase gets the plan
+ * of the chosen number of steps. Never fails because more steps do not fit. Defined in job_cycle.c. */
 int job_choose_cycle(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err);
 
 #endif

@@ -1,7 +1,8 @@
 /* The method `local`: local updates (Laskin, Metz et al., 2020). docs/methods.md says when to use it.
  *
- * The model is cut into blocks. Each block has a loss of its own and is a decision group: no gradient crosses
- * from one block to another. All blocks are trained in one phase, whose graph has the blocks one after another:
+ * The model is cut into blocks. Each block has a loss of its own and is a decision group: no gradient
+ * crosses from one block to another. All blocks are trained in one phase, whose graph has the blocks one
+ * after another:
  *
  *     X -> block 0 -+-> block 1 -+-> block 2 -> loss of the model
  *                   +-> head 0   +-> head 1
@@ -9,9 +10,9 @@
  * A head turns the outputs of its block into a loss of the same form as the loss of the model. The heads have
  * weights of their own and are added to the model for the training. The last block needs no head.
  *
- * Overlapping blocks share layers. A shared layer has one forward pass and two backward passes: the second is
- * that of a twin of the layer, which returns no gradient to the block below. The weights of the layer belong to
- * the lower block, and their update takes the mean of both gradients.
+ * Overlapping blocks share layers. A shared layer has one forward pass and two backward passes: the second
+ * is that of a twin of the layer, which returns no gradient to the block below. The weights of the layer
+ * belong to the lower block, and their update takes the mean of both gradients.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -52,8 +53,8 @@ static uint32_t input_of(const struct chain *c, uint32_t layer)
     return layer > 0 ? c->at[layer - 1] : PLAN_NONE;
 }
 
-/* Adds a layer of the model to block `block`. `first` is true for the first layer of a block, which returns no
- * gradient. */
+/* Adds a layer of the model to block `block`. `first` is true for the first layer of a block, which returns
+ * no gradient. */
 static void add_model_layer(struct chain *c, uint32_t layer, uint32_t block, bool first)
 {
     const struct layer *l = &c->spec->model.layers[layer];
@@ -124,8 +125,8 @@ static struct layer make_loss(const struct spec *s, const struct shape *in)
     return l;
 }
 
-/* Adds the head of block `block`: a norm if the model is one of tokens, a hidden layer if the job asks for one,
- * a projection to the classes unless the loss has one, and the loss. */
+/* Adds the head of block `block`: a norm if the model is one of tokens, a hidden layer if the job asks for
+ * one, a projection to the classes unless the loss has one, and the loss. */
 static int add_head(struct chain *c, uint32_t block, uint32_t end, struct err *err)
 {
     const struct spec *s = c->spec;

@@ -1,10 +1,11 @@
 /* The method `sil`: trains a model in partitions, with synthetic intermediate labels (Karadag and Topaloglu,
  * 2024). docs/methods.md says when to use it.
  *
- * Each partition but the last is trained on its own, with the mean squared error against one random vector for
- * each class. The vectors are the buffers of a loss that is added to the model, so a checkpoint has them. Then
- * the outputs of the partition are computed once for all samples and kept, and the next partition is trained on
- * these outputs. The last partition is trained on the true labels. For three partitions:
+ * Each partition but the last is trained on its own, with the mean squared error against one random vector
+ * for each class. The vectors are the buffers of a loss that is added to the model, so a checkpoint has
+ * them. Then the outputs of the partition are computed once for all samples and kept, and the next
+ * partition is trained on these outputs. The last partition is trained on the true labels. For three
+ * partitions:
  *
  *     phase 0   trains partition 1 on the samples, with label vectors
  *     phase 1   keeps the outputs of partition 1
@@ -43,8 +44,8 @@ static int take_part(struct phase *p, const struct spec *s, const struct spec_pa
 }
 
 /* Adds the loss of a partition: label vectors over the outputs of its last layer. */
-static int add_labels(struct phase_list *list, const struct spec *s, uint32_t part, const struct layer *end,
-                      const struct layer **ret, struct err *err)
+static int add_label_loss(struct phase_list *list, const struct spec *s, uint32_t part,
+                          const struct layer *end, const struct layer **ret, struct err *err)
 {
     const struct layer loss = {
         .type = &layer_label_vectors,
@@ -62,7 +63,7 @@ static int add_training(struct phase_list *list, const struct spec *s, uint32_t 
     const struct layer *loss = NULL;
     bool last = part + 1 == sil->partitions;
     char path[64];
-    int r = last ? 0 : add_labels(list, s, part, &s->model.layers[end - 1], &loss, err);
+    int r = last ? 0 : add_label_loss(list, s, part, &s->model.layers[end - 1], &loss, err);
     if (r < 0)
         return r;
     uint32_t inputs = list->n > 0 ? list->n - 1 : PHASE_DATA;

@@ -229,7 +229,7 @@ static int finish_line(struct metrics *m, struct err *err)
 
 /* Appends the losses and accuracies of all blocks as the key "blocks". With `training`, each block also gets
  * the figures of its update. */
-static void add_blocks(struct strbuf *b, const struct metrics_block *blocks, uint32_t n, bool training)
+static void add_block_losses(struct strbuf *b, const struct metrics_block *blocks, uint32_t n, bool training)
 {
     strbuf_add(b, ",\"blocks\":[");
     for (uint32_t i = 0; i < n; i++) {
@@ -264,7 +264,7 @@ int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *e
     if (s->skipped)
         strbuf_add(b, ",\"skipped\":true");
     if (s->n_blocks > 0)
-        add_blocks(b, s->blocks, s->n_blocks, true);
+        add_block_losses(b, s->blocks, s->n_blocks, true);
     return finish_line(m, err);
 }
 
@@ -277,7 +277,7 @@ int metrics_eval(struct metrics *m, uint64_t step, const struct metrics_eval *e,
     if (!isnan(e->perplexity))
         add_metric(b, "val/perplexity", e->perplexity, "%.17g");
     if (e->n_blocks > 0)
-        add_blocks(b, e->blocks, e->n_blocks, false);
+        add_block_losses(b, e->blocks, e->n_blocks, false);
     return finish_line(m, err);
 }
 

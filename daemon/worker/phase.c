@@ -111,7 +111,7 @@ void phases_finish(struct phase_list *list)
 
 /* Makes room for one more layer in the list of all layers. The room doubles, so that the memory of the arena,
  * which keeps the old arrays, grows with the number of layers and not with its square. */
-static void make_room(struct phase_list *list)
+static void reserve_layer(struct phase_list *list)
 {
     uint32_t n = list->all.n_layers;
     if (n < list->room)
@@ -132,7 +132,7 @@ int phases_add_layer(struct phase_list *list, const struct layer *layer, const c
                           "the model and the layers that the method adds are more than %u layers together; "
                           "use fewer parts",
                           LAYER_MAX_ID + 1);
-    make_room(list);
+    reserve_layer(list);
     struct layer *added = &list->all.layers[id];
     *added = *layer;
     added->id = added->key = id;

@@ -97,17 +97,17 @@ struct phase {
     /* True if the planner chooses cycle_steps. The number changes no bit of the result. */
     bool cycle_auto;
     enum phase_limit cycle_limit; /* set if cycle_auto */
-    /* The decision groups of the phase, which are numbered from 0. Each layer is in one group (links[].group),
-     * and a chain is a single group. Every group has its own optimizer and its own learning rate, but all
-     * optimizers are of the same kind. */
+    /* The decision groups of the phase, which are numbered from 0. Each layer is in one group
+     * (links[].group), and a chain is a single group. Every group has its own optimizer and its own
+     * learning rate, but all optimizers are of the same kind. */
     uint32_t n_groups;
     struct optimizer *optimizer; /* [n_groups] */
     struct spec_rate *rate;      /* [n_groups] */
     /* True if updates with gradients that are not finite are skipped. */
     bool skip_nonfinite;
     enum phase_eval eval;
-    /* The label vectors that are the targets of the phase, and how well the phase learns them. labels.kappa is
-     * 0 if the targets are those of the data set. */
+    /* The label vectors that are the targets of the phase, and how well the phase learns them. labels.kappa
+     * is 0 if the targets are those of the data set. */
     struct labels labels;
     /* Where the inputs come from: PHASE_DATA for the data set, or the number of an earlier forward-only phase
      * that keeps its outputs. Evaluations then take their inputs from the outputs that this phase keeps for
@@ -175,10 +175,10 @@ void phase_drop_graphs(struct phase *p);
 /* Makes an empty list of phases for the model of the spec. phases_make calls it. */
 void phases_init(struct phase_list *list, const struct spec *s);
 
-/* Adds a copy of `layer`, which has no inner layers, to the list of all layers, and sets its id and its key.
- * `name` becomes the prefix of the layer's tensors in checkpoints, such as "heads.1.out". *ret becomes the added
- * layer, which is valid until the list is freed. Returns -EINVAL with a message if a model can have no more
- * layers. */
+/* Adds a copy of `layer`, which has no inner layers, to the list of all layers, and sets its id and its
+ * key. `name` becomes the prefix of the layer's tensors in checkpoints, such as "heads.1.out". *ret becomes
+ * the added layer, which is valid until the list is freed. Returns -EINVAL with a message if a model can
+ * have no more layers. */
 int phases_add_layer(struct phase_list *list, const struct layer *layer, const char *name,
                      const struct layer **ret, struct err *err);
 
@@ -196,8 +196,8 @@ void phase_set_groups(struct phase_list *list, struct phase *p, uint32_t n);
 void phase_take_layers(struct phase_list *list, struct phase *p, uint32_t first, uint32_t end,
                        const struct layer *loss);
 
-/* Returns the number of losses of the phase. If `ret` is not NULL, writes their indices in the phase to it, in
- * ascending order. */
+/* Returns the number of losses of the phase. If `ret` is not NULL, writes their indices in the phase to it,
+ * in ascending order. */
 uint32_t phase_losses(const struct phase *p, uint32_t *ret);
 
 /* Returns the decision group of layer number `layer` of the phase. */

@@ -446,7 +446,7 @@ static void add_comparison(struct strbuf *b, const struct job_comparison *c)
 }
 
 /* Appends how well each part of the model learned its label vectors, if the method uses such vectors. */
-static void add_labels(const struct prepared_job *j, struct strbuf *b)
+static void add_label_figures(const struct prepared_job *j, struct strbuf *b)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < j->phases.n; i++) {
@@ -462,7 +462,7 @@ static void add_labels(const struct prepared_job *j, struct strbuf *b)
 }
 
 /* Appends the loss and the accuracy of every block in the last training step, if the phase has blocks. */
-static void add_blocks(const struct train_report *r, struct strbuf *b)
+static void add_block_figures(const struct train_report *r, struct strbuf *b)
 {
     for (uint32_t i = 0; i < r->n_blocks; i++) {
         strbuf_addf(b, "%s{\"block\":%" PRIu32, i > 0 ? "," : ",\"blocks\":[", i);
@@ -515,8 +515,8 @@ void report_json(const struct prepared_job *j, const struct train_report *r, str
     strbuf_add_json(b, r->numerics);
     report_phase_members(j, b);
     report_cycle_members(j, b);
-    add_labels(j, b);
-    add_blocks(r, b);
+    add_label_figures(j, b);
+    add_block_figures(r, b);
     report_backend_members(j, b);
     report_profile_members(j, b);
     strbuf_addf(b, ",\"weights_hash\":\"%016" PRIx64 "\"}\n", r->weights_hash);

@@ -1,9 +1,10 @@
 /* Evaluates the current phase on the validation data.
  *
- * The program `eval` runs once for every batch of validation samples, between the programs `exit` and `entry`
- * of the plan in use. What an evaluation means depends on the phase (enum phase_eval). For the whole model, it
- * is the validation loss and the accuracy. For a part of the model that is trained on label vectors, it is the
- * error against these vectors, and how often the nearest vector is that of the right class.
+ * The program `eval` runs once for every batch of validation samples, between the programs `exit` and
+ * `entry` of the plan in use. What an evaluation means depends on the phase (enum phase_eval). For the
+ * whole model, it is the validation loss and the accuracy. For a part of the model that is trained on label
+ * vectors, it is the error against these vectors, and how often the nearest vector is that of the right
+ * class.
  */
 #include <errno.h>
 #include <math.h>

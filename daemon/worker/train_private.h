@@ -69,8 +69,8 @@ struct trainer {
     struct checkpoint *resume;
     /* True if the weights of all layers were initialized or loaded. */
     bool loaded;
-    /* The weights of each layer that is not in the current phase, by the id of the layer. NULL for layers that
-     * are in the phase, and for layers without weights. */
+    /* The weights of each layer that is not in the current phase, by the id of the layer. NULL for layers
+     * that are in the phase, and for layers without weights. */
     void **parked;
     /* The outputs of each phase. Only forward-only phases have outputs. */
     struct train_outputs *outputs;
@@ -115,8 +115,8 @@ struct trainer {
     /* The number of targets that count for the loss, for each training step whose result was not read yet.
      * targets[slot * cycle_steps + step] belongs to the step `step` of the cycle in the host slot `slot`. */
     uint64_t *targets;
-    /* The arguments of the next run of the cycle. args[step * n_groups + group] belongs to a decision group in
-     * a step of the run. */
+    /* The arguments of the next run of the cycle. args[step * n_groups + group] belongs to a decision group
+     * in a step of the run. */
     struct step_args *args;
     /* Number of training steps that the job had done before this phase: those of all earlier phases. A
      * forward-only phase may run again after a resume in a later phase. Then it is the number of steps of the
@@ -175,8 +175,9 @@ int train_run_phase(struct trainer *t, struct err *err);
  * train_park_all was called before. Does nothing if there is no current phase. */
 void train_leave(struct trainer *t);
 
-/* Returns the host's copy of the group state of a decision group: the values that the weight updates of a step
- * read. Returns NULL if there are no such values. The copy is up to date only while all streams are empty. */
+/* Returns the host's copy of the group state of a decision group: the values that the weight updates of a
+ * step read. Returns NULL if there are no such values. The copy is up to date only while all streams are
+ * empty. */
 struct group_state *train_group(const struct trainer *t, uint32_t group);
 /* Makes the plan for the next training step the plan in use, and runs its program `entry`. The old plan must
  * not be between its programs `entry` and `exit`. */

@@ -56,7 +56,7 @@ static void copy_parked(const struct trainer *t, uint32_t layer, uint32_t at, bo
     }
 }
 
-static int make_room(struct trainer *t, uint32_t layer, uint64_t bytes, struct err *err)
+static int park_room(struct trainer *t, uint32_t layer, uint64_t bytes, struct err *err)
 {
     if (t->parked[layer] == NULL)
         t->parked[layer] = malloc(bytes);
@@ -73,7 +73,7 @@ int train_unpark(struct trainer *t, struct err *err)
         uint64_t bytes = job_kept_bytes(&m->layers[l]);
         uint32_t at = phase_find_layer(t->phase, m->layers[l].id);
         if (bytes > 0 && at == PLAN_NONE) {
-            r = make_room(t, l, bytes, err);
+            r = park_room(t, l, bytes, err);
         } else if (bytes > 0 && t->parked[l] != NULL) {
             copy_parked(t, l, at, true);
             free(t->parked[l]);
@@ -91,7 +91,7 @@ int train_park_all(struct trainer *t, struct err *err)
         uint32_t at = phase_find_layer(t->phase, m->layers[l].id);
         if (bytes == 0 || at == PLAN_NONE)
             continue;
-        int r = make_room(t, l, bytes, err);
+        int r = park_room(t, l, bytes, err);
         if (r < 0)
             return r;
         copy_parked(t, l, at, false);
@@ -202,8 +202,8 @@ static struct checkpoint_data checkpoint_of(const struct trainer *t)
     };
 }
 
-/* Collects the evaluations against label vectors of all phases. *ret receives the memory of the list, which the
- * caller frees. */
+/* Collects the evaluations against label vectors of all phases. *ret receives the memory of the list, which
+ * the caller frees. */
 static void collect_labels(const struct trainer *t, struct checkpoint_labels **ret,
                            struct checkpoint_data *data)
 {

@@ -219,9 +219,9 @@ static int plan_job_once(const struct verb_options *o)
     return code;
 }
 
-/* Plans the job with every policy and compares the plans. Local updates are also compared with backpropagation
- * of the same model on the same machine, planned by `auto`. A policy that does not fit the devices is listed
- * with the reason. Any other error is a mistake in the job and ends the verb. */
+/* Plans the job with every policy and compares the plans. Local updates are also compared with
+ * backpropagation of the same model on the same machine, planned by `auto`. A policy that does not fit the
+ * devices is listed with the reason. Any other error is a mistake in the job and ends the verb. */
 static int plan_job_with_all(const struct verb_options *o)
 {
     /* The entry after those of the policies compares local updates with backpropagation. */

@@ -87,8 +87,9 @@ struct order {
     bool alone;
     /* For each layer: whether its state never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;
-    /* Whether the policy writes the tasks of all training steps of the cycle itself. It then sets `step` to the
-     * step whose tasks it adds. If false, the policy writes step 0 only, and order_repeat adds the others. */
+    /* Whether the policy writes the tasks of all training steps of the cycle itself. It then sets `step` to
+     * the step whose tasks it adds. If false, the policy writes step 0 only, and order_repeat adds the
+     * others. */
     bool all_steps;
     uint32_t step;
     /* All tasks of the order. Before order_merge, only todos of the same location are in the order in which
@@ -181,8 +182,9 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 /* Value of segment.start until an instruction that creates the segment has been added. */
 #define SEGMENT_UNBORN UINT32_MAX
 
-/* One copy of a tensor, or of one piece of a tensor, on one device or in host memory. The copy exists from the
- * instruction that creates it to the instruction that drops it. Placement sets the address of the segment. */
+/* One copy of a tensor, or of one piece of a tensor, on one device or in host memory. The copy exists from
+ * the instruction that creates it to the instruction that drops it. Placement sets the address of the
+ * segment. */
 struct segment {
     tensor_id tensor;
     uint32_t device; /* PLAN_HOST: in host memory */
@@ -329,8 +331,8 @@ struct plan_need {
      * copies. This is the maximum over all devices. */
     uint64_t device_bytes;
     uint64_t peak[DEVICE_MAX]; /* highest address on each device */
-    /* Number of bytes of host memory with which the candidate fits. If the machine has less, this is the least
-     * such number. */
+    /* Number of bytes of host memory with which the candidate fits. If the machine has less, this is the
+     * least such number. */
     uint64_t host_bytes;
     /* Whether the memory of the devices is large enough. If this is true and there is still no plan, the host
      * memory is too small. */

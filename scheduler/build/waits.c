@@ -128,8 +128,8 @@ static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to
     *out = swap;
 }
 
-/* Computes the addresses of piece number `i` of a segment. The end of a segment is aligned. The padding before
- * this end belongs to the last piece. */
+/* Computes the addresses of piece number `i` of a segment. The end of a segment is aligned. The padding
+ * before this end belongs to the last piece. */
 static void piece_addresses(const struct walker *w, const struct segment *s, uint32_t i, uint64_t *ret_from,
                             uint64_t *ret_to)
 {

@@ -14,9 +14,9 @@
  *                  "cycle":[["FWD",0,1,0,0,0,
  *                            [[3,0,"r","w",4096],[5,0,"w","y",8192,0,512]],[[9,0]]], ...], ...}}
  *
- * null means PLAN_NONE (does not apply), PLAN_HOST (the host) or PLAN_NO_HOST (no home on the host). An operand
- * without begin and end is the whole tensor. The number of a stream is 4 * device + lane (compute, in, out,
- * peer), and 4 * n_devices for the host.
+ * null means PLAN_NONE (does not apply), PLAN_HOST (the host) or PLAN_NO_HOST (no home on the host). An
+ * operand without begin and end is the whole tensor. The number of a stream is 4 * device + lane (compute,
+ * in, out, peer), and 4 * n_devices for the host.
  */
 #include "scheduler/explain/explain.h"
 #include "scheduler/explain/explain_parts.h"

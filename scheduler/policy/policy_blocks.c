@@ -7,10 +7,10 @@
  *
  *     A step 0, A step 1, A step 2, B step 0, B step 1, B step 2
  *
- * In each step, each micro-batch runs forward through the block and at once backward. The outputs of A for all
- * three steps wait for B, in host memory if the device has no space. Consecutive blocks are dealt out to the
- * devices so that each device has about as much work. A device begins with its first block as soon as the
- * outputs of the block before exist.
+ * In each step, each micro-batch runs forward through the block and at once backward. The outputs of A for
+ * all three steps wait for B, in host memory if the device has no space. Consecutive blocks are dealt out
+ * to the devices so that each device has about as much work. A device begins with its first block as soon
+ * as the outputs of the block before exist.
  *
  * A model that cannot be cut is one block, which must fit one device.
  */
@@ -50,7 +50,7 @@ static void blocks_leanest(const struct plan_request *r, struct candidate *ret)
 /* ---- cutting the model ---- */
 
 /* The blocks of a graph. Block i has the layers from first[i] up to first[i + 1]. */
-struct blocks {
+struct block_cut {
     uint32_t *first; /* [n + 1] */
     uint32_t n;
     uint32_t *group_end; /* for each decision group: the block that has the last layer of the group */
@@ -62,8 +62,9 @@ static uint32_t later(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Sets ends[l], for each layer l, to the last layer that must be in the same block as l: a layer that returns a
- * gradient to l, that uses the weights of l, that is its twin, or that is in the same decision group. */
+/* Sets ends[l], for each layer l, to the last layer that must be in the same block as l: a layer that
+ * returns a gradient to l, that uses the weights of l, that is its twin, or that is in the same decision
+ * group. */
 static void find_ends(const struct graph *g, uint32_t *ends)
 {
     uint32_t *group_first = xcalloc(g->n_groups, sizeof *group_first);
@@ -84,11 +85,11 @@ static void find_ends(const struct graph *g, uint32_t *ends)
     xfree(group_first);
 }
 
-static struct blocks cut_blocks(const struct graph *g)
+static struct block_cut cut_blocks(const struct graph *g)
 {
-    struct blocks b = {.first = xcalloc(g->n_layers + 1, sizeof *b.first),
-                       .group_end = xcalloc(g->n_groups, sizeof *b.group_end),
-                       .device = xcalloc(g->n_layers, sizeof *b.device)};
+    struct block_cut b = {.first = xcalloc(g->n_layers + 1, sizeof *b.first),
+                          .group_end = xcalloc(g->n_groups, sizeof *b.group_end),
+                          .device = xcalloc(g->n_layers, sizeof *b.device)};
     uint32_t *ends = xcalloc(g->n_layers, sizeof *ends), end = 0;
     find_ends(g, ends);
     for (uint32_t l = 0; l < g->n_layers; l++) {
@@ -104,7 +105,8 @@ static struct blocks cut_blocks(const struct graph *g)
 
 /* Deals consecutive blocks out to the devices. The boundary between two devices is where the work so far is
  * nearest to the share of the devices so far. */
-static void deal_out(struct blocks *b, const struct graph *g, const struct profile *prof, uint32_t n_devices)
+static void deal_out(struct block_cut *b, const struct graph *g, const struct profile *prof,
+                     uint32_t n_devices)
 {
     uint64_t *ns = xcalloc(b->n, sizeof *ns), total = 0, before = 0;
     for (uint32_t i = 0; i < b->n; i++) {
@@ -121,7 +123,7 @@ static void deal_out(struct blocks *b, const struct graph *g, const struct profi
     xfree(ns);
 }
 
-static void free_blocks(struct blocks *b)
+static void free_blocks(struct block_cut *b)
 {
     xfree(b->first);
     xfree(b->group_end);
@@ -134,7 +136,7 @@ static void free_blocks(struct blocks *b)
 struct writer {
     struct order *o;
     const struct plan_request *r;
-    const struct blocks *b;
+    const struct block_cut *b;
     uint32_t *bwd_device;           /* for each layer: the device of its block */
     uint32_t next_item[DEVICE_MAX]; /* for each device: the number of its next item */
 };
@@ -193,7 +195,7 @@ static void blocks_order(const struct plan_request *r, const struct profile *pro
 {
     const struct graph *g = r->train;
     uint32_t steps = g->training ? g->steps : 1;
-    struct blocks b = cut_blocks(g);
+    struct block_cut b = cut_blocks(g);
     (void)c;
     deal_out(&b, g, prof, r->machine->n_devices);
     order_init(ret, g, r->machine->n_devices);

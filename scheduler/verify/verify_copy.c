@@ -275,8 +275,8 @@ static void overwrite(const struct address_claim *cl, struct verify_copy *old, u
         destroy_copy(st, old);
 }
 
-/* Checks an address range that a new copy is going to use. On a device, no other copy may be there. If another
- * copy was there earlier, the drop of that copy must be done before the new copy is written. */
+/* Checks an address range that a new copy is going to use. On a device, no other copy may be there. If
+ * another copy was there earlier, the drop of that copy must be done before the new copy is written. */
 static void claim_extent(struct verify_extent *e, void *ctx)
 {
     const struct address_claim *cl = ctx;

@@ -161,8 +161,8 @@ struct verify_extent {
     struct verify_extent *left, *right;
 };
 
-/* All extents of one device, or of the host, in a treap (a kind of search tree) that is sorted by address. An address that no
- * copy has ever used is in no extent. */
+/* All extents of one device, or of the host, in a treap (a kind of search tree) that is sorted by address.
+ * An address that no copy has ever used is in no extent. */
 struct verify_space {
     struct verify_extent *root;
     uint32_t random; /* state of the priority generator */
@@ -257,9 +257,9 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
 /* Returns the copy that a tensor has at home, or NULL if it has no home. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t);
 
-/* Finds a copy of a tensor on a device, or on the host but not at home. `base` is the address of byte 0 of the tensor in this copy. If the
- * copy does not contain byte 0, `base` is the address that byte 0 would have. Returns NULL if there is no
- * such copy. */
+/* Finds a copy of a tensor on a device, or on the host but not at home. `base` is the address of byte 0 of
+ * the tensor in this copy. If the copy does not contain byte 0, `base` is the address that byte 0 would
+ * have. Returns NULL if there is no such copy. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t loc, uint64_t base);
 
 /* Creates an empty copy on a device, or on the host but not at home. */

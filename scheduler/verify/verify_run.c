@@ -158,8 +158,8 @@ static struct verify_copy *named(struct program_run *r, const struct plan_operan
     return home != NULL ? home : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Looks for a copy at the same location that has all bytes of the operand, but at another address. The operand
- * should probably have used this copy. Returns NULL if there is no such copy. */
+/* Looks for a copy at the same location that has all bytes of the operand, but at another address. The
+ * operand should probably have used this copy. Returns NULL if there is no such copy. */
 static struct verify_copy *misplaced(struct verify_state *st, const struct plan_operand *o)
 {
     uint64_t begin, end;

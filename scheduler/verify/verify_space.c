@@ -1,5 +1,5 @@
-/* An ordered map of disjoint address ranges of one device, or of the host. For each range it knows the live copy there or, if
- * the range is free, the instruction that dropped the last copy there.
+/* An ordered map of disjoint address ranges of one device, or of the host. For each range it knows the live
+ * copy there or, if the range is free, the instruction that dropped the last copy there.
  *
  * The map is a treap (a search tree by address that is also a heap by random priority). A plan that keeps
  * everything on the device has tens of thousands of ranges, created and dropped in any order. A sorted array

@@ -348,8 +348,8 @@ static void verify(const struct engine *e)
         no_plan(e, &err);
 }
 
-/* Plans again with less host memory than the plan at hand takes: the homes of the tensors and, of the rest, as
- * few eighths as possible. */
+/* Plans again with less host memory than the plan at hand takes: the homes of the tensors and, of the rest,
+ * as few eighths as possible. */
 static void plan_with_scarce_host(struct engine *e)
 {
     struct err err;

@@ -237,8 +237,8 @@ static void test_sil_trains_the_outputs_that_the_next_partition_reads(void **sta
     finish(&j);
 }
 
-/* Every partition may have a length, a batch, an optimizer and a schedule of its own. What it does not give is
- * that of the job. */
+/* Every partition may have a length, a batch, an optimizer and a schedule of its own. What it does not give
+ * is that of the job. */
 static void test_sil_partitions_have_their_own_settings(void **state)
 {
     struct job j = make(MLP,
@@ -597,8 +597,8 @@ static void test_parts_have_about_equal_work(void **state)
     check_blocks(CHAIN("{\"repeat\":12,\"block\":[" LINEAR(6) "]}"), "chunked", 3, "0-3 4-7 8-12");
 }
 
-/* A unit begins with a layer with weights, or with the embedding or the norm before it. Layers without weights
- * follow their unit. */
+/* A unit begins with a layer with weights, or with the embedding or the norm before it. Layers without
+ * weights follow their unit. */
 static void test_units_keep_layers_together(void **state)
 {
     (void)state;
@@ -801,8 +801,8 @@ static uint64_t hash_of_steps(const char *method, uint64_t samples)
     return hash;
 }
 
-/* A job with constant learning rates may be given more steps later. A learning rate that depends on the number
- * of steps forbids this, also if it is the rate of one block. */
+/* A job with constant learning rates may be given more steps later. A learning rate that depends on the
+ * number of steps forbids this, also if it is the rate of one block. */
 static void test_hash_has_the_steps_if_a_rate_depends_on_them(void **state)
 {
     static const char constant[] = CHUNKED "2,\"each\":[{\"lr\":0.25},{}]";

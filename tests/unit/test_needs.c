@@ -1,4 +1,5 @@
-/* Tests of daemon/spec/needs.h: the needs of a job survive the way through JSON, and wrong JSON is refused. */
+/* Tests of daemon/spec/needs.h: the needs of a job survive the way through JSON, and wrong JSON is
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

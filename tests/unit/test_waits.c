@@ -5,10 +5,11 @@
  * instruction 3 waits for instruction 1, and `0<5'` means that instruction 0 waits for instruction 5 of the
  * previous cycle.
  *
- * Random drafts are checked against the definition. Three cycles are unrolled. Two accesses conflict if they
- * touch the same bytes of a device or of the host and at least one of them writes; a drop counts as a
- * write. Tensors without a home get addresses of their own in host memory, or share them. Every two conflicting accesses must be ordered by streams and waits, and must no longer all be
- * ordered when any single wait is removed. */
+ * Random drafts are checked against the definition. Three cycles are unrolled. Two accesses conflict if
+ * they touch the same bytes of a device or of the host and at least one of them writes; a drop counts as a
+ * write. Tensors without a home get addresses of their own in host memory, or share them. Every two
+ * conflicting accesses must be ordered by streams and waits, and must no longer all be ordered when any
+ * single wait is removed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -429,7 +430,8 @@ static tensor_id random_tensor(struct random_draft *r)
     }
 }
 
-/* The first access to a tensor without a home in host memory must be a write: adds one, unless there is one. */
+/* The first access to a tensor without a home in host memory must be a write: adds one, unless there is
+ * one. */
 static void write_on_host(struct random_draft *r, tensor_id t)
 {
     if (graph_has_home(&r->s->graph->tensors[t]))
