@@ -36,8 +36,9 @@ static int compare_slots(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks the home of a tensor in host memory. If the home is right, sets *ret to the byte range of all slots
- * of the tensor and returns true. Returns false if the home is wrong, or if the tensor has none. */
+/* Checks the home of a tensor: the place in host memory that only this tensor uses. If the home is right,
+ * sets *ret to its byte range, including all slots, and returns true. Returns false if the home is wrong, or
+ * if the tensor has none. */
 static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
@@ -64,7 +65,7 @@ static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
     return false;
 }
 
-/* Checks the homes of all tensors, and lists them in v->homes. */
+/* Checks the homes of all tensors, that is, their own places in host memory. Lists the homes in v->homes. */
 static void agree_homes(struct verify *v)
 {
     for (tensor_id t = 0; t < v->plan->n_tensors; t++) {
@@ -116,7 +117,8 @@ static struct name name_checked(const struct checked_instr *a)
     return name_instr(a->v, a->k, a->i);
 }
 
-/* Returns the home that overlaps the addresses [begin, end) of host memory, or NULL if there is none. */
+/* Searches the places in host memory that belong to single tensors (homes). Returns the first home that
+ * overlaps the addresses [begin, end), or NULL if there is none. */
 static const struct host_range *home_between(const struct verify *v, uint64_t begin, uint64_t end)
 {
     size_t lo = 0, hi = v->homes.n;
@@ -130,7 +132,8 @@ static const struct host_range *home_between(const struct verify *v, uint64_t be
     return lo < v->homes.n && v->homes.at[lo].offset < end ? &v->homes.at[lo] : NULL;
 }
 
-/* Checks the address of a tensor without a home. Where it is at what time is checked by the execution. */
+/* Checks that the host address of operand `o` is inside the host pool and outside the homes of all tensors.
+ * The tensor of `o` must have no home. */
 static void agree_host_place(const struct checked_instr *a, const struct plan_operand *o)
 {
     uint64_t end = o->addr + operand_bytes(o);
@@ -158,15 +161,15 @@ static void agree_host_operand(const struct checked_instr *a, const struct plan_
             (unsigned long long)o->addr);
 }
 
-/* What each kind of move must look like: where its source and destination are, and which stream runs the
+/* The required form of each kind of move: where the source and the destination are, and which stream runs the
  * move. */
 static const struct move_shape {
     bool from_host; /* the source is the host */
     bool to_host;   /* the destination is the host */
     bool within;    /* both are on the same device */
     enum lane lane; /* lane of the stream */
-    /* The number of the operand whose device runs the move: 0 for the source, 1 for the destination. The move
-     * runs on a stream of this device. */
+    /* Index of one of the two operands: 0 for the source, 1 for the destination. The move runs on a stream of
+     * the device of this operand. */
     int of;
 } move_shapes[INSTR_KIND_COUNT] = {
     [INSTR_FETCH] = {true, false, false, LANE_IN, 1},
@@ -314,8 +317,8 @@ void verify_agree(struct verify *v)
 
 /* ---- leases ---- */
 
-/* Checks that a program uses only device addresses inside the leases. Raises highest[d] to the end of the
- * highest range that the program uses on device d. */
+/* Checks that every device address in a program is inside the memory that the job has on this device, its
+ * lease. Raises highest[d] to the end of the highest range that the program uses on device d. */
 static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -338,8 +341,8 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
 }
 
 /* Checks that all addresses are inside the leases. Also checks that no instruction uses an address above the
- * peak that the plan names. This second check leaves out operands outside the lease, so that one mistake is
- * not reported twice. */
+ * peak that the plan states. An operand outside the lease is reported only once: the second check skips
+ * it. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;

@@ -199,9 +199,9 @@ static void report_race(struct verify_state *st, const struct verify_copy *c, co
             name_instr(v, (enum program_kind)e->program, e->instr).s, which_run(e, &st->now), e_does);
 }
 
-/* Adds the current instruction to the readers of a segment. Removes the earlier readers that are certainly
- * done before the current instruction starts. They need not be kept: an instruction that waits for the
- * current instruction thereby also waits for them. */
+/* Adds the current instruction to the readers of a segment. Removes the readers that are certainly done
+ * before the current instruction starts. This loses nothing: whoever waits for the current instruction also
+ * waits for them. */
 static void add_reader(struct verify_state *st, struct verify_segment *s)
 {
     size_t kept = 0;
@@ -212,8 +212,8 @@ static void add_reader(struct verify_state *st, struct verify_segment *s)
     vec_push(&s->readers, st->now);
 }
 
-/* Must be called when the current instruction writes or drops segment `s`. Reports every earlier access to
- * the segment that may not be done when the current instruction starts. */
+/* Checks a write or a drop of segment `s` by the current instruction. Reports every earlier access to the
+ * segment that may still be running when the current instruction starts. */
 static void order_write(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
                         const char *does)
 {
@@ -238,8 +238,8 @@ static struct verify_space *space_of(struct verify_state *st, uint32_t loc)
     return &st->spaces[loc == PLAN_HOST ? DEVICE_MAX : loc];
 }
 
-/* Reports that the current instruction writes over segment `s` of host copy `old` although `e`, an access to
- * the segment, may not be done. */
+/* Reports a conflict on the host: the current instruction overwrites segment `s` of copy `old`, but access
+ * `e` to the segment may still be running. */
 static void report_overwrite(const struct address_claim *cl, const struct verify_copy *old,
                              const struct verify_segment *s, const struct verify_event *e)
 {
@@ -254,8 +254,8 @@ static void report_overwrite(const struct address_claim *cl, const struct verify
             name_range(v, old->tensor, s->begin, s->end).s);
 }
 
-/* Takes the addresses [lo, hi) of the host from copy `old`, because the current instruction writes another
- * copy there. */
+/* The current instruction writes another copy to the host addresses [lo, hi). Removes these bytes from copy
+ * `old`, and reports accesses to them that may still be running. */
 static void overwrite(const struct address_claim *cl, struct verify_copy *old, uint64_t lo, uint64_t hi)
 {
     struct verify_state *st = cl->st;
@@ -307,8 +307,8 @@ static void claim_extent(struct verify_extent *e, void *ctx)
                 which_run(&e->dropped, &st->now));
 }
 
-/* Gives copy `c` addresses for those of the bytes begin..end that it did not have before. Returns whether
- * there were such bytes. */
+/* Reserves addresses for those of the bytes begin..end that copy `c` does not have yet. Returns true if there
+ * are such bytes. */
 static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                             bool quiet)
 {
@@ -324,9 +324,8 @@ static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint
     return any;
 }
 
-/* Checks the alignment of a copy that got new bytes. The copy is aligned if its first byte has an address
- * that is a multiple of PLAN_ALIGN. It is also aligned if this is true for the address of byte 0 of the
- * tensor. */
+/* Checks the alignment of a copy that got new bytes. One of two addresses must be a multiple of PLAN_ALIGN:
+ * the address of the copy's first byte, or the address of byte 0 of the tensor. */
 static void check_aligned(struct verify_state *st, const struct verify_copy *c)
 {
     const struct verify_segment *s = &c->segments.at[0];

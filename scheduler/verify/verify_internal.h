@@ -21,11 +21,12 @@
 #include "base/vec.h"
 #include "scheduler/verify/verify.h"
 
-/* Maximum number of instructions in a program. It is so low that the instructions of all executed runs
- * together can be counted in 32 bits. */
+/* Maximum number of instructions in a program. With this limit, the verifier can count the instructions of
+ * all runs that it executes in 32 bits. */
 #define VERIFY_MAX_INSTRS (1u << 26)
 
-/* The home of a tensor: the byte range of host memory that only this tensor has, with all its slots. */
+/* The home of a tensor: the byte range of host memory that no other tensor may use. The range includes all
+ * slots of the tensor. */
 struct host_range {
     uint64_t offset, end;
     tensor_id tensor;
@@ -40,17 +41,17 @@ struct verify {
     struct err *err;
     uint32_t total; /* violations found */
     bool stop;      /* the plan must not be executed */
-    /* Largest distance of any wait in the cycle. For example, 2 means that an instruction waits for an
+    /* How many runs back the waits of the cycle reach at most. With 2, some instruction waits for an
      * instruction of the run before the previous run. */
     uint32_t max_distance;
-    /* For each program and each of its instructions: the index of the instruction's task in the graph, or
-     * PLAN_NONE. */
+    /* task_of[k][i] is the task of instruction i of program k, as an index in graph.tasks. PLAN_NONE if the
+     * instruction is no task. */
     uint32_t *task_of[PROGRAM_COUNT];
-    /* For each program and each of its instructions: the violations that were already reported for the
-     * instruction. Bit i stands for invariant i. */
+    /* reported[k][i] has bit n set if a violation of invariant n was already reported for instruction i of
+     * program k. */
     uint16_t *reported[PROGRAM_COUNT];
-    /* For each tensor: a set of bits for the violations that were already reported. If bit 11 * program + i
-     * is set, a violation of invariant i in this program was reported. */
+    /* reported_tensor[t] has bit 11 * k + n set if a violation of invariant n was already reported for tensor
+     * t after program k. */
     uint64_t *reported_tensor;
     VEC(struct host_range) homes; /* sorted by address */
 };
@@ -63,8 +64,8 @@ static inline const struct graph *verify_graph(const struct verify *v, enum prog
 
 /* ---- reports (verify.c) ---- */
 
-/* Reports a violation at instruction `instr`. PLAN_NONE means that no single instruction is wrong. Each
- * invariant is reported only once for an instruction, even if the instruction violates it in several runs. */
+/* Reports a violation at instruction `instr`, or PLAN_NONE if no single instruction is wrong. Each invariant
+ * is reported only once for an instruction, even if the instruction violates it in several runs. */
 void violate(struct verify *v, int invariant, enum program_kind k, uint32_t instr, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
@@ -120,9 +121,9 @@ void verify_tasks(struct verify *v);
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
-/* Returns the number of operands at the start of `ops` that belong to operand `go` of the graph's task. The
- * number is 0 if the instruction leaves `go` out. In a correct plan, the number is at most 1. Only the
- * optimizer state K may have several operands. */
+/* Returns how many operands at the start of `ops` belong to operand `go` of the graph's task. In a correct
+ * plan this is 1, or 0 if the instruction leaves out `go`. Only the optimizer state K may have several
+ * operands. */
 static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
                                     const struct graph_operand *go)
 {
@@ -132,8 +133,9 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
     return n;
 }
 
-/* A RED or UPD may do only one share of its task. The share is the byte range of the first W or dW operand.
- * Returns this operand. Returns NULL if there is no such operand, or if the task is neither RED nor UPD. */
+/* RED and UPD may do only one share of their task. Returns the instruction's first W or dW operand, whose
+ * byte range is the share. Returns NULL if there is no such operand, or if the task is neither RED nor
+ * UPD. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
 /* ---- address ranges of one device, or of the host (verify_space.c) ---- */
@@ -208,8 +210,8 @@ struct verify_copy {
     tensor_id tensor;
     uint32_t loc; /* device, or PLAN_HOST */
     bool home;    /* the copy is at home */
-    /* The address that byte 0 of the tensor has in this copy. If the copy lacks byte 0, this is where the
-     * byte would be, modulo 2^64. Copies of a tensor at one location differ in their base. */
+    /* The address that byte 0 of the tensor has in this copy. If the copy lacks byte 0, the address that byte
+     * 0 would have, modulo 2^64. Two copies of a tensor at the same location have different bases. */
     uint64_t base;
     /* The segments in ascending order. They do not overlap. Bytes between segments have no value. */
     VEC(struct verify_segment) segments;
@@ -228,20 +230,24 @@ struct verify_state {
     const struct plan *plan;
     const struct graph *graph;
     uint32_t n_streams;
-    /* Vector clocks. Element [s][t] is the number of instructions of stream t that are certainly done when
-     * the next instruction of stream s starts. */
+    /* Vector clocks. clocks[s * n_streams + t] is the number of instructions of stream t that are certainly
+     * done when the next instruction of stream s starts. */
     uint32_t *clocks;
     /* The row of `clocks` that belongs to the stream of the current instruction. */
     uint32_t *clock;
-    struct verify_event now;        /* the instruction being executed */
-    uint64_t *newest;               /* per tensor: highest version that exists */
-    struct verify_copy **away;      /* per tensor: list of its copies that are not at home */
-    VEC(struct verify_copy *) live; /* all copies that are not at home */
-    struct verify_copy *home;       /* per tensor: its copy at home, if it has a home */
-    /* Per tensor: the last instruction that overwrote bytes in host memory which the tensor got in the same
-     * run. seq is 0 if there is none. */
+    struct verify_event now; /* the instruction being executed */
+    uint64_t *newest;        /* newest[t] is the highest version of tensor t that exists */
+    /* away[t] is a list of the copies of tensor t, except the copy at its home: the place in host memory that
+     * only this tensor uses. */
+    struct verify_copy **away;
+    /* All copies of all tensors, except the copies at home. */
+    VEC(struct verify_copy *) live;
+    struct verify_copy *home; /* home[t] is the copy of tensor t at home */
+    /* overwritten[t] is the last instruction that overwrote tensor t in host memory after the same run had
+     * written t there. Its `seq` is 0 if there is no such instruction. */
     struct verify_event *overwritten;
-    struct verify_space spaces[DEVICE_MAX + 1]; /* per device; the last one is the host's, without homes */
+    /* spaces[d] is for device d. The last one is for host memory outside the homes. */
+    struct verify_space spaces[DEVICE_MAX + 1];
 };
 
 /* Initialises a state in which no tensor has a value. The caller frees the state with state_finish. */
@@ -254,22 +260,24 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
     return st->clock[e->stream] >= e->seq;
 }
 
-/* Returns the copy that a tensor has at home, or NULL if it has no home. */
+/* Returns the copy of a tensor at its home, the place in host memory that only this tensor uses. Returns NULL
+ * if the tensor has no home. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t);
 
-/* Finds a copy of a tensor on a device, or on the host but not at home. `base` is the address of byte 0 of
- * the tensor in this copy. If the copy does not contain byte 0, `base` is the address that byte 0 would
- * have. Returns NULL if there is no such copy. */
+/* Finds the copy of tensor `t` at location `loc` in which byte 0 of the tensor has the address `base`, or
+ * would have it. Ignores the copy at the tensor's home in host memory. Returns NULL if there is no such
+ * copy. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t loc, uint64_t base);
 
-/* Creates an empty copy on a device, or on the host but not at home. */
+/* Creates an empty copy of tensor `t` at location `loc`. On the host, the new copy is not the one at the
+ * tensor's home. */
 struct verify_copy *copy_create(struct verify_state *st, tensor_id t, uint32_t loc, uint64_t base);
 
 /* Returns the index of the first segment of copy `c` that ends after byte `at`. */
 size_t copy_seek(const struct verify_copy *c, uint64_t at);
 
-/* Finds the first bytes in begin..end that are in no segment of the copy. Returns false if all these bytes
- * are in segments. */
+/* Sets *ret_begin and *ret_end to the first range in begin..end that the copy does not have. Returns false if
+ * the copy has all bytes of begin..end. */
 bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_t *ret_begin,
               uint64_t *ret_end);
 
@@ -277,7 +285,7 @@ bool copy_gap(const struct verify_copy *c, uint64_t begin, uint64_t end, uint64_
  * begin..end. Sets *ret_end to the index after the last segment in begin..end. */
 size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *ret_end);
 
-/* Returns how many bytes of a copy have a value. */
+/* Returns the number of bytes that a copy has. */
 uint64_t copy_bytes(const struct verify_copy *c);
 
 /* These functions read, write or drop bytes begin..end of a copy for the current instruction. They report
@@ -289,10 +297,9 @@ void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, 
 /* Drops the bytes begin..end of a copy. If the copy has no bytes left, frees the copy. */
 void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
-/* These functions repair the state after an error has been reported, so that the error causes no further
- * errors. copy_fill acts like copy_write, and copy_forget acts like copy_drop. But these functions report
- * nothing and conflict with no instruction. On the host, copy_fill leaves the addresses to the copy that has
- * them. `st` may be NULL for a copy at home. */
+/* These functions repair the state after a reported error, so that the error is not reported again in other
+ * forms. They change the bytes as copy_write and copy_drop do, but report nothing. On the host, copy_fill
+ * does not take addresses from other copies. `st` may be NULL for a copy at home. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
 void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);

@@ -58,8 +58,8 @@ static uint64_t element_bytes(const struct checked_task *a, tensor_id t)
     return dtype_size(a->v->plan->tensors[t].dtype);
 }
 
-/* A share of W (or dW) and the same share of K correspond to each other. The share of W begins or ends at
- * byte `at`. Returns the byte of K at which the share begins or ends within part `p` of K. */
+/* A share of the weights W (or of dW) begins or ends at byte `at`. Returns the byte of the optimizer state K
+ * at which the same share begins or ends in part `p` of K. */
 static uint64_t state_byte(const struct checked_task *a, const struct state_part *p, uint64_t at)
 {
     uint64_t whole = tensor_bytes(a, a->share->tensor), size = element_bytes(a, a->share->tensor),
@@ -94,8 +94,8 @@ static bool agree_state(const struct checked_task *a, const struct plan_operand 
     return m == n;
 }
 
-/* Checks that operand `o` covers the same elements as the share, and that the share begins and ends at
- * elements where shares may be cut. All sizes are below 2^53 bytes, so no product overflows. */
+/* Checks that operand `o` covers the same elements as the share, and that the share is aligned. All sizes are
+ * below 2^53 bytes, so the products cannot overflow. */
 static bool agree_share(const struct checked_task *a, const struct plan_operand *o)
 {
     const struct plan_operand *s = a->share;
@@ -125,8 +125,8 @@ static bool agree_range(const struct checked_task *a, const struct plan_operand 
 }
 
 /* Checks the byte ranges of the `n` operands that belong to operand `go` of the graph. The optimizer state K
- * has one operand for each of its parts, except for parts in which the share is empty. If the instruction
- * does the whole task, a single operand may cover all of K. */
+ * has one operand for each of its parts, except for parts in which the share is empty. An instruction that
+ * does the whole task may have a single operand for all of K. */
 static bool agree_ranges(const struct checked_task *a, const struct plan_operand *ops, uint32_t n,
                          const struct graph_operand *go)
 {

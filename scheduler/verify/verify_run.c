@@ -20,8 +20,8 @@
 #include "base/bounded.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* Saved vector clocks. The clock of an instruction is saved at its end if other instructions wait for it. If
- * such a wait reaches back `d` runs, the clocks of the last d + 1 runs are kept. */
+/* Vector clocks of instructions that other instructions wait for, saved when the instruction ends. If such a
+ * wait reaches back `d` runs, the clocks of the last d + 1 runs are kept. */
 struct trail {
     size_t *first;    /* per instruction: index of its first clock */
     uint32_t *count;  /* per instruction: number of its clocks */
@@ -71,8 +71,7 @@ static uint32_t *trail_clock(const struct program_run *r, uint32_t instr, uint32
     return t->clocks + (t->first[instr] + run % t->count[instr]) * r->st->n_streams;
 }
 
-/* Raises the elements of `into`. Each element becomes the larger of two numbers: its own value, and the
- * element of `from` with the same index. */
+/* Sets each element of `into` to the maximum of itself and the element of `from` with the same index. */
 static void join(uint32_t *into, const uint32_t *from, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -90,8 +89,8 @@ static void drain(struct verify_state *st)
         memcpy(st->clocks + (size_t)s * st->n_streams, st->clocks, st->n_streams * sizeof *st->clocks);
 }
 
-/* Makes instruction `i` the current instruction. Everything that it waits for is certainly done now, so the
- * clock of its stream is raised. The clock then counts instruction `i` too. */
+/* Makes instruction `i` the current instruction. Raises the clock of its stream, which then counts
+ * instruction `i` and everything that this instruction waits for. */
 static void begin_instr(struct program_run *r, uint32_t i)
 {
     struct verify_state *st = r->st;
@@ -144,8 +143,8 @@ static void check_versions(struct program_run *r, struct verify_copy *c, const s
                   name_current(r).s, (unsigned long long)version,
                   name_range(r->st->v, o->tensor, s->begin, s->end).s, name_place(o->loc, o->addr).s,
                   (unsigned long long)s->version);
-        /* Keep a version that is newer than expected. If the lower version were stored here, a later check
-         * would not notice the loss of the newer value. */
+        /* Keep a version that is newer than expected. Otherwise a later check would not notice when this
+         * newer value is lost. */
         if (s->version < version)
             s->version = version;
     }
@@ -169,7 +168,8 @@ static struct verify_copy *misplaced(struct verify_state *st, const struct plan_
     return NULL;
 }
 
-/* Returns whether bytes that a tensor got in host memory during this run were overwritten there. */
+/* Returns true if the operand's tensor was overwritten in host memory by other data, after it had been
+ * written there in the same run. */
 static bool was_overwritten(const struct program_run *r, const struct plan_operand *o)
 {
     const struct verify_event *e = &r->st->overwritten[o->tensor], *now = &r->st->now;
@@ -190,9 +190,9 @@ static void report_gap(struct program_run *r, const struct plan_operand *o, uint
         FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", name_current(r).s, bytes.s, place.s);
 }
 
-/* Reports that bytes of an operand are not at the operand's address. Returns NULL if the bytes are at another
- * address of the same location. Otherwise adds the missing bytes, as if they had been at the address all the
- * time, and returns the copy. */
+/* Reports that bytes of an operand are not at its address. If another copy at the same location has all of
+ * these bytes, returns NULL. Otherwise adds the missing bytes, so that the error is not reported again, and
+ * returns the copy. */
 static struct verify_copy *report_missing(struct program_run *r, struct verify_copy *c,
                                           const struct plan_operand *o, uint64_t version)
 {
@@ -261,16 +261,16 @@ static void task_write(struct program_run *r, const struct plan_operand *o, cons
     uint64_t version = version_of(r, o->tensor, go->write_version);
     struct verify_copy *other = o->access == ACCESS_RW && named(r, o) == NULL ? misplaced(st, o) : NULL;
     raise_newest(st, o->tensor, version);
-    /* The bytes are not at the address of the operand, but at another address. This was already reported when
-     * the task read the bytes, so write to the other address. */
+    /* The bytes are at another address than the operand says. The read of this operand has already reported
+     * this, so write to the address where the bytes are. */
     if (other != NULL)
         copy_fill(st, other, o->begin, o->end, version);
     else
         copy_write(st, destination(r, o), o->begin, o->end, version);
 }
 
-/* Executes a task: all its reads, and then all its writes. The operands are the right ones, because
- * verify_agree has checked them. */
+/* Executes a task: first all its reads, then all its writes. verify_agree has already checked that the
+ * operands are the right ones. */
 static void run_task(struct program_run *r, const struct plan_operand *ops, uint32_t n_ops,
                      const struct graph_task *task)
 {
@@ -287,9 +287,9 @@ static void run_task(struct program_run *r, const struct plan_operand *ops, uint
     }
 }
 
-/* Returns the version that the bytes have at `dst` after `piece` has been moved there. Normally this is the
- * version of `piece`. If `dst` already has a newer version, the move would lose a value. In this case,
- * reports the loss and returns the newer version. */
+/* Returns the version that the bytes have at `dst` after `piece` has been moved there: the version of
+ * `piece`. If `dst` has a newer version, the move would lose a value. Then reports the loss and returns the
+ * newer version. */
 static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
                               const struct verify_segment *piece)
 {
@@ -328,8 +328,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     }
 }
 
-/* Returns the end of a byte range that begins at byte `at`. Copy `c` has version `version` or a newer version
- * of every byte in this range. Returns `at` if the copy does not have byte `at` in such a version. */
+/* If copy `c` has byte `at` in version `version` or a newer one, returns the end of the segment around this
+ * byte. Otherwise returns `at`. */
 static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t version)
 {
     size_t i = copy_seek(c, at);
@@ -338,8 +338,8 @@ static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t versio
     return c->segments.at[i].end;
 }
 
-/* Returns whether some byte of segment `s` has its newest version only in copy `c`. Every other copy then has
- * an older version of the byte, or does not have the byte at all. */
+/* Returns whether segment `s` of copy `c` is the last copy of some value: there is a byte that no other copy
+ * has in the same version or a newer one. */
 static bool is_last(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s)
 {
     uint64_t at = s->begin;
@@ -416,14 +416,13 @@ static bool copy_newest(const struct verify_state *st, const struct verify_copy 
     return true;
 }
 
-/* Checks that the devices have exactly the copies in the list, and that these copies have the newest version.
- * A copy that is not in the list is reported only once. It stays on the device, because the mistake may also
- * be in the list. */
+/* Checks that the devices have exactly the copies in the list `copies`, all with the newest version. A copy
+ * that is not in the list is reported once. It then stays in the state, because the list may be wrong. */
 static void check_copies(struct program_run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct verify_state *st = r->st;
     bounded_poll_steps(st->live.n + n);
-    /* For each copy on the devices: the number of its bytes that are in the list. */
+    /* wanted[i] is the number of bytes of copy st->live.at[i] that are in the list. */
     uint64_t *wanted = xcalloc(st->live.n + n + 1, sizeof *wanted);
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_copy *b = &copies[i];
@@ -467,8 +466,8 @@ static void check_home(struct program_run *r)
     }
 }
 
-/* Prepares the ring tensors, which the loader and the trainer use, for the start of a run. The host then has
- * no results. The host has the inputs of the run only if `loaded` is true. */
+/* Prepares the tensors that the loader writes or the trainer reads for the start of a run: empties their host
+ * copies. If `loaded` is true, then fills the inputs, as the loader does. */
 static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
     struct verify_state *st = r->st;
@@ -506,8 +505,8 @@ static void check_results(struct program_run *r, const bool *output)
     }
 }
 
-/* Returns an array with one flag for each tensor: whether the tensor is a result. An external tensor is a
- * result if a task writes it. Otherwise it is an input. */
+/* Returns an array of flags. Element t is true if tensor t is a result: a tensor that a task writes for a
+ * reader outside the plan. The caller frees the array. */
 static bool *find_outputs(const struct graph *g)
 {
     bool *output = xcalloc((size_t)g->n_tensors + 1, sizeof *output);

@@ -19,9 +19,8 @@ static void tasks_none(struct verify *v, enum program_kind k)
                    name_instr(v, k, i).s, program_kind_names[k]);
 }
 
-/* Checks what a recomputation (REC) writes. A REC may only write tensors that live within one training step.
- * It must not write a persistent tensor such as W. It must not write a tensor that the loader or the trainer
- * uses. */
+/* Checks that a recomputation (REC) writes only tensors that live within one training step. It must write
+ * neither persistent tensors, such as the weights W, nor tensors that the loader or the trainer uses. */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -38,7 +37,7 @@ static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 
 /* ---- shares of RED and UPD ---- */
 
-/* An instruction that does only one part of its task, called a share. The part is a byte range. */
+/* An instruction that does only the bytes begin..end of its task. Such a part of a task is called a share. */
 struct share {
     uint32_t task, instr;
     uint64_t begin, end;
@@ -61,7 +60,8 @@ static int compare_shares(const void *a, const void *b)
     return compare_numbers(xs, ys, 3);
 }
 
-/* Finds out which share of its task an instruction does. Returns false if it does the whole task. */
+/* If instruction `i` does only a share of its task, sets *ret to this share and returns true. Returns false
+ * if the instruction does the whole task. */
 static bool tasks_share(const struct verify *v, enum program_kind k, uint32_t i, struct share *ret)
 {
     const struct plan_operand *o = share_operand(v, k, i);
@@ -103,7 +103,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
 }
 
 /* Checks all tasks that are done in shares. Before the call, seen[task] is true for each task that a single
- * instruction does as a whole. The function sets seen[task] to true for each task that is done in shares. */
+ * instruction does as a whole. The function sets seen[task] to true for the tasks that are done in shares,
+ * too. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     if (shares->n > 1)
@@ -155,7 +156,8 @@ static void tasks_once(struct verify *v, enum program_kind k)
 
 /* ---- the order of writes ---- */
 
-/* One write by a task: it writes a byte range of a tensor, which then has the given version. */
+/* One write by a task to the bytes begin..end of a tensor. `version` is the version that these bytes have
+ * after the write. */
 struct tensor_write {
     tensor_id tensor;
     uint32_t instr, version;
@@ -204,10 +206,10 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
     }
 }
 
-/* Collects the writes of a program. A write of a whole tensor is checked at once. If a tensor is written in
- * parts, all its writes are collected first and then checked byte by byte. */
+/* The state of the check of the order of writes. Writes of a whole tensor are checked at once. If a tensor is
+ * written in parts, its writes are first collected in `writes` and then checked byte by byte. */
 struct writers {
-    /* Per tensor: whether some task writes only a part of the tensor. */
+    /* in_parts[t] is true if some task writes only a part of tensor t. */
     bool *in_parts;
     /* All writes to those tensors that are written in parts. */
     write_vec writes;
@@ -234,8 +236,8 @@ static void check_write(struct verify *v, enum program_kind k, struct tensor_wri
     *last = w.version;
 }
 
-/* Checks the order of the `n` writes to one tensor, byte by byte. A temporary copy holds the version of each
- * byte. */
+/* Checks the order of the `n` writes to one tensor, byte by byte. Each write must raise the version of all
+ * bytes that it writes. */
 static void check_bytes(struct verify *v, enum program_kind k, const struct tensor_write *w, size_t n)
 {
     struct verify_copy bytes = {.loc = PLAN_HOST, .home = true};
