@@ -144,8 +144,10 @@ static int check_sil_model(const struct spec *s, struct err *err)
             "\"sil\" needs one class per sample: a model of tokens would need a label vector for "
             "every token of the vocabulary and every position; use \"local\" or \"backprop\"");
     if (s->mse)
-        return err_set_at(err, -EINVAL, "method.type",
-                          "\"sil\" needs classes, and the loss mse has none; use the loss cross_entropy");
+        return err_set_at(
+            err, -EINVAL, "method.type",
+            "\"sil\" is for the loss softmax_xent, and the model has the loss mse; write \"loss\": "
+            "\"softmax_xent\"");
     return 0;
 }
 

@@ -45,7 +45,8 @@ def is_example(value):
         return False
     if value.get("schema", "job/v1") != "job/v1":
         return False
-    return "schema" in value or value.get("type") in MODELS or bool({"model", "data", "init", "from", "config"} & set(value))
+    sections = {"model", "data", "init", "from", "config"} & set(value) or isinstance(value.get("method"), dict)
+    return "schema" in value or value.get("type") in MODELS or bool(sections)
 
 
 def blocks(path, text):
@@ -93,15 +94,21 @@ BASE = {
     "train": {"steps": STEPS, "global_batch": 8},
     "optimizer": {"type": "adamw", "lr": 1e-3},
 }
+METHOD_BASE = {  # where only a method is given
+    **BASE,
+    "model": {"type": "mlp", "input": 64, "hidden": [64] * 5, "classes": 4},
+    "data": {"format": "synthetic", "samples": 1024},
+    "train": {"steps": STEPS, "global_batch": 32},
+}
 
 
 def whole_job(value):
     """The example as a job."""
     if "schema" in value:
         return copy.deepcopy(value)
-    sections = value if {"model", "data", "init"} & set(value) else {"model": value}
-    j = {**copy.deepcopy(BASE), **copy.deepcopy(sections)}
-    return j
+    sections = value if {"model", "data", "init", "method"} & set(value) else {"model": value}
+    base = METHOD_BASE if set(value) == {"method"} else BASE
+    return {**copy.deepcopy(base), **copy.deepcopy(sections)}
 
 
 def cut(node, key, most):
@@ -109,22 +116,22 @@ def cut(node, key, most):
         node[key] = most
 
 
-def cut_transformer(m):
+def cut_transformer(m, blocks):
     m.setdefault("layers", 99)
     m.setdefault("width", 99)
     m.setdefault("heads", 99)
     m.pop("size", None)
     m.setdefault("vocab", VOCAB)
-    for key, most in (("layers", 2), ("width", 64), ("heads", 4), ("kv_heads", 2), ("hidden", 192), ("context", 32),
+    for key, most in (("layers", max(2, blocks)), ("width", 64), ("heads", 4), ("kv_heads", 2), ("hidden", 192), ("context", 32),
                       ("positions", 64), ("vocab", VOCAB)):
         cut(m, key, most)
     if m["width"] % m["heads"]:
         m["heads"] = 4
 
 
-def cut_model(m):
+def cut_model(m, method):
     if m.get("type") in ("gpt2", "llama"):
-        cut_transformer(m)
+        cut_transformer(m, method.get("blocks", 0))
     elif m.get("type") == "mlp":
         m["hidden"] = [min(width, 192) for width in m["hidden"]]
     elif m.get("type") == "chain" and isinstance(m["input"], dict):
@@ -134,7 +141,7 @@ def cut_model(m):
 def cut_job(j):
     """Changes sizes and lengths only."""
     train, batch = j["train"], 64 if j["data"]["format"] in ("idx", "synthetic") else 8
-    cut_model(j["model"])
+    cut_model(j["model"], j.get("method", {}))
     train.pop("epochs", None)
     train["steps"] = STEPS
     cut(train, "global_batch", batch)
@@ -144,6 +151,9 @@ def cut_job(j):
     for section in ("eval", "checkpoint"):
         if "every" in j.get(section, {}):
             j[section]["every"] = {"steps": STEPS // 2}
+    for part in j.get("method", {}).get("each", []):
+        if part.pop("epochs", None):
+            part["steps"] = STEPS
     cut(j["data"], "samples", 1024)
     cut(j["data"], "ignore", VOCAB - 1)
     return j
@@ -209,18 +219,52 @@ def write_folder(t, path):
 # ---- the cases ----
 
 def losses(out):
+    """The losses of every phase that trains."""
+    curves = {}
     with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
-        return [line["loss"] for line in map(json.loads, f) if "loss" in line]
+        for line in map(json.loads, f):
+            if "loss" in line:
+                curves.setdefault(line.get("phase", 0), []).append(line["loss"])
+    return [curves[phase] for phase in sorted(curves)]
+
+
+def mean_of_last(curve, n=20):
+    last = curve[-n:]
+    return sum(last) / len(last)
+
+
+def check_phases(t, j, curves):
+    """The partitions of sil learn one after another. Recovery begins with a model that has learned."""
+    parts = curves[:-1] if j.get("method", {}).get("recovery_epochs") else curves
+    for n, curve in enumerate(parts):
+        t.check(mean_of_last(curve) < 0.9 * curve[0], f"phase {n}: the loss went from {curve[0]:.3f} to {mean_of_last(curve):.3f}")
 
 
 @case
 def test_examples_of_every_page_are_found(t):
     """What is not found is not trained."""
     labels = [label for label, _ in EXAMPLES]
-    for page, least in (("README.md", 2), ("docs/job.md", 8), ("docs/huggingface.md", 2), ("docs/man/tutti-job.5", 1)):
+    for page, least in (("README.md", 2), ("docs/job.md", 15), ("docs/huggingface.md", 2), ("docs/man/tutti-job.5", 1)):
         t.check(sum(label.startswith(page + " ") for label in labels) >= least, f"{page}: fewer than {least} examples")
     jobs = [p for p in os.listdir(os.path.join(ROOT, "docs", "examples")) if not p.startswith("profile")]
     t.check(all(f"docs/examples/{p} 1" in labels for p in jobs), f"of {jobs} only {labels} were found")
+
+
+@case
+def test_every_key_of_method_is_documented(t):
+    """A refused key lists all known keys. Each of them is in a table of the section on methods."""
+    with open(os.path.join(ROOT, "docs", "job.md"), encoding="utf-8") as f:
+        section = f.read().split("## Training methods")[1].split("\n## ")[0]
+    keys = re.findall(r"^\| `(?:method\.)?([a-z_]+)", section, re.M)
+    local, sil = {"type": "local", "scheme": "chunked", "blocks": 2}, {"type": "sil"}
+    for method in ({**local, "no": 0}, {**sil, "no": 0}, {**local, "head": {"hidden": 8, "no": 0}}, {**local, "each": [{"no": 0}, {}]},
+                   {**sil, "each": [{"no": 0}, {}]}):
+        refused = t.worker("--check", write_job(t, {**METHOD_BASE, "method": method}), expect=2)
+        known = re.findall(r'"([a-z_]+)"', refused.err.split("known keys are")[1])
+        t.check(known, f"{method}: no known keys in {refused.err}")
+        for key in known:
+            found = key in keys or f"`{key}`" in section or f".{key}`" in section
+            t.check(found, f"docs/job.md does not have {key} of {json.dumps(method)}")
 
 
 @case(each=EXAMPLES)
@@ -233,10 +277,14 @@ def test_documented_example_learns(t, value):
     blind, best = write_data(t, j)
     out = t.path("out")
     t.worker("--run", write_job(t, j), "--output", out, "--quiet", "--trace-steps", 0, cwd=t.dir)
-    curve = losses(out)
-    first, last = curve[0], sum(curve[-20:]) / 20
+    curves = losses(out)
+    first, last = curves[0][0], mean_of_last(curves[-1])
     t.notes.append(f"loss {first:.3f} to {last:.3f}; without input {blind:.3f}, at best {best:.3f}")
-    t.equal(read_json(os.path.join(out, "result.json"))["ok"], True, "result.json: ok")
+    result = read_json(os.path.join(out, "result.json"))
+    t.equal(result["ok"], True, "result.json: ok")
+    check_phases(t, j, curves)
+    for block in result.get("blocks", []):
+        t.check(block["loss"] < blind, f"block {block['block']}: the loss is {block['loss']:.3f}, and {blind:.3f} without the input")
     t.check(last < first - 0.3, f"the loss went from {first:.3f} to {last:.3f}")
     t.check(last < (blind + best) / 2, f"the loss is {last:.3f}, and {blind:.3f} without looking at the input; the data allow "
             f"{best:.3f}")
