@@ -67,9 +67,9 @@ static uint64_t excess(uint64_t a, uint64_t b)
 
 /* ---- choosing the rents ---- */
 
-/* A byte on a device pays a rent: `p` at the turn and `q` at the end, as explained above. Returns the least
- * possible sum of moved bytes and rent for the layers of `s`, in units of 1/UNIT byte. Computes the sums for
- * updates on the host and for updates on the device, and returns the smaller one. */
+/* Returns a lower bound for the layers of `s`: the bytes that they move, plus a rent for the bytes that they
+ * keep on a device. A kept byte costs `p` at the moment called the turn and `q` at the end. Computes this for
+ * updates on the host and on the device, and returns the smaller sum, in units of 1/UNIT byte. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =
@@ -80,9 +80,9 @@ static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
     return host < device ? host : device;
 }
 
-/* If a byte on a device costs the rent `p` at the turn and `q` at the end, every plan has to move a certain
- * number of bytes. Returns this lower bound in units of 1/UNIT byte. A negative result means that these rents
- * give no bound. */
+/* Returns a lower bound on the bytes that a step moves, in units of 1/UNIT byte. The bound depends on the
+ * rents: the prices `p` and `q` of keeping a byte on a device at the turn and at the end. A negative result
+ * means that these rents give no bound. */
 static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
     bounded_poll_steps(s->n_states);
@@ -93,8 +93,8 @@ static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
     return sum;
 }
 
-/* Tries all rents that differ from *p and *q by at most `reach`, in steps of `step`. Sets *p and *q to the
- * two rents that give the largest bound. */
+/* Tries all values of the two rents that differ from *p and *q by at most `reach`, in steps of `step`. Sets
+ * *p and *q to the values with the largest bound. */
 static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step, uint64_t *p, uint64_t *q)
 {
     uint64_t p_first = excess(*p, reach), p_last = *p + reach, q_first = excess(*q, reach),
@@ -114,8 +114,8 @@ static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step
 static uint64_t best_bound(const struct bound_sizes *s)
 {
     uint64_t p = 0, q = 0;
-    /* First try rents that are far apart: multiples of 1/12. For the usual optimizers, the best rents are
-     * among them. */
+    /* First search coarsely, among multiples of 1/12. They contain the best rents for the usual
+     * optimizers. */
     try_rents(s, MAX_RENT, UNIT / 12, &p, &q);
     try_rents(s, UNIT / 12, UNIT / 60, &p, &q);
     try_rents(s, UNIT / 60, UNIT / 420, &p, &q);
@@ -164,8 +164,8 @@ static uint32_t first_trained(const struct plan *p)
     return layer;
 }
 
-/* Returns the index of the first backward task of a layer, or of the last one if `last` is true. Returns
- * PLAN_NONE if the layer has no backward task. */
+/* Returns the index of the first BWD instruction of a layer, or of the last one if `last` is true. Returns
+ * PLAN_NONE if the layer has no BWD instruction. */
 static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, bool last)
 {
     uint32_t found = PLAN_NONE;
@@ -176,8 +176,8 @@ static uint32_t find_backward(const struct plan_program *prog, uint32_t layer, b
     return found;
 }
 
-/* Marks in `across` the tensors of the stash (values for the backward pass) that are written before
- * instruction `turn` and read after it. Returns the total size of these tensors in bytes. */
+/* Sets across[t] to true for each activation tensor t that is written before instruction `turn` and read
+ * after it. Returns the total size of these tensors in bytes. */
 static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -204,8 +204,9 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
     return bytes;
 }
 
-/* Returns the total size of the operands of instruction `instr` in bytes. Does not count W, K and the tensors
- * that are marked in `across`, because the bound counts them elsewhere. `across` may be NULL. */
+/* Returns the total size of the operands of instruction `instr` in bytes, without weights W and optimizer
+ * state K. Also leaves out each tensor t for which across[t] is true. The bound counts all these elsewhere.
+ * `across` may be NULL. */
 static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -261,14 +262,14 @@ static struct bound_state *collect_layers(const struct plan *p)
     return layers;
 }
 
-/* Adds up the sizes of all layers that have the same proportions of W, dW and K. Each such group of layers
- * becomes one element of s->states. Most models need only one to three elements. */
+/* Fills s->states. Each element has the total size of all layers with the same proportions of W, dW and K.
+ * Most models need only one to three elements. */
 static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_sizes *s)
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
-    /* At the moment called the end, a backward task is still using the dW of the first layer with weights.
-     * This dW is already counted as an operand of the task, so it must not be counted again as waiting. */
+    /* The end is the moment of the last backward task of this layer. The task uses the layer's dW, which is
+     * therefore already counted as an operand and must not be counted again as `waiting`. */
     uint32_t first = first_trained(p);
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {

@@ -18,16 +18,16 @@ enum task_kind {
     TASK_BWD, /* any other backward pack */
 };
 
-/* One part of a forward task. A forward task has to save the input of each layer at which a pack of the
- * backward pass starts. So the task is cut into parts at these layers. */
+/* One part of a forward task, which runs a pack of consecutive layers. The task is cut into parts at the
+ * layers where a backward pack starts, because it has to save the inputs of these layers. */
 struct rules_part {
     uint32_t first, last; /* layers */
     /* Number of the backward task that needs the input of this part again, or NO_OP if none does. */
     uint32_t taker;
 };
 
-/* The pass of one pack, forward or backward, for all micro-batches. rules_make_tasks sets the fields from
- * `kind` to `source_part`. harmony_rules.c sets the other fields. */
+/* The forward or backward pass of one pack of layers, for all micro-batches. rules_make_tasks sets the fields
+ * from `kind` to `source_part`. harmony_rules.c sets the other fields. */
 struct rules_task {
     enum task_kind kind;
     uint32_t first, last; /* layers */
@@ -38,14 +38,14 @@ struct rules_task {
     struct rules_task *left2; /* the task before `left`, or NULL */
     struct rules_part *parts; /* TASK_FWD only */
     uint32_t n_parts;
-    /* The forward task that saved the input of this task. NULL if there is none. */
+    /* The forward task that saved the input of this backward task. NULL if there is none. */
     struct rules_task *source;
-    /* TASK_BWD only: the part of `source` whose input was saved for this task. */
+    /* Only for TASK_BWD: index of the part in source->parts whose input was saved for this task. */
     uint32_t source_part;
 
-    /* The fields from here on are numbers of operations. NO_OP means that there is no such operation. Most
-     * arrays have one element for each micro-batch. In a forward task, `fwd` and `stash` have one element for
-     * each part of each micro-batch. */
+    /* The fields from here on are indices of operations, or NO_OP if there is no such operation. Most arrays
+     * have one element for each micro-batch. In a forward task, `fwd` and `stash` have one element for each
+     * part of each micro-batch. */
     uint32_t w; /* fetch of the weights */
     /* Fetch of the task's input. A backward task fetches the input that a forward task saved. */
     uint32_t *x;
@@ -53,8 +53,8 @@ struct rules_task {
     uint32_t *fwd;   /* forward pass, or repeated forward pass */
     uint32_t *bwd;   /* backward pass */
     uint32_t *stash; /* spill of the stash */
-    /* Transfer of a saved input to the backward task that needs the input. The array has one element for each
-     * part of each micro-batch of the backward task. */
+    /* Transfers of saved inputs to the backward tasks that need them. One element for each part of each
+     * backward micro-batch. */
     uint32_t *handed;
     /* The spill or the send that moves the task's result off the device. The result of a backward task is the
      * gradient of the task's input. */
@@ -67,7 +67,7 @@ struct rules_task {
     uint32_t update; /* update on the cpu stream */
 };
 
-/* All tasks of one iteration, as the simulation needs them. */
+/* All tasks of one training iteration, and the facts about the schedule that the simulation needs. */
 struct rules_tasks {
     const struct rules_schedule *schedule;
     const struct table *table;
@@ -90,8 +90,7 @@ struct rules_tasks {
 void rules_make_tasks(const struct rules_schedule *s, const struct table *t, struct arena *a,
                       struct rules_tasks *ret);
 
-/* Returns the number of the forward micro-batch that contains the last sample of a given backward
- * micro-batch. */
+/* Returns the forward micro-batch that contains the last sample of backward micro-batch `backward_micro`. */
 uint32_t rules_forward_micro(const struct rules_tasks *g, uint32_t backward_micro);
 
 #endif

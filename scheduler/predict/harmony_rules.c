@@ -30,11 +30,11 @@ struct rules {
     struct rules_tasks g;
     enum rules_sharing sharing;
     struct arena *arena;
-    /* The times and sizes of each layer. points[0] is for micro-batches of the forward pass, and points[1]
-     * for micro-batches of the backward pass. */
+    /* The times and sizes of the layers: points[0][l] is for layer l with a forward micro-batch, and
+     * points[1][l] with a backward micro-batch. */
     struct table_point *points[2];
     VEC(struct timeline_op) ops;
-    /* For each operation: the previous operation in the same stream, or NO_OP. */
+    /* before.at[i] is the operation before operation i in the same stream, or NO_OP. */
     VEC(uint32_t) before;
     VEC(struct edge) edges;
     uint32_t *last_op; /* per stream: its last operation, or NO_OP */
@@ -49,8 +49,8 @@ static const struct table_point *point(const struct rules *r, uint32_t layer, ui
     return &r->points[micro == r->g.schedule->micro_fwd ? 0 : 1][layer];
 }
 
-/* Returns the size of a layer's input in bytes. `layer` may also be the number after the last layer. The
- * result is then 0. */
+/* Returns the size in bytes of a layer's input, for `micro` samples. Returns 0 if `layer` is the number after
+ * the last layer. */
 static uint64_t x_bytes(const struct rules *r, uint32_t layer, uint32_t micro)
 {
     return layer < r->g.table->n_layers ? point(r, layer, micro)->x : 0;
@@ -99,9 +99,9 @@ static uint32_t add_op(struct rules *r, const struct rules_task *t, enum rules_l
     return id;
 }
 
-/* Adds an operation that moves bytes through a resource that all devices share. If sharing is static, or if
- * only one device is simulated, the operation gets the fixed rate per_s / n, where n is the number of busy
- * devices. */
+/* Adds an operation that moves bytes over a resource with `per_s` bytes per second, which all devices share.
+ * The n busy devices share the rate dynamically. But if sharing is static, or if only one device is
+ * simulated, the operation gets the fixed rate per_s / n. */
 static uint32_t add_shared(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t bytes,
                            enum rules_resource resource, uint64_t per_s)
 {
@@ -140,8 +140,8 @@ static uint32_t add_compute(struct rules *r, const struct rules_task *t, uint64_
     return add_op(r, t, AT_COMPUTE, ns);
 }
 
-/* Adds a transfer of bytes from one device's process to another device's process, through host memory. It
- * takes no time if both tasks run on the same device. */
+/* Adds a transfer through host memory, from the process of task `from` to the process of task `to`. The
+ * transfer takes no time if both tasks run on the same device. */
 static uint32_t add_handing(struct rules *r, const struct rules_task *from, const struct rules_task *to,
                             uint64_t bytes)
 {
@@ -180,12 +180,13 @@ static bool is_first(const struct rules *r, const struct rules_task *t)
 
 static bool is_last_forward(const struct rules_task *t)
 {
-    /* t[1] exists, because a forward task is never the last task of the array: the backward tasks follow. */
+    /* t[1] exists: the backward tasks follow the forward tasks in the array, so a forward task is never the
+     * last. */
     return t->kind == TASK_FWD && t[1].kind == TASK_LOSS;
 }
 
-/* Returns whether a task gets its input directly from the previous device. For a backward task, the input is
- * the gradient of the task's output. */
+/* Returns whether the previous device sends the task its input directly. The input of a backward task is the
+ * gradient of its output. */
 static bool comes_by_peer(const struct rules *r, const struct rules_task *t)
 {
     return r->g.pipeline && !is_first(r, t) && !(t->kind == TASK_LOSS && r->g.last_by_host);
@@ -268,8 +269,8 @@ static uint32_t add_gradient_in(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->last + 1, t->micro));
 }
 
-/* Adds the operation that sums the gradients of all `n` devices. The devices form a ring. Each device sends 2
- * (n - 1) / n times the size of the gradients. */
+/* Adds the operation that sums the gradients of all n busy devices. Each device sends 2 (n - 1) / n times the
+ * size of the gradients, because the devices form a ring. */
 static void add_reduction(struct rules *r, struct rules_task *t)
 {
     uint64_t n = r->g.n_busy, bytes = w_bytes(r, t);
@@ -320,15 +321,15 @@ static void after(struct rules *r, uint32_t op, uint32_t what)
         vec_push(&r->edges, (struct edge){op, what});
 }
 
-/* Returns the number of the last compute operation of a task for micro-batch `i`. */
+/* Returns the last compute operation of a task for micro-batch `i`. */
 static uint32_t computed(const struct rules_task *t, uint32_t i)
 {
     return t->kind == TASK_FWD ? t->fwd[(i + 1) * t->n_parts - 1] : t->bwd[i];
 }
 
-/* Lets `op`, which fetches for the first micro-batch of a task, wait until there is memory. A device has
- * memory for two micro-batches. So `op` waits until the previous task has finished its last micro-batch but
- * one. */
+/* Makes `op`, a fetch for the first micro-batch of task `t`, wait for free memory. A device has memory for
+ * two micro-batches, so `op` waits until the previous task on the device has finished all micro-batches but
+ * the last. */
 static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_task *t)
 {
     if (t->left == NULL)
@@ -339,8 +340,8 @@ static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_
         after(r, op, t->left2->end);
 }
 
-/* Lets `op`, which fetches the input of micro-batch `i`, wait for a free buffer. There are two buffers, so
- * the buffer of micro-batch i - 2 must be free again. */
+/* Makes `op`, which fetches the input of micro-batch `i`, wait for a free buffer. There are two buffers, so
+ * `op` waits until micro-batch i - 2 is done. */
 static void after_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i == 0)
@@ -351,9 +352,8 @@ static void after_buffers(struct rules *r, uint32_t op, const struct rules_task 
         after(r, op, t->left->end);
 }
 
-/* Lets `op`, which fetches the output gradient of micro-batch `i`, wait for the only gradient buffer. The
- * gradient of the previous micro-batch leaves this buffer when the forward pass of that micro-batch has been
- * repeated. */
+/* Makes `op`, which fetches the output gradient of micro-batch `i`, wait for the only gradient buffer. This
+ * buffer becomes free when the repeated forward pass of micro-batch i - 1 is done. */
 static void after_gradient_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i > 0)
@@ -364,9 +364,8 @@ static void after_gradient_buffers(struct rules *r, uint32_t op, const struct ru
         after_last_but_one(r, op, t);
 }
 
-/* Combines the two operations of a transfer. One is on the sending device, and the other on the receiving
- * device. Returns the sending operation. All further waits must be added to the sending operation, because
- * the receiving operation takes no time. */
+/* Combines the sending and the receiving operation of one transfer. The receiving operation takes no time, so
+ * all further waits must be added to the sending operation. Returns the sending operation. */
 static uint32_t meet(struct rules *r, uint32_t send, uint32_t receive)
 {
     after(r, receive, send);
@@ -450,7 +449,7 @@ static void add_waits(struct rules *r)
 
 /* ---- the result ---- */
 
-/* Sorts the edges by the operation that waits. Returns them as one array of waits. */
+/* Sorts the edges by the operation that waits. Returns the waits as one array, in this order. */
 static struct plan_wait *sort_waits(struct rules *r)
 {
     struct plan_wait *waits = arena_alloc_array(r->arena, r->edges.n, sizeof *waits);

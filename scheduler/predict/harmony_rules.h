@@ -19,12 +19,13 @@
 enum rules_form { RULES_PP, RULES_DP, RULES_FORM_COUNT };
 extern const char *const rules_form_names[RULES_FORM_COUNT + 1]; /* "pp", "dp"; NULL-terminated */
 
-/* How the devices share the bandwidth of the host link, and of copies within host memory. */
+/* How devices share the bandwidth of the host link, and the bandwidth of copies within host memory. */
 enum rules_sharing {
-    /* Each of n busy devices always gets 1/n of the bandwidth, even while some of them move nothing.
-     * Harmony's simulator does the same. */
+    /* Static: each of n busy devices always gets 1/n of the bandwidth, even while the others move nothing.
+     * Harmony's own simulator works this way. */
     RULES_STATIC,
-    /* Transfers that run at the same time share the bandwidth equally. A single transfer gets all of it. */
+    /* Fair: transfers that run at the same time share the bandwidth equally. A single transfer gets all of
+     * it. */
     RULES_FAIR,
     RULES_SHARING_COUNT
 };
@@ -43,8 +44,8 @@ struct rules_schedule {
     uint32_t batch; /* samples of all devices together */
     /* Number of samples in a micro-batch of a forward task, and in a micro-batch of a backward task. */
     uint32_t micro_fwd, micro_bwd;
-    /* The packs of the forward pass. They end where the last backward pack begins, because that pack runs its
-     * own forward pass. */
+    /* The packs of the forward pass. They end where the last backward pack begins, because the last backward
+     * pack runs its own forward pass. */
     struct rules_packs fwd;
     struct rules_packs bwd; /* backward packs: cover all layers */
     /* Extra time on the compute stream at the end of every task. It stands for the time that freeing memory

@@ -9,7 +9,8 @@
 #include "base/json.h"
 #include "kernels/device.h"
 
-/* A schedule with more operations than this is refused, because its simulation would take too long. */
+/* Maximum number of operations of a schedule. Simulating a larger schedule would take too long, so it is
+ * refused. */
 #define MAX_OPS 10000000ull
 
 const char *const rules_form_names[RULES_FORM_COUNT + 1] = {[RULES_PP] = "pp", [RULES_DP] = "dp"};
@@ -127,7 +128,7 @@ static void add_tasks(struct rules_tasks *g)
     g->n_fwd = s->fwd.n;
 }
 
-/* Assigns the tasks to the devices in turn: first all forward tasks, and then the backward tasks. */
+/* Assigns the tasks to the devices in turn: task 0 to device 0, task 1 to device 1, and so on. */
 static void assign_devices(struct rules_tasks *g)
 {
     for (uint32_t i = 0; i < g->n; i++) {
@@ -138,8 +139,8 @@ static void assign_devices(struct rules_tasks *g)
     }
 }
 
-/* Cuts forward task `f` at each layer where a backward pack starts. Links each part with the backward task
- * that needs the input of this part. */
+/* Cuts forward task `f` into parts, one part for each layer at which a backward pack starts. Links each part
+ * with the backward task that needs the part's input. */
 static void cut_task(struct rules_tasks *g, struct rules_task *f, struct arena *a)
 {
     f->parts = arena_alloc_array(a, f->last - f->first + 1, sizeof *f->parts);

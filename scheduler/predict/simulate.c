@@ -49,8 +49,8 @@ struct sim {
 
 /* ---- the machine ---- */
 
-/* Adds a resource that carries `per_s` bytes per second, and returns its number. If `per_s` is 0, there is no
- * limit. In this case, adds nothing and returns UNLIMITED. */
+/* Adds a resource that carries `per_s` bytes per second, and returns its number. 0 bytes per second stand for
+ * no limit: then adds nothing and returns UNLIMITED. */
 static uint32_t add_resource(struct sim *s, uint64_t per_s)
 {
     if (per_s == 0)
@@ -64,9 +64,9 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* The simulator expresses the work of a task as simulated bytes. Returns the rate at which simulated bytes
- * flow at full speed, in bytes per second. This is the rate of a link, but at least 1e9, so that a byte takes
- * at most 1 ns. The total for all cores must stay below 2^53, the limit of the timeline. */
+/* The simulator represents the work of a task by simulated bytes. Returns the rate, in bytes per second, at
+ * which simulated bytes flow at full speed. This is the rate of a link, but at least 1e9, so that a byte
+ * takes at most 1 ns. The rate of all cores together must stay below 2^53. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
@@ -97,8 +97,8 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* Returns the units of the shared cores that a byte takes, if it occupies `parts` hundredths of a core at a
- * rate of `per_s` bytes per second. */
+/* An operation uses `parts` hundredths of a core while its bytes flow at `per_s` bytes per second. Returns
+ * how much of the shared resource "cores" each byte of the operation uses. */
 static uint32_t core_weight(uint64_t parts, uint64_t full_per_s, uint64_t per_s)
 {
     unsigned __int128 weight = (unsigned __int128)parts * full_per_s / (per_s > 0 ? per_s : 1);
@@ -139,9 +139,9 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
-/* Adds `ns` to the duration of an operation. The operation takes longer than `ns` if it shares cores or host
- * memory with other operations. `traffic` is the number of bytes of host memory that the operation reads or
- * writes. If `traffic` is 0, simulated bytes stand for the time of the operation on the cores. */
+/* Makes an operation take `ns` longer, or more than `ns` if it shares cores or host memory with other
+ * operations. `traffic` is the number of bytes of host memory that the operation reads or writes. If
+ * `traffic` is 0, the duration is expressed in simulated bytes. */
 static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores,
                          uint64_t traffic)
 {
@@ -219,8 +219,8 @@ static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool o
     return ns;
 }
 
-/* Returns the number of cores that a task uses if nothing else runs. This is at most one for DECIDE, which is
- * a small task. */
+/* Returns the number of cores that a task uses if nothing else runs. DECIDE is a small task and uses at most
+ * one core. */
 static uint32_t cores_of(const struct machine *m, enum instr_kind kind, bool on_host)
 {
     uint32_t wanted = on_host ? m->host_cores : m->device_cores;
@@ -255,8 +255,8 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
 
 /* ---- the prediction ---- */
 
-/* Gives instructions that never started the time at which the simulation ended. Such instructions exist only
- * if the plan has a deadlock. */
+/* Sets the start and end of every instruction that never started to the time at which the simulation ended.
+ * Such instructions exist only if the plan has a deadlock. */
 static void end_all(struct timeline_result *t, size_t n)
 {
     for (size_t i = 0; i < n; i++)

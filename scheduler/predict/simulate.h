@@ -23,8 +23,9 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
-/* Number of runs of the cycle that a prediction simulates. The first run is not typical, because all streams
- * are empty when it starts. Every prediction uses the same number, so that predictions can be compared. */
+/* Number of runs of the cycle that a prediction simulates. More than one run is needed because the first run
+ * starts with empty streams, which is not typical. All predictions use the same number, so that they can be
+ * compared. */
 #define SIM_RUNS 3
 
 /* Resources that all devices share. */
@@ -41,7 +42,7 @@ struct sim_result {
     uint64_t stall_ns[DEVICE_MAX];            /* total_ns - compute_ns */
     uint64_t lane_ns[DEVICE_MAX][LANE_COUNT]; /* busy time of each stream */
     uint64_t host_ns;                         /* busy time of the host's stream */
-    /* For each shared resource: the time during which the resource limited the speed of some move or task. */
+    /* bound_ns[r] is the time during which shared resource r limited the speed of some move or task. */
     uint64_t bound_ns[SHARED_COUNT];
     struct plan_bytes bytes; /* bytes that one run moves */
     /* Start and end time of each instruction. Instruction i of run r is at index r * n_instrs + i. */
@@ -51,12 +52,11 @@ struct sim_result {
 };
 
 /* Simulates `runs` consecutive runs of program `k`. Only the cycle may have several runs. `cycle_ns` of the
- * result is the average time of all runs but the first. If there is only one run, `cycle_ns` is
- * `total_ns`. */
+ * result is the average time of all runs but the first, or the time of the only run. */
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
 
-/* Returns for how long a core is busy with one byte of a move, in seconds, or 0 if moves use no core. */
+/* Returns how many seconds of core time a move uses for each byte, or 0 if moves use no core. */
 double sim_copy_cores(const struct machine *m);
 
 /* Frees a prediction and everything in it. Does nothing if `r` is NULL. */

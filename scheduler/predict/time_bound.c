@@ -36,7 +36,10 @@
 #include "base/bounded.h"
 #include "scheduler/predict/time_bound_private.h"
 
-#define TURN TIME_BOUND_SHARED /* index of the rents among the numbers that are searched */
+/* Indices of the numbers that the search varies. The numbers before TURN are the weights of the shared
+ * resources. The last three numbers are the rents, which are the prices of keeping a byte on a device at each
+ * turn, at the last turn and at the end. */
+#define TURN TIME_BOUND_SHARED
 #define LAST (TURN + 1)
 #define END  (TURN + 2)
 #define N    (TURN + 3)
@@ -48,14 +51,20 @@ const char *const time_bound_names[TIME_BOUND_KIND_COUNT] = {
     [TIME_BOUND_MEMORY] = "memory",           [TIME_BOUND_CHAIN] = "chain",
 };
 
-/* The price of each resource that a step uses, in nanoseconds of the step. */
+/* The price of each resource that a step uses. The unit of all prices is a nanosecond of the step. */
 struct prices {
-    double compute, host;                  /* a nanosecond of a task on a device, or on the host */
-    double in, out;                        /* a byte from the host, or to the host */
-    double traffic;                        /* a byte that a host task reads or writes */
-    double turn_rent, last_rent, end_rent; /* a byte on a device at each turn, at the last, at the end */
-    double memory;                         /* a byte on a device for a nanosecond */
-    double step_ns;                        /* a time that the step is known to take at least */
+    /* Price of one nanosecond of a task on a device, and on the host. */
+    double compute, host;
+    /* Price of one byte moved from the host to a device, and from a device to the host. */
+    double in, out;
+    /* Price of one byte of host memory that a host task reads or writes. */
+    double traffic;
+    /* Price of keeping one byte on a device at each turn, at the last turn, and at the end. */
+    double turn_rent, last_rent, end_rent;
+    /* Price of keeping one byte on a device for one nanosecond. */
+    double memory;
+    /* The best lower bound on the time of the step that is already known. */
+    double step_ns;
 };
 
 /* Returns the prices for the weights and rents in `x`. */
@@ -86,8 +95,9 @@ static double either(const struct prices *p, struct either_ns ns)
     return work_least(p->compute * ns.device, p->host * ns.host);
 }
 
-/* Returns the least of a * turns / r + b * r over all whole r from 1 to `turns`: a layer uses its W once in r
- * turns, at cost `a`, and keeps bytes through r turns, at cost `b` a turn. */
+/* A layer uses its weights once in `r` turns. Each of the turns / r uses costs `a`, and keeping bytes through
+ * `r` turns costs b * r. Returns the lowest cost, a * turns / r + b * r, over all whole numbers `r` from 1 to
+ * `turns`. */
 static double cheapest_turns(double a, double b, double turns)
 {
     double r = b > 0 ? floor(sqrt(a * turns / b)) : turns;
@@ -96,7 +106,8 @@ static double cheapest_turns(double a, double b, double turns)
     return work_least(a * turns / r + b * r, a * turns / next + b * next);
 }
 
-/* Returns the cheapest cost of S and Y of a layer, together with using its W at cost `use` each time. */
+/* Returns the lowest cost of two things together: of the saved values S and the output Y of a layer, and of
+ * each use of its weights, which costs `use`. S and Y are kept, moved or computed again. */
 static double stash_cost(const struct prices *p, const struct layer_work *l, double use, double turns)
 {
     double move = p->in + p->out, s = p->turn_rent * l->s, y = p->turn_rent * l->y;
@@ -109,7 +120,8 @@ static double stash_cost(const struct prices *p, const struct layer_work *l, dou
     return work_least(cost, y_wait + move * l->s + cheapest_turns(use, y, turns));
 }
 
-/* Returns the cheapest cost of the state and the stash of one layer. */
+/* Returns the lowest cost of one layer: of its weights, optimizer state and activations, and of its
+ * update. */
 static double layer_cost(const struct prices *p, const struct layer_work *l, double turns)
 {
     if (!l->trained)
@@ -127,13 +139,15 @@ static double layer_cost(const struct prices *p, const struct layer_work *l, dou
     return work_least(host + in_use + moved, device + work_least(kept, gone));
 }
 
-/* Returns the bound for the weights and rents in `x`. `step_ns` is a bound that is already known. */
+/* Returns the lower bound on the step's time that follows from the weights and rents in `x`. `step_ns` is a
+ * lower bound that is already known. */
 static double bound_with(const struct step_work *w, const double *x, double step_ns)
 {
     struct prices p = set_prices(w, x, step_ns);
     double cost =
         p.in * w->data_in + p.out * w->data_out + either(&p, w->decide) + p.memory * w->in_use_byte_ns;
-    double rent = (w->turns * p.turn_rent + p.last_rent) * w->turn_room + p.end_rent * w->end_room;
+    double rent =
+        (w->turns * p.turn_rent + p.last_rent) * w->turn_free_bytes + p.end_rent * w->end_free_bytes;
     bounded_poll_steps(w->n_layers);
     for (uint32_t i = 0; i < w->n_layers; i++) {
         const struct layer_work *l = &w->layers[i];
@@ -148,11 +162,12 @@ static double bound_with(const struct step_work *w, const double *x, double step
 /* The best weights and rents so far. */
 struct best {
     const struct step_work *w;
-    double x[N]; /* weights, which add up to 1, and rents */
-    double ns;
+    /* The weights of the shared resources, which add up to 1, and then the three rents. */
+    double x[N];
+    double ns; /* the bound that they give */
 };
 
-/* Takes `x` if it gives a longer bound. Returns whether it does. */
+/* If the weights and rents in `x` give a larger bound, stores them in `b` and returns true. */
 static bool try_numbers(struct best *b, const double *x)
 {
     double ns = bound_with(b->w, x, b->ns > 0 ? b->ns : 0);
@@ -164,7 +179,8 @@ static bool try_numbers(struct best *b, const double *x)
     return true;
 }
 
-/* Tries to move `step` of the weight from one resource to another, for all pairs. */
+/* For each pair of resources, tries to take `step` of the weight of one resource and to give it to the other.
+ * Returns whether the bound became larger. */
 static bool improve_weights(struct best *b, double step)
 {
     bool better = false;
@@ -182,7 +198,8 @@ static bool improve_weights(struct best *b, double step)
     return better;
 }
 
-/* Tries to change the rents. `unit` is the rent of a byte at which all room together would cost the step. */
+/* Tries higher and lower rents. `unit` is the price per byte at which all free memory at the turns would cost
+ * as much as the step. Returns whether the bound became larger. */
 static bool improve_rents(struct best *b, double step, double unit)
 {
     bool better = false;
@@ -197,7 +214,7 @@ static bool improve_rents(struct best *b, double step, double unit)
     return better;
 }
 
-/* Improves the numbers step by step, with smaller and smaller steps. */
+/* Improves the weights and rents in many rounds. The changes become smaller from round to round. */
 static void improve_all(struct best *b, double unit)
 {
     for (double step = 0.25; step > 0.0005; step /= 2)
@@ -208,7 +225,7 @@ static void improve_all(struct best *b, double unit)
         }
 }
 
-/* Returns the bound that follows from one resource alone. */
+/* Returns the bound that follows from one resource alone, without rents. */
 static double alone(const struct step_work *w, int resource)
 {
     double x[N] = {0};
@@ -216,12 +233,13 @@ static double alone(const struct step_work *w, int resource)
     return w->per_ns[resource] > 0 ? bound_with(w, x, 0) : 0;
 }
 
-/* Starts from different mixtures of compute, memory and links, with different rents. */
+/* Searches the best weights and rents. Starts from several mixtures of weights for compute, memory and links,
+ * each with several rents. */
 static void search(struct best *b)
 {
     static const double mixtures[][3] = {
         {1, 0, 0}, {0.7, 0.3, 0}, {0.6, 0, 0.2}, {0.4, 0.2, 0.2}, {0.2, 0, 0.4}};
-    double unit = b->w->turn_room > 0 ? b->ns / b->w->turns / b->w->turn_room : 0;
+    double unit = b->w->turn_free_bytes > 0 ? b->ns / b->w->turns / b->w->turn_free_bytes : 0;
     for (size_t i = 0; i < sizeof mixtures / sizeof *mixtures; i++) {
         struct best tried = {.w = b->w};
         for (int k = -1; k < 12; k++) {

@@ -14,33 +14,35 @@
 #include "scheduler/machine.h"
 #include "scheduler/profile.h"
 
-/* What makes the bound as long as it is. The first TIME_BOUND_SHARED kinds are resources that the whole step
- * has to share. */
+/* What makes the bound as long as it is. The kinds before TIME_BOUND_SHARED are resources that the tasks and
+ * moves of a step have to share. */
 enum time_bound_kind {
-    TIME_BOUND_COMPUTE,     /* the compute streams of all devices */
-    TIME_BOUND_LINK_IN,     /* all links from the host to the devices */
-    TIME_BOUND_LINK_OUT,    /* all links from the devices to the host */
+    TIME_BOUND_COMPUTE,     /* compute streams of all devices */
+    TIME_BOUND_LINK_IN,     /* links from host to devices */
+    TIME_BOUND_LINK_OUT,    /* links from devices to host */
     TIME_BOUND_HOST,        /* the stream of the host */
     TIME_BOUND_HOST_MEMORY, /* the bandwidth of host memory */
     TIME_BOUND_CORES,       /* the cores that virtual devices share */
-    TIME_BOUND_MEMORY,      /* the memory of all devices, in bytes times seconds */
+    /* The memory of all devices. A step uses bytes of it for some time, so the unit is byte times second. */
+    TIME_BOUND_MEMORY,
     TIME_BOUND_SHARED,
-    TIME_BOUND_CHAIN = TIME_BOUND_SHARED, /* tasks of one step that must follow one another */
+    /* A chain of tasks, each of which needs the result of the task before. */
+    TIME_BOUND_CHAIN = TIME_BOUND_SHARED,
     TIME_BOUND_KIND_COUNT
 };
 extern const char *const time_bound_names[TIME_BOUND_KIND_COUNT]; /* "compute", "link in", ... */
 
 struct time_bound {
     uint64_t ns; /* of one training step */
-    /* The resource that binds or, if the bound follows from several resources together, the one that counts
-     * most. */
+    /* What limits the time. If several resources limit it together, the one with the largest weight. */
     enum time_bound_kind kind;
-    /* Whether the bound follows from several resources together: bytes that find no room on a device must
-     * cross a link or be computed again. */
+    /* Whether several resources limit the time together. Then bytes that do not fit on a device must move
+     * over a link or be computed again. */
     bool traded;
 };
 
-/* Computes the bound. Takes time in proportion to the number of layers. */
+/* Computes a lower bound on the time of a training step. The computation takes time in proportion to the
+ * number of layers. */
 void time_bound(const struct graph *g, const struct machine *m, const struct profile *prof,
                 struct time_bound *ret);
 

@@ -1,5 +1,5 @@
-/* What the two files of the bound on time share: time_bound_work.c lists the work of a step, and time_bound.c
- * computes the bound. Nothing else includes this header. */
+/* Declarations shared by time_bound_work.c, which lists the work of a training step, and time_bound.c, which
+ * computes a lower bound on the time of the step. */
 #ifndef SCHEDULER_PREDICT_TIME_BOUND_PRIVATE_H
 #define SCHEDULER_PREDICT_TIME_BOUND_PRIVATE_H
 
@@ -15,43 +15,56 @@ static inline double work_most(double a, double b)
     return a > b ? a : b;
 }
 
-/* A task that may run on a device or on the host, and its duration in nanoseconds on either. */
+/* The duration in nanoseconds of a task that may run on a device or on the host. */
 struct either_ns {
     double device, host;
 };
 
-/* The work of one layer in a training step, of all its micro-batches together. Layers in a row with the same
- * work are one struct with `count` > 1. Layers about which nothing is proved but their tasks have 0 in all
- * fields in bytes. */
+/* The work of one layer in a training step, for all micro-batches together. Consecutive layers with the same
+ * work may share one struct, which then has a `count` above 1. The fields in bytes are 0 if nothing is proved
+ * about these bytes. */
 struct layer_work {
-    double count;
-    bool trained;                /* W is updated once per step */
-    double w, dw, k;             /* bytes */
-    double waiting;              /* bytes of dW that wait for a decision at the end of the backward pass */
-    double upd_traffic;          /* bytes that an update on the host reads and writes */
+    double count; /* number of layers */
+    bool trained; /* W is updated once per step */
+    /* Bytes of the weights W, of their gradient dW, and of the optimizer state K. */
+    double w, dw, k;
+    /* Bytes of dW that still wait for a decision when the backward pass ends. */
+    double waiting;
+    /* Bytes of host memory that an update on the host reads and writes. */
+    double upd_traffic;
     struct either_ns upd, other; /* UPD; RED and NORM */
-    double pass_ns;              /* all tasks that use W */
-    double fwd_ns;               /* all forward tasks: the cost of computing S and Y again */
-    double s, y; /* bytes of S and of the output Y that a backward task still reads after the turn */
-    /* Shortest time that a byte of S, or of Y, has to wait between the forward task and the backward task
-     * that use it. */
+    double pass_ns;              /* duration of all tasks that use W */
+    /* Duration of all forward tasks. This is also the time to compute S and Y again. */
+    double fwd_ns;
+    /* Bytes of saved values S and of output Y that a backward task reads after the loss's backward task of
+     * the same micro-batch. */
+    double s, y;
+    /* Shortest time from the forward task that writes S (or Y) to the backward task that reads S (or Y). */
     double s_wait_ns, y_wait_ns;
 };
 
-/* The work of one training step, and the resources that it has. Rates are per nanosecond. A rate of 0 means
- * that the resource is not limited, or that nothing is proved about it. */
+/* The work of one training step, and what the machine offers for it. */
 struct step_work {
     struct layer_work *layers;
     uint32_t n_layers;
+    /* per_ns[r] is how much of resource r the machine offers in a nanosecond. 0 means that the resource is
+     * not limited, or that nothing is proved about it. */
     double per_ns[TIME_BOUND_SHARED];
-    double device_cores, host_cores, copy_cores; /* cores in use: per task; per task; ns per byte */
+    double device_cores, host_cores; /* cores that a task uses */
+    double copy_cores;               /* core time of a move, in ns per byte */
     struct either_ns decide;
-    double data_in, data_out; /* bytes of inputs and targets, and of results */
-    double in_use_byte_ns;    /* memory of running tasks, without W: bytes times their duration */
-    /* Number of turns: backward tasks of the loss. 0 if nothing is proved about state and stash. */
+    double data_in;  /* bytes of inputs and targets */
+    double data_out; /* bytes of results */
+    /* Memory of running tasks, without W: the sum over all tasks of bytes times nanoseconds. */
+    double in_use_byte_ns;
+    /* Number of backward tasks of the loss. Each of them is a moment called a turn. 0 if nothing is proved
+     * about weights, optimizer state and activations. */
     double turns;
-    double turn_room, end_room; /* memory of all devices besides the task at a turn, and at the end */
-    double chain_ns;            /* the longest chain of tasks in a step */
+    /* Free memory of all devices together while a backward task of the loss runs (a turn), and while the last
+     * backward task of the first layer runs (the end). */
+    double turn_free_bytes, end_free_bytes;
+    /* Duration of the longest chain of tasks in a step, in which each task needs the one before. */
+    double chain_ns;
 };
 
 /* Lists the work of a step. The caller frees the list with work_finish. */

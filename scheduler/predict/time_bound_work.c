@@ -14,32 +14,34 @@
 #include "scheduler/rate.h"
 
 #define GIGA 1e9
-/* Layers in a row with the same work are joined, but at most a 32nd of all layers. Joined layers count with
- * the shortest wait of them, which makes the bound a little lower. */
+/* Consecutive layers with the same work are joined into one struct, but at most 1/32 of all layers. The
+ * struct has the shortest waiting time of its layers, which makes the bound a little lower. */
 #define JOINED 32
 
-/* What the functions below need to know about one graph on one machine. */
+/* The graph and the machine whose work is listed, and what is known about the layers visited so far. */
 struct listing {
     const struct graph *g;
     const struct machine *m;
     const struct profile *prof;
     uint32_t first; /* first layer with a backward pass */
     uint32_t last;  /* last layer: the loss */
-    /* Both passes of the layers after the present one: of one micro-batch of each, and for each row. */
+    /* Duration of the forward and backward passes of all layers after the current layer: with one micro-batch
+     * in each layer, and for each row. */
     double later_ns, later_row_ns;
     double y_wait_ns; /* wait_ns of the next layer */
 };
 
 /* ---- the machine ---- */
 
-/* Returns the rate in bytes per nanosecond at which the simulator divides `per_s` bytes per second among all
- * streams. It rounds the rate of every transfer up to 1/1024 byte per second. 0 means no limit. */
+/* Returns the rate, in bytes per nanosecond, of a resource that carries `per_s` bytes per second. Adds 1/1024
+ * byte per second for each stream, because the simulator may round the rates of transfers up by so much. 0
+ * means no limit. */
 static double rate(const struct machine *m, double per_s)
 {
     return per_s > 0 ? (per_s + (m->n_devices * LANE_COUNT + 1) / 1024.0) / GIGA : 0;
 }
 
-/* Returns the rate of all links of one direction together. */
+/* Returns the rate of all links in one direction together, in bytes per nanosecond. */
 static double links_rate(const struct machine *m, uint64_t each_per_s, uint64_t all_per_s)
 {
     double each = (double)m->n_devices * (double)each_per_s, all = (double)all_per_s;
@@ -68,7 +70,8 @@ static void list_machine(const struct machine *m, struct step_work *w)
     if (m->cores == 0)
         return;
     w->device_cores = m->device_cores < m->cores ? m->device_cores : m->cores;
-    /* The simulator rounds the cores of a host task that moves real bytes, so these tasks do not count. */
+    /* The simulator rounds the cores of a host task that moves real bytes. Such tasks are therefore not
+     * counted. */
     if (m->host_shared_bytes_per_s == 0)
         w->host_cores = m->host_cores < m->cores ? m->host_cores : m->cores;
     w->copy_cores = sim_copy_cores(m) * GIGA;
@@ -77,15 +80,16 @@ static void list_machine(const struct machine *m, struct step_work *w)
 
 /* ---- durations ---- */
 
-/* Returns how long `n` tasks of `ns` take at least in the simulator, where tasks that share cores are rounded
- * down. */
+/* Returns the least duration of `n` tasks of `ns` nanoseconds each. The simulator rounds down the durations
+ * of tasks that share cores, so 1 ns is subtracted from each. */
 static double tasks_ns(const struct listing *x, double n, uint64_t ns)
 {
     return n * (double)(x->m->cores > 0 && ns > 0 ? ns - 1 : ns);
 }
 
-/* Returns the least durations of a task on the state of a layer, which a plan may split into shares. The rate
- * at which a host task uses host memory is a whole number of bytes per second. */
+/* Returns the least duration of a task that works on the weights or gradients of a layer. Subtracts what the
+ * simulator may round down: a plan may split the task into shares, and a host task uses host memory at a
+ * whole number of bytes per second. */
 static struct either_ns state_ns(const struct listing *x, uint64_t device, uint64_t host, uint64_t bytes)
 {
     struct either_ns ns = {(double)device, (double)host};
@@ -102,21 +106,22 @@ static struct either_ns state_ns(const struct listing *x, uint64_t device, uint6
 
 /* ---- sizes ---- */
 
-/* Returns the bytes of the inputs of a layer, of all micro-batches of a step. */
+/* Returns the total size in bytes of a layer's inputs, for all micro-batches of a step. */
 static double input_bytes(const struct graph *g, uint32_t l)
 {
     uint32_t fewest, rows = graph_input_rows(g, l, &fewest);
     return (double)g->layers[l].size.x * (double)((uint64_t)g->rows * g->n_micro / rows);
 }
 
-/* Returns the bytes of the outputs of a layer of a chain. */
+/* Returns the total size in bytes of a layer's outputs, for all micro-batches of a step. The layers must form
+ * a chain. */
 static double output_bytes(const struct listing *x, uint32_t l)
 {
     return l < x->last ? input_bytes(x->g, l + 1) : 0;
 }
 
-/* Returns whether the layers form a chain that ends in a loss, in which every layer from the first with
- * weights on has a backward pass. */
+/* Returns whether the layers form a chain that ends in the only loss. All layers after the first layer with a
+ * backward pass must have a backward pass, too. */
 static bool is_chain(const struct graph *g)
 {
     if (!g->training || g->n_layers < 2 || !g->layers[g->n_layers - 1].is_loss)
@@ -132,7 +137,7 @@ static bool is_chain(const struct graph *g)
     return backward;
 }
 
-/* Returns the bytes of the operands of one backward task, without W. */
+/* Returns the size in bytes of the operands of one backward task, without the weights W. */
 static double backward_bytes(const struct listing *x, uint32_t l)
 {
     const struct graph_layer *gl = &x->g->layers[l];
@@ -141,7 +146,7 @@ static double backward_bytes(const struct listing *x, uint32_t l)
            (double)(gl->is_loss ? gl->size.target : 0);
 }
 
-/* Returns the bytes of the operands of one forward task, without W. */
+/* Returns the size in bytes of the operands of one forward task, without the weights W. */
 static double forward_bytes(const struct listing *x, uint32_t l)
 {
     const struct layer_sizes *s = &x->g->layers[l].size;
@@ -152,15 +157,15 @@ static double forward_bytes(const struct listing *x, uint32_t l)
 
 /* ---- layers ---- */
 
-/* Returns the shortest time between the end of a forward task of layer `l` and the start of its backward task
- * for the same rows: the layers after it, which `x` has added up, do both passes of these rows. */
+/* Returns the shortest time between a forward task of layer `l` and its backward task for the same rows. In
+ * between, all later layers must run forward and backward with these rows. */
 static double wait_ns(const struct listing *x, uint32_t l)
 {
     return work_most(x->later_ns, x->later_row_ns * x->g->layers[l].rows / x->m->n_devices);
 }
 
-/* Adds both passes of layer `l` to the passes of later layers. The backward pass of a loss that saves nothing
- * does not need its forward pass. */
+/* Adds the time of both passes of layer `l` to the time of later layers. A loss that saves nothing counts
+ * only with its backward pass, which does not need the forward pass. */
 static void add_later(struct listing *x, uint32_t l)
 {
     const struct profile_layer *p = &x->prof->layers[l];
@@ -234,7 +239,8 @@ static bool same_work(const struct layer_work *a, const struct layer_work *b)
            a->fwd_ns == b->fwd_ns && a->s == b->s && a->y == b->y;
 }
 
-/* Adds a layer to the list, or to the last struct of the list if it has the same work. */
+/* Adds a layer to the list. A layer with the same work as the last struct of the list is counted in this
+ * struct. */
 static void add_layer(struct step_work *w, const struct layer_work *layer, uint32_t n_layers)
 {
     struct layer_work *before = w->n_layers > 0 ? &w->layers[w->n_layers - 1] : NULL;
@@ -273,7 +279,7 @@ static void list_data(const struct graph *g, struct step_work *w)
     xfree(read);
 }
 
-/* Adds the memory that tasks use while they run, bytes times nanoseconds. */
+/* Adds the memory that tasks use while they run: for each task, its bytes times its duration. */
 static void list_memory_in_use(const struct listing *x, struct step_work *w)
 {
     for (uint32_t l = 0; l <= x->last; l++) {
@@ -285,7 +291,8 @@ static void list_memory_in_use(const struct listing *x, struct step_work *w)
     }
 }
 
-/* Returns the shortest duration of a task on the state of a layer if all devices and the host share it. */
+/* Returns the least duration of a task on a layer's weights or gradients if all devices and the host do
+ * shares of it at the same time. */
 static double shared_ns(const struct listing *x, uint64_t device, uint64_t host, uint64_t bytes)
 {
     if (device == 0 || host == 0)
@@ -294,8 +301,9 @@ static double shared_ns(const struct listing *x, uint64_t device, uint64_t host,
     return ns.device > 0 && ns.host > 0 ? 1 / (x->m->n_devices / ns.device + 1 / ns.host) : 0;
 }
 
-/* Returns the longest chain of tasks from an update of the first layer to its next update. A micro-batch goes
- * forward and backward, and the gradients of one layer are summed one after another. */
+/* Returns the duration of a chain of tasks between two updates of the first layer. In this chain, a
+ * micro-batch goes forward and backward through all layers. Also, the other backward tasks of one layer,
+ * which add to the same gradient, run one after another. */
 static double chain_ns(const struct listing *x)
 {
     const struct graph *g = x->g;
@@ -309,15 +317,16 @@ static double chain_ns(const struct listing *x)
         longest = work_most(longest, tasks_ns(x, sums, x->prof->layers[l].bwd_ns));
     }
     sum += longest;
-    if (!graph_trains(g, x->first)) /* then the next step need not wait for this one */
+    /* Then the next step need not wait for this step. */
+    if (!graph_trains(g, x->first))
         return 0;
     uint64_t bytes = g->layers[x->first].size.w;
     sum += (g->n_replicas - 1) * shared_ns(x, p->red_device_ns, p->red_host_ns, bytes);
     return sum + shared_ns(x, p->upd_device_ns, p->upd_host_ns, bytes);
 }
 
-/* Adds what only chains have: the longest chain of tasks and, with one step in a cycle, the turns and the
- * memory. */
+/* Adds what can be proved only if the layers form a chain: the longest chain of tasks and, with one step in a
+ * cycle, the turns and the free memory. */
 static void list_chain(const struct listing *x, struct step_work *w)
 {
     double memory = total_memory(x->m);
@@ -325,8 +334,8 @@ static void list_chain(const struct listing *x, struct step_work *w)
     if (x->g->steps != 1)
         return;
     w->turns = graph_micros(x->g, x->last);
-    w->turn_room = work_most(memory - backward_bytes(x, x->last), 0);
-    w->end_room = work_most(memory - backward_bytes(x, x->first), 0);
+    w->turn_free_bytes = work_most(memory - backward_bytes(x, x->last), 0);
+    w->end_free_bytes = work_most(memory - backward_bytes(x, x->first), 0);
     w->per_ns[TIME_BOUND_MEMORY] = memory;
     list_memory_in_use(x, w);
 }

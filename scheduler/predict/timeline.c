@@ -89,14 +89,14 @@ struct timeline_stream {
     uint32_t at, run;
     /* Number of waits of the current operation that are already known to be done. */
     uint32_t checked;
-    /* The next stream in a list of streams. All streams of the list wait for the same operation. */
+    /* The next stream in a linked list. All streams of the list wait for the same operation. */
     uint32_t next_blocked;
     bool flows_next;   /* fixed_ns is passing, and bytes follow */
     uint64_t begun_ns; /* when the current operation started */
 };
 
-/* A pool of shared resources, and the flows through these resources. Resources belong to the same pool if
- * some operation uses several of them. */
+/* A group of shared resources, and the flows through them. Two resources are in the same pool if some
+ * operation uses both. */
 struct sharing_pool {
     /* The flows that are under way. The array has space for one flow of each stream that can have a flow in
      * this pool. */
@@ -152,8 +152,8 @@ static uint64_t ns_at(units left, uint64_t rate)
 
 /* ---- the heap of sources ---- */
 
-/* Returns whether the next event of source `a` comes before the next event of source `b`. At equal times, the
- * source with the lower number comes first. */
+/* Returns whether the next event of source `a` comes before the next event of source `b`. If both have the
+ * same time, the source with the lower number comes first. */
 static bool before(const struct timeline_engine *e, uint32_t a, uint32_t b)
 {
     return e->source_ns[a] < e->source_ns[b] || (e->source_ns[a] == e->source_ns[b] && a < b);
@@ -165,8 +165,7 @@ static void put(struct timeline_engine *e, uint32_t at, uint32_t source)
     e->heap_at[source] = at;
 }
 
-/* Sets the time of a source's next event, and moves the source to the place in the heap that fits this
- * time. */
+/* Sets the time of a source's next event, and restores the order of the heap. */
 static void set_source(struct timeline_engine *e, uint32_t source, uint64_t ns)
 {
     uint32_t at = e->heap_at[source];
@@ -236,8 +235,8 @@ static void begin_shares(struct timeline_engine *e, const struct sharing_pool *p
         e->open[i] = &p->flows[i];
 }
 
-/* Computes r->share for each resource of the pool. The share is the rate for one unit of weight: the rate
- * that is left, divided among the flows that have no rate yet. The share is rounded up and at least 1. */
+/* Computes r->share for each resource of the pool: the rate that is left, divided by the total weight of the
+ * flows that have no rate yet. The share is rounded up and at least 1. */
 static void divide(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -247,8 +246,8 @@ static void divide(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes an offer for each of the first `n` flows in e->open. The offer is the highest rate that the flow's
- * own limit and the shares of its resources allow. Returns the smallest offer. */
+/* Computes f->offer for each of the first `n` flows in e->open: the highest rate that the flow's own limit
+ * and the shares of its resources allow. Returns the smallest offer. */
 static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
 {
     uint64_t least = UINT64_MAX;
@@ -264,8 +263,8 @@ static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
     return least;
 }
 
-/* Gives the flow the rate that it was offered. Subtracts this rate from what is left of each resource that
- * the flow uses. */
+/* Gives flow `f` the rate f->offer. Subtracts this rate from the remaining rate of each resource that the
+ * flow uses. */
 static void settle(struct timeline_engine *e, struct timeline_flow *f)
 {
     for (uint32_t i = 0; i < f->n_uses; i++) {
@@ -278,7 +277,7 @@ static void settle(struct timeline_engine *e, struct timeline_flow *f)
     set_rate(e, f, f->offer);
 }
 
-/* For each resource of the pool, updates the time during which the resource has limited some flow. */
+/* Updates, for each resource of the pool, how long the resource has limited the rate of some flow. */
 static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -321,8 +320,7 @@ static void share_pool(struct timeline_engine *e, uint32_t pool)
 
 /* ---- streams ---- */
 
-/* Returns the current operation of a stream. This is the operation that runs or, if none is running, the next
- * to start. */
+/* Returns the current operation of a stream: the running operation or, if none is running, the next one. */
 static uint32_t current(const struct timeline_engine *e, const struct timeline_stream *s)
 {
     return e->order[s->first + s->at];
@@ -333,8 +331,8 @@ static bool is_done(const struct timeline_engine *e, size_t at)
     return e->result->spans[at].end_ns != TIMELINE_NEVER;
 }
 
-/* Returns whether all waits of the stream's next operation are done. If not, adds the stream to the list of
- * an operation that must end first. The end of that operation wakes all streams in its list. */
+/* Returns whether all waits of the stream's next operation are done. If not, the stream is added to the list
+ * of an operation that is not done yet. When that operation ends, it wakes all streams in its list. */
 static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -372,8 +370,8 @@ static void finish(struct timeline_engine *e, uint32_t id)
     }
 }
 
-/* Makes the flow of an operation. The flow is never faster than op->most_per_s, and never faster than the
- * resources that only its stream uses. */
+/* Makes the flow of an operation. Two things limit the flow's rate: op->most_per_s, and the resources that
+ * only the stream of the operation uses. */
 static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t id,
                                       const struct timeline_op *op)
 {
@@ -399,7 +397,7 @@ static struct timeline_flow make_flow(const struct timeline_engine *e, uint32_t 
     return f;
 }
 
-/* Starts the next operation of a stream. Returns false if the operation takes no time, so that the caller can
+/* Starts the next operation of a stream. Returns false if the operation takes no time. The caller must then
  * end it at once. */
 static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
@@ -418,7 +416,7 @@ static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_
 }
 
 /* Starts the next operation of a stream if all its waits are done. An operation that takes no time ends at
- * once, and the operation after it gets its turn. */
+ * once, and the same is then tried for the operation after it. */
 static void advance(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -522,9 +520,9 @@ static void find_owners(struct timeline_engine *e)
     }
 }
 
-/* Returns the first resource of the pool to which resource `at` belongs. The pools are a union-find
- * structure: from each resource, the `pool` fields lead step by step to the first resource of its pool. The
- * first resource of a pool points to itself. */
+/* Returns the first resource of the pool that contains resource `at`. The pools are a union-find structure:
+ * each `pool` field points to another resource of the same pool, and the first resource of a pool points to
+ * itself. */
 static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
 {
     while (r[at].pool != at)
@@ -532,8 +530,8 @@ static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
     return at;
 }
 
-/* The rates of two shared resources depend on each other if one operation uses both. Puts such resources into
- * the same pool. */
+/* Puts shared resources that one operation uses together into the same pool, because their rates depend on
+ * each other. */
 static void join_pools(struct timeline_engine *e)
 {
     struct timeline_resource *r = e->resources;

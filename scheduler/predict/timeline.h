@@ -36,8 +36,8 @@ struct timeline_op {
     uint32_t stream;
     uint64_t fixed_ns; /* time before the bytes flow */
     uint64_t bytes;    /* bytes that flow through the resources */
-    /* Highest rate at which the operation moves bytes, in bytes per second. 0 means that only its resources
-     * limit the rate. */
+    /* Highest rate at which the operation moves bytes, in bytes per second. 0 if only the resources limit the
+     * rate. */
     uint64_t most_per_s;
     uint32_t uses[TIMELINE_MAX_USES], n_uses; /* resources, all different */
     /* Number of bytes that each resource has to carry for one byte of the operation. 0 means 1. */
@@ -50,7 +50,7 @@ struct timeline_op {
 struct timeline {
     const struct timeline_op *ops;
     const struct plan_wait *waits;
-    /* For each resource: its rate in bytes per second, which must be greater than 0. */
+    /* per_s[r] is the rate of resource r in bytes per second, which must be greater than 0. */
     const uint64_t *per_s;
     uint32_t n_ops, n_streams, n_resources;
 };
@@ -59,9 +59,10 @@ struct timeline {
 struct timeline_result {
     /* Start and end time of each operation. Operation i of run r is at index r * n_ops + i. */
     struct plan_span *spans;
-    /* For each stream: the time during which it was busy, summed over all runs of the program. */
+    /* stream_ns[s] is the time during which stream s was busy, summed over all runs of the program. */
     uint64_t *stream_ns;
-    /* For each resource that several streams use: the time during which it limited the rate of some flow. */
+    /* bound_ns[r] is the time during which resource r limited the rate of some flow. Only resources that
+     * several streams use are measured. */
     uint64_t *bound_ns;
     uint64_t first_ns; /* end of the first run */
     uint64_t total_ns; /* end of all runs */

@@ -15,8 +15,8 @@
 
 #include "base/arena.h"
 
-/* Used if the critical path is mostly compute. If one device does at least 90% of this compute, compute is
- * the limit. Otherwise several devices take turns, and each waits for the others. */
+/* If the critical path is mostly compute, and one device does at least 90% of this compute, compute is the
+ * limit. With a smaller share, the devices take turns and wait for each other. */
 #define BUSY_SHARE 0.9
 /* Memory is the limit if more than 20% of the cycle is lost by waiting for free memory. */
 #define MEMORY_WAIT_SHARE 0.2
@@ -39,7 +39,7 @@ struct path_walk {
     const struct plan *plan;
     const struct plan_program *program;
     const struct sim_result *sim;
-    /* For each instruction: the previous instruction in the same stream, or PLAN_NONE. */
+    /* before[i] is the instruction before instruction i in the same stream, or PLAN_NONE. */
     uint32_t *before;
     uint32_t *last_of_stream; /* per stream: its last instruction */
 };
@@ -62,9 +62,8 @@ static void link_streams(struct path_walk *w, struct arena *a)
     }
 }
 
-/* Moves *run and *instr to the previous instruction of the critical path. Of the instructions for which
- * *instr waited, the one that ended last is the previous instruction. Returns false if *instr waited for no
- * instruction. */
+/* Moves *run and *instr one instruction back on the critical path: to the instruction that ended last, of all
+ * those that *instr waited for. Returns false if *instr waited for no instruction. */
 static bool step_back(const struct path_walk *w, uint32_t *run, uint32_t *instr)
 {
     const struct plan_instr *in = &w->program->instrs[*instr];
@@ -121,9 +120,9 @@ static void walk_path(const struct path_walk *w, uint64_t path_ns[PATH_PART_COUN
 
 /* ---- without waits for memory ---- */
 
-/* Replays one run of the cycle as if no instruction ever waited for free memory. Returns the time at which
- * the run ends. free_at has the time at which each stream is free. there_at has the time at which each tensor
- * arrives at each location. The function updates both arrays, so that the next run can follow. */
+/* Replays one run of the cycle as if no instruction ever waited for free memory, and returns the time at
+ * which the run ends. free_at[s] is the time at which stream s is free. there_at has the time at which each
+ * tensor arrives at each location. Both arrays are updated for the next run. */
 static uint64_t run_without_memory_waits(const struct path_walk *w, uint32_t run, uint64_t *free_at,
                                          uint64_t *there_at)
 {

@@ -18,7 +18,7 @@ extern const char *const path_part_names[PATH_PART_COUNT]; /* "compute", "in", "
 enum binding {
     /* The critical path is mostly compute, and nearly all of it runs on a single device. */
     BINDING_COMPUTE,
-    /* The critical path is mostly compute, but the devices take turns: each waits for the others. */
+    /* The critical path is mostly compute, but the devices take turns: one computes while the others wait. */
     BINDING_BUBBLE,
     BINDING_LINK, /* transfers to and from the host */
     BINDING_PEER, /* transfers between devices */
@@ -70,7 +70,7 @@ struct why_report {
 };
 #define WHY_MORE_BYTES 1000000000
 
-/* Names memory as the limit if the prediction says that more memory would save much time. */
+/* Names memory as the limit if the report predicts that more memory would save much time. */
 void why_report_settle(struct why_report *r);
 
 #endif
