@@ -18,19 +18,20 @@
  */
 void plan_dump(const struct plan *p, struct strbuf *out);
 
-/* Prints the page that `tutti-worker --plan` shows. `times` names the source of the predicted times; if it is
- * NULL, they come from formulas. If `cycle` is NULL, the page has no times. If `bound` is NULL, the page has
- * no bound on the time. */
+/* Prints the page that `tutti-worker --plan` shows. `times` names the source of the predicted times, or is
+ * NULL if they come from formulas. The page has no times if `cycle` is NULL, and no bound on the time if
+ * `bound` is NULL. */
 void plan_summary(const struct plan *p, const struct graph *g, const struct sim_result *cycle,
                   const struct time_bound *bound, const char *times, struct strbuf *out);
 
-/* Prints the figures of a verified plan as one JSON object. Times are averages over all devices.
+/* Prints a description of a verified plan as one JSON object. Times are averages over all devices.
  * "activation_bytes" counts the activations moved to and from the host, and all bytes moved between devices.
  * `bound` is the bound on the time of a training step. `plan_s` is the time spent on planning, in seconds. */
 void plan_summary_json(const struct plan *p, const struct sim_result *cycle, const struct time_bound *bound,
                        double plan_s, struct strbuf *out);
 
-/* The figures by which plans are compared with each other. plan_summary_json prints the same figures. */
+/* The predicted times, the bytes and the memory by which plans are compared. plan_summary_json prints them
+ * too. */
 struct plan_figures {
     /* How the devices divide the work: "single" (one device), "pp" (pipeline) or "dp" (data parallel). */
     const char *form;
@@ -44,11 +45,11 @@ struct plan_figures {
     uint64_t capacity_bytes; /* capacity of the same device */
 };
 
-/* Computes the figures of plan `p`. `cycle` is the simulation of its cycle. */
+/* Computes the times, bytes and memory of plan `p`. `cycle` is the simulation of the plan's cycle. */
 void plan_figures(const struct plan *p, const struct sim_result *cycle, struct plan_figures *ret);
 
-/* Prints why the plan is not faster: what limits its speed, and how the time of its critical path is spent.
- * If the report has answers to what-if questions, prints them too. */
+/* Explains why the plan is not faster: what limits its speed, and how the time of its critical path is spent.
+ * Also prints the answers to what-if questions, if the report has them. */
 void plan_why(const struct why_report *r, struct strbuf *out);
 
 /* Prints a why_report as one JSON object. The times on the critical path are fractions of an iteration. The
@@ -63,8 +64,8 @@ void plan_to_json(const struct plan *p, struct strbuf *out);
  * with plan_destroy. */
 int plan_from_json(const char *text, size_t bytes, struct plan **ret, struct err *err);
 
-/* One timeline of a program, as input of plan_trace. A timeline comes either from the simulator, which
- * predicts it, or from the executor, which measures it. */
+/* One timeline of a program, as input of plan_trace. The simulator has predicted the timeline, or the
+ * executor has measured it. */
 struct trace_part {
     /* Either "plan" or "run". The viewer shows this word after the names of processes, as in "device 0
      * (plan)". */

@@ -42,12 +42,12 @@ struct plan_loader {
     struct err detail; /* buffer for the messages of json.h */
 };
 
-/* A position in a JSON array. The values of the array are read one after another through the cursor. */
+/* A position in a JSON array, from which the values of the array are read one after another. */
 struct load_cursor {
     struct plan_loader *l;
     /* Cursor of the array that contains this array. NULL if this array is a whole table. */
     const struct load_cursor *up;
-    /* Name of the table, for error messages. Only a cursor without `up` has a name. */
+    /* Name of the table, for error messages. NULL if the cursor is for an inner array. */
     const char *name;
     const struct json *at; /* current element; NULL at the end */
     size_t index;          /* index of the current element */
@@ -85,8 +85,8 @@ static struct load_cursor table_begin(struct plan_loader *l, const char *name, c
     return (struct load_cursor){.l = l, .name = name, .at = json_array_first(array)};
 }
 
-/* Returns a cursor for the inner array that is the current element of `up`. The caller must not move `up`
- * while the new cursor is in use, because error messages take the path from `up`. */
+/* The current element of `up` must be an array. Returns a cursor for this inner array. The caller must not
+ * move `up` while the new cursor is in use, because error messages take the path from `up`. */
 static struct load_cursor row_begin(const struct load_cursor *up, const char *what)
 {
     struct load_cursor c = {.l = up->l, .up = up};
@@ -147,8 +147,8 @@ static bool take_null(struct load_cursor *c)
     return true;
 }
 
-/* Reads null, or a number that must be an index below `n`. Returns PLAN_NONE for null. Null can also stand
- * for the host, because PLAN_NONE and PLAN_HOST are the same number. */
+/* Reads an index below `n`, or null. Returns PLAN_NONE for null. In a field for a location, null stands for
+ * the host, because PLAN_HOST and PLAN_NONE are the same number. */
 static uint32_t take_id(struct load_cursor *c, uint32_t n, const char *what)
 {
     return take_null(c) ? PLAN_NONE : take_index(c, n, what);

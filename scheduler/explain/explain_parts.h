@@ -6,8 +6,9 @@
 #include "base/strbuf.h"
 #include "scheduler/plan.h"
 
-/* Adds the name of a tensor, such as "W3" for the weights of layer 3. "X3.1" is the X of layer 3 and
- * micro-batch 1. "dW3/r1" is the dW of replica 1, if the plan has several replicas. */
+/* Adds the name of a tensor. For example, "W3" is the weights of layer 3, and "Y3.1" is the output of layer 3
+ * for micro-batch 1. If the plan has several replicas, "dW3/r1" is the weight gradient of layer 3 in replica
+ * 1. */
 void explain_add_tensor(struct strbuf *out, const struct plan *p, tensor_id id);
 
 /* Adds the name of a stream, such as "d0.compute" for device 0, or "host". */
@@ -41,7 +42,7 @@ static inline const char *explain_plural(uint32_t n)
     return n == 1 ? "" : "s";
 }
 
-/* What a device does with one layer. Only tasks of one kind, such as FWD, are looked at. */
+/* Whether a device runs tasks of one kind, such as FWD, for a layer, and whether the layer starts a pack. */
 struct layer_use {
     /* Whether the device runs this kind of task for the layer. */
     bool used;
@@ -54,8 +55,8 @@ struct pack {
     uint32_t first, last;
 };
 
-/* Finds the layers for which a stream runs tasks of kind `kind`, and the layers at which a pack starts.
- * Stores the result in `use`, which must have one element for each layer. */
+/* Finds the layers for which a stream runs tasks of kind `kind`, and the layers that are the first of a pack.
+ * Stores the result in `use`, an array with one element for each layer. */
 void explain_find_use(const struct plan *p, uint32_t stream, enum instr_kind kind, struct layer_use *use);
 
 /* Lists the packs in the order in which they run, and returns how many there are. `way` is 1 if layers run in

@@ -21,8 +21,8 @@
 
 enum { LABEL_WIDTH = 12 };
 
-/* Adds spaces until the line has `width` columns, but at least two, so that columns stay apart. The line
- * starts at offset `line` of `out`. */
+/* Pads the line that starts at offset `line` of `out` with spaces to `width` columns. The line then ends with
+ * at least two spaces, so that columns stay apart. */
 static void pad(struct strbuf *out, size_t line, size_t width)
 {
     do
@@ -222,8 +222,8 @@ static void add_summary_head(struct strbuf *out, const struct plan *p, const str
 
 /* ----------------------------------------------------------------------------------- compute */
 
-/* Adds the line about one kind of task of a device. `who` is the name of the device on the first of its
- * lines, and "" on the others. */
+/* Adds a line with the layers for which a stream runs tasks of kind `kind`. `who` is the name of the device
+ * on the first line about the device, and "" on the other lines. */
 static void add_kind(struct strbuf *out, const struct plan *p, uint32_t stream, enum instr_kind kind,
                      const char *who, struct layer_use *use)
 {
@@ -445,8 +445,8 @@ static void add_memory(struct strbuf *out, const struct plan *p)
 
 /* -------------------------------------------------------------------------------------- time */
 
-/* Returns how long a device does not compute during an iteration. Returns 0 if the device computes for longer
- * than an iteration takes. This is possible because runs of the cycle overlap. */
+/* Returns the part of an iteration in which a device does not compute. Runs of the cycle overlap, so the
+ * device may compute for longer than an iteration takes. The result is then 0. */
 static uint64_t stall_of(const struct sim_result *sim, uint64_t compute_ns)
 {
     return sim->cycle_ns > compute_ns ? sim->cycle_ns - compute_ns : 0;
@@ -470,8 +470,8 @@ static void add_prediction(struct strbuf *out, const struct plan *p, const struc
     }
 }
 
-/* Adds a line that says how far the predicted time is above its lower bound, and which resource makes the
- * bound as long as it is. The bound is of one training step, and an iteration may have several. */
+/* Adds a line about the lower bound on the time: by how much the predicted time is above the bound, and what
+ * makes the bound so long. The bound is for one training step, but an iteration may have several steps. */
 static void add_time_bound(struct strbuf *out, const struct plan *p, const struct sim_result *sim,
                            const struct time_bound *bound)
 {

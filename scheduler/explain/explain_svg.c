@@ -72,8 +72,8 @@ struct svg_mark {
 struct svg_row {
     uint32_t y, height; /* in pixels */
     uint64_t busy_ns;   /* time within the window */
-    /* The last mark of the row. The mark is not drawn yet, because the next instruction may still join it if
-     * this instruction is narrow. */
+    /* The last mark of the row. The mark is not drawn yet, because the next instruction may become part of
+     * the mark. */
     struct svg_mark open;
     struct strbuf marks; /* text of the finished marks */
 };
@@ -213,9 +213,9 @@ static void add_rectangles(struct strbuf *out, const struct svg_mark *m, uint64_
     }
 }
 
-/* Returns the time up to which a mark is drawn. A mark is at least one pixel wide, but it never reaches
- * beyond free_until_ns, where the next mark begins. If the gap before the next mark is narrow, the mark also
- * covers the gap. */
+/* Returns the time at which the drawn mark ends. The mark is at least one pixel wide, but ends no later than
+ * free_until_ns, where the next mark begins. If the gap before the next mark is narrow, the mark also covers
+ * the gap. */
 static uint64_t end_of(const struct picture *c, const struct svg_mark *m, uint64_t free_until_ns)
 {
     uint64_t end_ns = m->from_ns + c->length_ns / PLOT;
@@ -244,8 +244,8 @@ static void close_mark(struct picture *c, struct svg_row *row, uint64_t free_unt
     row->open = (struct svg_mark){0};
 }
 
-/* Returns whether an instruction joins mark `m`. If not, the instruction starts a new mark. To join, the
- * instruction, the mark and the gap between them must all be narrow. */
+/* Returns whether an instruction becomes part of mark `m`. For this, the instruction, the mark and the gap
+ * between them must all be narrow. */
 static bool takes(const struct picture *c, const struct svg_mark *m, uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns - from_ns < c->narrow_ns && m->to_ns - m->from_ns < c->narrow_ns &&

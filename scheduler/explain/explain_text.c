@@ -110,8 +110,8 @@ void explain_add_event(struct strbuf *out, const struct plan *p, const struct pl
         out->at[--out->n] = '\0';
 }
 
-/* Adds spaces until the line has `width` columns, but at least one space. The line starts at offset `start`
- * of `out`. */
+/* Pads the line that starts at offset `start` of `out` with spaces to `width` columns. Adds at least one
+ * space. */
 static void pad_to(struct strbuf *out, size_t start, size_t width)
 {
     do
@@ -127,9 +127,10 @@ static void add_location(struct strbuf *out, uint32_t loc)
         strbuf_addf(out, "d%u:", loc);
 }
 
-/* Adds an operand and its address. Also adds the location of the operand if it is not `home`. `home` is the
- * location at which the instruction runs. */
-static void add_operand(struct strbuf *out, const struct plan *p, const struct plan_operand *o, uint32_t home)
+/* Adds an operand and its address. `instr_loc` is the location at which the instruction runs. If the operand
+ * is at another location, adds this location too. */
+static void add_operand(struct strbuf *out, const struct plan *p, const struct plan_operand *o,
+                        uint32_t instr_loc)
 {
     if (o->access == ACCESS_RW)
         strbuf_add(out, "+");
@@ -137,7 +138,7 @@ static void add_operand(struct strbuf *out, const struct plan *p, const struct p
     if (o->begin != 0 || o->end != p->tensors[o->tensor].bytes)
         strbuf_addf(out, "[%llu..%llu]", (unsigned long long)o->begin, (unsigned long long)o->end);
     strbuf_add(out, "@");
-    if (o->loc != home)
+    if (o->loc != instr_loc)
         add_location(out, o->loc);
     strbuf_addf(out, "%llu..%llu", (unsigned long long)o->addr,
                 (unsigned long long)(o->addr + operand_bytes(o)));
@@ -151,7 +152,7 @@ static bool writes(const struct plan_operand *o)
 static void add_operands(struct strbuf *out, const struct plan *p, const struct plan_program *prog,
                          const struct plan_instr *in)
 {
-    uint32_t home = in->stream == plan_host_stream(p) ? PLAN_HOST : in->stream / LANE_COUNT;
+    uint32_t instr_loc = in->stream == plan_host_stream(p) ? PLAN_HOST : in->stream / LANE_COUNT;
     const char *gap = "", *arrow = "->";
 
     for (int side = 0; side < 2; side++) {
@@ -165,7 +166,7 @@ static void add_operands(struct strbuf *out, const struct plan *p, const struct 
                 gap = " ";
             }
             strbuf_add(out, gap);
-            add_operand(out, p, o, home);
+            add_operand(out, p, o, instr_loc);
             gap = " ";
         }
     }

@@ -140,8 +140,8 @@ void plan_why_json(const struct why_report *r, struct strbuf *out)
         add_json_what_if(out, "one_more_gb", &r->memory);
         add_json_what_if(out, "one_more_device", &r->device);
     }
-    /* A plan without the decision is never really slower. If the plan that was found without the decision is
-     * slower, the search has only missed a better plan. In this case, the decision costs 0 seconds. */
+    /* Without the decision, the best plan is never slower. If the plan found without the decision is slower,
+     * the search has only missed a better plan. The decision then costs 0 seconds. */
     if (r->asked && r->decision && r->plain.fits)
         strbuf_addf(out, ",\"clipping_s\":%.9g",
                     y->cycle_ns > r->plain.cycle_ns ? (double)(y->cycle_ns - r->plain.cycle_ns) * 1e-9 : 0.0);
