@@ -15,43 +15,42 @@
 #include "base/vec.h"
 #include "scheduler/graph_private.h"
 
-/* The ids of all tensors of one kind for one layer (or decision group) and one training step. */
+/* Where to find all tensors of one kind for one layer (or decision group) and one training step. */
 struct tensor_entry {
-    /* The ids of the tensors are consecutive. `first` is the first id, or PLAN_NONE if there are no tensors.
-     * `n` is the number of ids. */
+    /* Their ids are consecutive: `first`, first + 1, and so on. `n` is their number. If there are none,
+     * `first` is PLAN_NONE. */
     uint32_t first, n;
 };
 
-/* All tasks of one kind for one layer (or decision group) and one training step. */
+/* Where to find all tasks of one kind for one layer (or decision group) and one training step. */
 struct task_entry {
     uint32_t first, n; /* first element and count, in graph_index.tasks */
 };
 
-/* Finds a tensor or a task in constant time. `tensors` and `task_entries` are indexed by [step][kind][of].
- * `of` is a layer, or a decision group if the kind belongs to groups. There are at most as many groups as
- * layers. */
+/* Finds a tensor or a task in constant time. `tensors` and `task_entries` are indexed by [step][kind][of],
+ * where `of` is the number of a layer or, for some kinds, of a decision group. */
 struct graph_index {
     struct tensor_entry *tensors;
     struct task_entry *task_entries;
     uint32_t *tasks; /* indices in graph.tasks; PLAN_NONE: no such task */
 };
 
-/* A graph under construction. The lists still grow. At the end they are copied into the graph. */
+/* A graph under construction. Its lists grow, and at the end they are copied into the graph. */
 struct builder {
     struct graph *g;
-    /* Number of the training step whose tensors or tasks are being added. */
+    /* The training step whose tensors or tasks are being added. */
     uint32_t step;
     VEC(struct graph_tensor) tensors;
     VEC(struct graph_task) tasks;
     VEC(struct graph_operand) operands;
-    /* For each layer: the next layer that uses the same weights W and has a backward pass. PLAN_NONE if there
-     * is none. */
+    /* Lists of layers that share weights W and have a backward pass. next_use[l] is the layer after layer l
+     * in its list, or PLAN_NONE. */
     uint32_t *next_use;
 };
 
 /* ---- kinds of tensors ---- */
 
-/* Returns whether tensors of this kind belong to a decision group, and not to a layer. */
+/* Returns whether a tensor of this kind belongs to a decision group. All other kinds belong to a layer. */
 static bool is_of_group(enum tensor_kind kind)
 {
     return kind == TENSOR_DECISION || kind == TENSOR_GROUP;
@@ -101,21 +100,21 @@ static uint32_t replica_micros(const struct graph *g, uint32_t layer)
 
 /* ---- tensors ---- */
 
-/* The tensors that one call of add_tensor adds. They have the same kind and belong to the same layer or
- * decision group. */
+/* The tensors that one call of add_tensor adds: all tensors of one kind for one layer or decision group, in
+ * one training step. */
 struct tensor_set {
     enum tensor_kind kind;
     uint32_t of;    /* the layer, or the decision group */
     uint32_t count; /* one per replica, one per micro-batch, or just one, depending on the kind */
-    /* Size of each tensor in bytes. If the size is 0, the tensors do not exist. */
+    /* Size of each tensor in bytes. If this is 0, no tensors are added. */
     uint64_t bytes;
     uint32_t writes; /* per training step */
     uint32_t pieces; /* 0 means 1 */
     bool external;
 };
 
-/* Returns the type of a tensor's elements. Returns DTYPE_U8 if the tensor is a C struct, or a block that
- * consists of several arrays. */
+/* Returns the type of a tensor's elements. Returns DTYPE_U8 for tensors that are C structs, and for blocks of
+ * several arrays. */
 static enum dtype tensor_dtype(const struct graph *g, enum tensor_kind kind, uint32_t of)
 {
     const struct layer_sizes *s = &g->layers[of].size;
@@ -167,9 +166,9 @@ static void add_tensor(struct builder *b, const struct tensor_set *t)
     }
 }
 
-/* Returns whether `layer` is the first layer that reads its input. The input is the output of another layer
- * or the loader's X. Several layers may read the same input. Its tensors are added only once, together with
- * those of the first reader. */
+/* Returns whether `layer` is the first layer that reads its input: the output of another layer, or the X that
+ * the loader fills. Several layers may read one input, but the tensors of the input are added only once, for
+ * the first reader. */
 static bool is_first_reader(const struct graph *g, uint32_t layer)
 {
     uint32_t input = g->layers[layer].input,
@@ -203,7 +202,7 @@ static void add_input_tensors(struct builder *b, uint32_t l)
                   });
 }
 
-/* Adds the tensors of a layer that keep their value only within a training step. */
+/* Adds those tensors of layer `l` that live only within a training step. */
 static void add_layer_tensors(struct builder *b, uint32_t l)
 {
     const struct graph *g = b->g;
@@ -227,9 +226,8 @@ static void add_layer_tensors(struct builder *b, uint32_t l)
         add_tensor(b, &(struct tensor_set){TENSOR_SCRATCH, l, micros, s->scratch_bwd, 1});
 }
 
-/* Adds the tensors through which the loader and the trainer exchange data with the layers: targets and
- * results of losses, outputs that no layer reads, and decisions. X is not among them: add_input_tensors adds
- * it. */
+/* Adds the tensors through which losses and trainer exchange data with the host: targets, results, outputs
+ * that no layer reads, and decisions. */
 static void add_end_tensors(struct builder *b)
 {
     const struct graph *g = b->g;
@@ -249,8 +247,8 @@ static void add_end_tensors(struct builder *b)
                        &(struct tensor_set){TENSOR_DECISION, i, 1, sizeof(struct step_decision), 1, 1, true});
 }
 
-/* Adds all tensors. W, K and B come first, so their offsets in host memory are the same in every plan of the
- * model. Training and evaluation graphs have the same tensors with the same ids. */
+/* Adds all tensors. The persistent tensors W, K and B come first, so that all graphs of a model place them in
+ * host memory in the same way. Training and evaluation graphs have the same tensors with the same ids. */
 static void add_tensors(struct builder *b)
 {
     struct graph *g = b->g;
@@ -277,7 +275,7 @@ static void add_tensors(struct builder *b)
 
 /* ---- operands ---- */
 
-/* The description of an operand, as an argument of add_operand. A struct use exists only during this call. */
+/* The arguments of add_operand: which tensor a task uses, and how. */
 struct use {
     enum role role;
     enum tensor_kind kind;
@@ -287,9 +285,9 @@ struct use {
     bool optional;
 };
 
-/* Adds an operand to the last task. Does nothing if the graph has no such tensor. The versions in `u` count
- * only the writes of the current training step. The operand of a persistent tensor must count all writes of
- * the cycle, so the function adds the writes of the earlier steps. */
+/* Adds an operand to the task that was added last. Does nothing if the graph has no such tensor. The versions
+ * in `u` count only writes of the current training step. For a persistent tensor, adds the writes of the
+ * earlier steps of the cycle. */
 static void add_operand(struct builder *b, const struct use *u)
 {
     tensor_id t = graph_tensor_find(b->g, u->kind, u->of, u->which, b->step);
@@ -315,8 +313,8 @@ static void add_read(struct builder *b, enum role role, enum tensor_kind kind, u
     add_operand(b, &(struct use){role, kind, of, which, ACCESS_READ, version, 0, false});
 }
 
-/* Adds an operand that the task writes. The operands S, TENSOR_ROOM and TENSOR_WORK of a FWD are optional. A
- * FWD either saves S and works in TENSOR_ROOM, or saves nothing and works in TENSOR_WORK. */
+/* Adds an operand that the task writes. For a FWD, S, TENSOR_ROOM and TENSOR_WORK are optional, because a
+ * plan chooses: the FWD saves S and works in TENSOR_ROOM, or saves nothing and works in TENSOR_WORK. */
 static void add_write(struct builder *b, enum role role, enum tensor_kind kind, uint32_t of, uint32_t which)
 {
     bool optional =
@@ -325,8 +323,8 @@ static void add_write(struct builder *b, enum role role, enum tensor_kind kind, 
     add_operand(b, &(struct use){role, kind, of, which, ACCESS_WRITE, 0, 1, optional});
 }
 
-/* Adds a Y, X or dX as an operand of a task of layer `user`. The tensor belongs to layer u->of and has `rows`
- * rows. If a micro-batch of `user` has fewer rows than the tensor, the task uses one piece of the tensor. */
+/* Adds a Y, X or dX as an operand of a task of layer `user`. The tensor has `rows` rows. If a micro-batch of
+ * `user` has fewer rows, the task uses only its piece of the tensor. */
 static void add_activation(struct builder *b, const struct use *u, uint32_t rows, uint32_t user,
                            uint32_t micro)
 {
@@ -343,7 +341,7 @@ static void add_activation(struct builder *b, const struct use *u, uint32_t rows
     o->end = o->begin + piece;
 }
 
-/* Lets the current task of layer `l` read the layer's input. */
+/* Adds the input of layer `l` to the operands that the current task reads. */
 static void add_input(struct builder *b, uint32_t l, uint32_t micro)
 {
     const struct graph *g = b->g;
@@ -354,8 +352,8 @@ static void add_input(struct builder *b, uint32_t l, uint32_t micro)
     add_activation(b, &u, rows, l, micro);
 }
 
-/* Returns the number of rows in a Y tensor of layer `l`. This is the larger of two micro-batch sizes: that of
- * layer `l` and that of the first layer that reads Y. */
+/* Returns the number of rows in each output tensor Y of layer `l`: the larger of the micro-batch sizes of
+ * layer `l` and of the first layer that reads Y. */
 static uint32_t output_rows(const struct graph *g, uint32_t l)
 {
     for (uint32_t r = l + 1; r < g->n_layers; r++) {
@@ -412,7 +410,8 @@ static void add_fwd(struct builder *b, uint32_t l, uint32_t j)
         add_write(b, ROLE_STAT, TENSOR_STAT, l, j);
 }
 
-/* Adds a BWD of layer `l`. If `l` is a twin, the task reads the saved values S of the original. */
+/* Adds the BWD task of layer `l` for micro-batch `j`. The BWD of a twin reads the saved values S of the
+ * twin's original. */
 static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
 {
     const struct graph *g = b->g;
@@ -453,8 +452,8 @@ static void read_gradients(struct builder *b, uint32_t layer)
         add_read(b, ROLE_DW, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
 }
 
-/* Adds the RED tasks, which add up the gradients of the replicas. RED number r of a layer adds the dW of
- * replica r to the dW of replica 0, for r = 1, 2, ... in this order. */
+/* Adds the RED tasks, which add up the weight gradients dW of all replicas. For each layer, first the dW of
+ * replica 1 is added to the dW of replica 0, then the dW of replica 2, and so on. */
 static void add_reductions(struct builder *b)
 {
     struct graph *g = b->g;
@@ -467,8 +466,8 @@ static void add_reductions(struct builder *b)
         }
 }
 
-/* Adds the NORM tasks of a decision group: one for each layer that trains, which computes the squared norm of
- * the layer's gradient. Adds none if the group decides without looking at gradients. */
+/* Adds the NORM tasks of a decision group. There is one for each layer that trains, and it computes the
+ * squared norm of the layer's gradient. Adds none if the group's decision does not depend on gradients. */
 static void add_norms(struct builder *b, uint32_t group)
 {
     struct graph *g = b->g;
@@ -498,9 +497,9 @@ static void add_decide(struct builder *b, uint32_t group)
     add_operand(b, &(struct use){ROLE_GROUP, TENSOR_GROUP, group, PLAN_NONE, ACCESS_RW, 0, 1, false});
 }
 
-/* Adds the UPD task of layer `l`. If the layer trains, the task reads the gradients and the group state, and
- * changes W and K. If the layer collects statistics, the task folds those of all micro-batches into its
- * buffers B. A layer may do both. */
+/* Adds the UPD task of layer `l`. If the layer trains, the task updates the weights W and the optimizer state
+ * K with the gradients. If the layer collects statistics, the task updates the buffers B with the statistics
+ * of all micro-batches. */
 static void add_update(struct builder *b, uint32_t l)
 {
     struct graph *g = b->g;
@@ -518,7 +517,8 @@ static void add_update(struct builder *b, uint32_t l)
     add_operand(b, &(struct use){ROLE_B, TENSOR_B, l, PLAN_NONE, ACCESS_RW, 0, 1, false});
 }
 
-/* Adds the end of a training step: for each decision group its norms, its decision and its updates. */
+/* Adds the tasks at the end of a training step. For each decision group, these are the norms, then the
+ * decision, then the updates. */
 static void add_updates(struct builder *b)
 {
     struct graph *g = b->g;
@@ -536,9 +536,9 @@ static uint32_t common_divisor(uint32_t a, uint32_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* Adds the FWD and BWD tasks of one training step. If all layers have the same micro-batch size, the tasks go
- * micro-batch by micro-batch. Otherwise they go block by block: a block is the smallest number of rows that
- * contains only whole micro-batches of every layer. */
+/* Adds the FWD and BWD tasks of one training step, in blocks. A block is the smallest number of rows that
+ * contains only whole micro-batches of every layer. If all layers have the same micro-batch size, a block is
+ * one micro-batch. */
 static void add_passes(struct builder *b)
 {
     struct graph *g = b->g;
@@ -579,7 +579,7 @@ static uint32_t tasks_of(const struct graph *g, uint32_t kind, uint32_t layer)
                                                   : 1;
 }
 
-/* Allocates the index. It does not contain any tensor or task yet. */
+/* Allocates the index, which is still empty. */
 static void new_index(struct graph *g)
 {
     struct graph_index *index = arena_alloc(g->arena, sizeof *index);
@@ -600,12 +600,12 @@ static void new_index(struct graph *g)
     memset(index->tasks, 0xff, n * sizeof *index->tasks);
 }
 
-/* Fills b->next_use, which links layers into lists. A list begins with a layer that owns weights. The tied
- * layers that use these weights and have a backward pass follow in ascending order. */
+/* Fills b->next_use. Each list begins with a layer that owns weights. Then follow the tied layers that use
+ * these weights and have a backward pass, in ascending order. */
 static void link_uses(struct builder *b)
 {
     const struct graph *g = b->g;
-    /* For each layer that owns weights: the last layer that was added to its list. */
+    /* last[l] is the last layer in the list of layer l, which owns weights. */
     uint32_t *last = xmalloc(g->n_layers * sizeof *last);
     b->next_use = xmalloc(g->n_layers * sizeof *b->next_use);
     for (uint32_t l = 0; l < g->n_layers; l++) {
@@ -619,7 +619,7 @@ static void link_uses(struct builder *b)
     xfree(last);
 }
 
-/* Adds the tensors and the tasks to a graph whose layers are already described. */
+/* Adds the tensors and the tasks to graph `g`. The layers of the graph must already be described. */
 static void fill_graph(struct graph *g)
 {
     struct builder b = {.g = g};
@@ -684,8 +684,7 @@ void graph_destroy(struct graph *g)
 
 /* ---- finding ---- */
 
-/* Returns the number of the first layer that reads the loader's X. The tensor X carries the number of this
- * layer. */
+/* Returns the first layer that reads the loader's X. In the tensor X, `layer` is the number of this layer. */
 static uint32_t first_loaded(const struct graph *g)
 {
     uint32_t l = 0;

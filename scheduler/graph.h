@@ -89,8 +89,8 @@ struct graph_tensor {
     uint32_t group;
     enum dtype dtype; /* as in struct plan_tensor */
     uint64_t bytes;
-    /* Number of equal pieces into which the tensor is divided. A task then reads or writes one piece at a
-     * time. 1 if every task uses the whole tensor. */
+    /* Number of equal pieces into which the tensor is divided. A task uses one piece or the whole tensor. The
+     * number is 1 if every task uses the whole tensor. */
     uint32_t pieces;
     uint32_t writes_per_cycle;
     /* Whether the tensor keeps its value from one training step to the next, like weights and optimizer
@@ -107,14 +107,15 @@ struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
     enum role role;
-    /* Whether an instruction may leave out this write. For example, a FWD that saves S writes TENSOR_S and
-     * TENSOR_ROOM. A FWD that does not save S writes only TENSOR_WORK. A REC may leave out any write. */
+    /* Whether a plan may leave out this write. For example, a FWD that saves S writes TENSOR_S and
+     * TENSOR_ROOM, and a FWD that does not save S writes TENSOR_WORK instead. A REC may leave out any
+     * write. */
     bool optional;
-    /* READ and RW only: the version that the tensor must have when the task reads it. This version is the
-     * number of earlier writes to the tensor in this cycle. */
+    /* If the task reads the tensor: the version that the tensor must then have, which is the number of
+     * earlier writes to the tensor in this cycle. */
     uint32_t read_version;
-    /* WRITE and RW only: the version that the tensor has after the task. This version is the number of writes
-     * to the tensor in this cycle, including the write of this task. */
+    /* If the task writes the tensor: the version that the tensor has afterwards, which is the number of
+     * writes to the tensor in this cycle, including this one. */
     uint32_t write_version;
     /* The byte range that the task uses. It is the whole tensor, or one piece of the tensor. */
     uint64_t begin, end;
@@ -124,8 +125,7 @@ struct graph_operand {
  * device or on the host (PLACE_ANY). */
 enum task_place { PLACE_DEVICE, PLACE_ANY };
 
-/* One task of a cycle. There are no REC tasks in the graph: a recomputation is only a FWD that a plan runs
- * again. */
+/* One task of a cycle. A graph has no REC tasks: a recomputation (REC) is a FWD that a plan runs again. */
 struct graph_task {
     enum instr_kind kind;           /* FWD, BWD, RED, NORM, DECIDE or UPD */
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
@@ -135,8 +135,8 @@ struct graph_task {
     uint32_t operand, n_operands; /* first operand and count, in graph.operands */
 };
 
-/* What planning has to know about a layer: the sizes of its tensors, the work for one micro-batch, and how it
- * is connected with other layers. The fields name layers by their index in graph.layers. */
+/* What planning has to know about a layer: the sizes of its tensors, the work for one micro-batch, and its
+ * connections with other layers. Layers are named by their index in graph.layers. */
 struct graph_layer {
     /* Name of the layer's type, such as "dense", for messages. */
     const char *type;
@@ -145,8 +145,8 @@ struct graph_layer {
      * DTYPE_U8, because the table has only sizes in bytes. */
     struct layer_sizes size;
     uint64_t k_bytes, b_bytes;
-    /* The parts of the optimizer state K, which together fill K. They come from the optimizer or, in graphs
-     * that are made from a profile table, from the table. */
+    /* The parts of the optimizer state K, which together fill K. The optimizer defines them. In a graph made
+     * from a profile table, the table defines them. */
     const struct state_part *parts;
     uint32_t n_parts;
     struct layer_cost cost; /* per micro-batch */
@@ -157,18 +157,18 @@ struct graph_layer {
     /* The layer whose FWD tasks compute the output and the saved values S. This is the layer itself or, for a
      * twin, its original. */
     uint32_t original;
-    /* The layer that returns the gradient of this layer's output. This gradient is the dX of `reader`.
+    /* The layer that returns the gradient of this layer's output. The gradient is the dX tensor of `reader`.
      * PLAN_NONE if no layer returns a gradient. */
     uint32_t reader;
-    /* Whether the layer has a backward pass. For this, a gradient must come back to the layer, and the
-     * layer's weights or earlier layers must need the gradient. An evaluation graph has the same value,
-     * although it has no BWD tasks. */
+    /* Whether the layer has a backward pass: a gradient comes back to the layer, and the weights of the layer
+     * or of earlier layers need this gradient. An evaluation graph has the same value, although it has no BWD
+     * tasks. */
     bool backward;
     /* Whether BWD computes dX, the gradient that is returned to `input`. */
     bool returns;
     bool is_loss;
-    /* Whether this is a loss whose backward task computes the result. In training, the forward task of such a
-     * loss only reads X. */
+    /* Whether this is a loss that computes its result in the backward task. In training, its forward task
+     * then only reads X. */
     bool loss_in_bwd;
     /* Whether UPD updates the buffers B with the statistics of the forward passes (STAT). */
     bool folds;
@@ -179,29 +179,29 @@ struct graph_layer {
     bool tied;
     /* The layer that owns the weights W. This is the layer itself, unless it is tied. */
     uint32_t owner;
-    /* Only for the owner of weights W: the number of layers that use W and have BWD tasks. The owner's UPD
-     * reads one gradient dW of each of these layers. */
+    /* Used only if the layer owns weights W. The number of layers that use W and have BWD tasks. The owner's
+     * UPD reads a gradient dW of each of these layers. */
     uint32_t n_uses;
     uint32_t group; /* decision group */
 };
 
 /* A decision group: layers whose updates depend on the same DECIDE task. */
 struct graph_group {
-    /* Whether the update depends on the values of the gradients. The gradients may be clipped, or a step with
-     * infinite or NaN gradients may be skipped. In both cases, every UPD of the group waits for all gradients
-     * of the group. */
+    /* Whether the decision depends on the gradients, because they may be clipped, or because a step with
+     * infinite or NaN gradients may be skipped. Every UPD of the group then waits for all gradients of the
+     * group. */
     bool decision;
     /* Whether the group has a GROUP tensor. If so, a training graph also has a DECIDE task, which writes the
      * tensor. */
     bool has_state;
 };
 
-/* The graph of one training cycle or of one evaluation. graph_build makes it. It never changes after that.
- * The builder and the verifier of plans read it. The caller frees it with graph_destroy. */
+/* The graph of one training cycle or of one evaluation. graph_build makes the graph, which never changes
+ * afterwards. The builder and the verifier of plans read it. The caller frees it with graph_destroy. */
 struct graph {
     uint32_t n_layers, n_replicas, n_groups;
-    /* Number of rows in a micro-batch. If the layers have micro-batches of different sizes, this is the
-     * number of rows in the smallest micro-batch. */
+    /* Number of rows in a micro-batch. If the layers have micro-batches of different sizes, this is the size
+     * of the smallest. */
     uint32_t rows;
     /* Number of micro-batches of `rows` rows in a training step, for all replicas together. */
     uint32_t n_micro;
@@ -218,9 +218,9 @@ struct graph {
     struct arena *arena;       /* owns all arrays, and this struct */
 };
 
-/* How one layer of a model is connected with earlier layers. If the layers do not form a simple chain, the
- * caller of graph_build passes one link for each layer and may free the links afterwards. The fields are
- * indices of layers. PLAN_NONE stands for "none". */
+/* How one layer of a model is connected with earlier layers. The fields are indices of layers, or PLAN_NONE.
+ * A model that is not a simple chain needs one link for each layer. The caller of graph_build may free the
+ * links afterwards. */
 struct graph_link {
     /* The layer whose output this layer reads. PLAN_NONE means that the layer reads X, which the loader
      * fills. */
@@ -255,8 +255,8 @@ struct graph_config {
     /* Number of training steps in a cycle. 0 means one. */
     uint32_t steps;
     bool training;
-    /* Whether a step is skipped if some of its gradients are infinite or NaN. Every update then waits for all
-     * gradients of its group. */
+    /* Whether a step with infinite or NaN gradients is skipped. Every update then waits for all gradients of
+     * its decision group. */
     bool skip_nonfinite;
 };
 
@@ -269,9 +269,9 @@ struct graph_sizes {
     const uint32_t *rows; /* per layer: rows of a micro-batch */
 };
 
-/* Builds the graph of a model from its profile table alone. The graph serves only for planning: it
- * has no decisions and no targets. Returns -EINVAL if a micro-batch size does not divide the batch. Also
- * returns -EINVAL if the sizes of two neighbouring layers do not fit: one of them must divide the other. */
+/* Builds the graph of a model from its profile table. Such a graph serves only for planning: it has no
+ * decisions and no targets. Returns -EINVAL if a micro-batch size does not divide the batch, or if of the
+ * sizes of two neighbouring layers neither divides the other. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);
 
@@ -296,23 +296,22 @@ int graph_describe(const struct graph_config *config, struct graph **ret, struct
 /* Frees a graph and everything in it. Does nothing if `g` is NULL. */
 void graph_destroy(struct graph *g);
 
-/* Returns whether the tensor has a home: an address in host memory that no other tensor ever uses. All other
- * tensors are in host memory only while a plan needs them there. */
+/* Returns whether the tensor has a home: an address in host memory that no other tensor ever uses. A tensor
+ * without a home is in host memory only while a plan needs it there. */
 static inline bool graph_has_home(const struct graph_tensor *t)
 {
     return t->persistent || t->external;
 }
 
-/* Returns whether the layer owns weights W that training changes. Only such layers have an optimizer state K.
- * If the group of such a layer has a decision, the layer also has a NORM task. */
+/* Returns whether the layer owns weights W that training changes. Only such layers have an optimizer state K
+ * and, if their group has a decision, a NORM task. */
 static inline bool graph_trains(const struct graph *g, uint32_t layer)
 {
     const struct graph_layer *l = &g->layers[layer];
     return l->size.w > 0 && !l->tied && l->n_uses > 0;
 }
 
-/* Returns whether `layer` has an UPD task. The task updates weights, or buffers with the statistics of
- * forward passes, or both. */
+/* Returns whether `layer` has an UPD task. This task updates weights, or buffers, or both. */
 static inline bool graph_updates(const struct graph *g, uint32_t layer)
 {
     return graph_trains(g, layer) || g->layers[layer].folds;
@@ -333,8 +332,8 @@ static inline bool graph_has_fwd(const struct graph *g, uint32_t layer)
 /* Returns whether one of the layers from layer + 1 to end - 1 reads the output of `layer`. */
 bool graph_read_before(const struct graph *g, uint32_t layer, uint32_t end);
 
-/* Returns whether any backward pass reads the values S that the FWD of `layer` saves. This may be the
- * backward pass of the layer itself or of one of its twins. */
+/* Returns whether any backward pass reads the saved values S of `layer`: its own backward pass, or that of a
+ * twin. */
 bool graph_saves(const struct graph *g, uint32_t layer);
 
 /* Returns the number of micro-batches of `layer` in one training step, for all replicas together. */
@@ -349,7 +348,8 @@ static inline uint32_t graph_replica(const struct graph *g, uint32_t layer, uint
     return micro / (graph_micros(g, layer) / g->n_replicas);
 }
 
-/* Returns the largest and the smallest micro-batch of all layers that write or read the input of `layer`. */
+/* Returns the size of the largest micro-batch of all layers that write or read the input of `layer`. Sets
+ * *ret_least to the size of the smallest. */
 uint32_t graph_input_rows(const struct graph *g, uint32_t layer, uint32_t *ret_least);
 
 /* Returns the id of a tensor of training step `step`, or PLAN_NONE if there is no such tensor. `of` is the

@@ -40,9 +40,8 @@ static int check_replicas(uint32_t n_micro, uint32_t n_replicas, struct err *err
     return 0;
 }
 
-/* Checks that a cycle does not have too many tasks. The error message names the number to change. If a single
- * step has few enough tasks, this is the number of steps in a cycle. Otherwise it is the number of
- * micro-batches. */
+/* Checks that a cycle does not have too many tasks. The error message names the number to change: the steps
+ * of a cycle if a single step has few enough tasks, and otherwise the micro-batches. */
 static int check_tasks(uint32_t n_layers, uint32_t n_micro, uint32_t steps, struct err *err)
 {
     uint64_t tasks = 2 * (uint64_t)n_layers * n_micro;
@@ -65,7 +64,7 @@ static int check_tasks(uint32_t n_layers, uint32_t n_micro, uint32_t steps, stru
         n_layers, n_micro, (unsigned long long)tasks, GRAPH_MAX_TASKS, most);
 }
 
-/* Checks that no size of a layer is above its limit. The check also finds overflows, because a size that
+/* Checks that no size of a layer is above its limit. This check also finds overflows, because a size that
  * overflows was set to a value far above the limit. */
 static int check_layer_size(const struct layer *l, uint32_t rows, struct err *err)
 {
@@ -159,8 +158,8 @@ static int bad_link(struct err *err, uint32_t l, const char *what, uint32_t othe
     return err_set_at(err, -EINVAL, "model", "layer %u: %s (layer %u)", l, what, other);
 }
 
-/* Returns whether layers `a` and `b` have the same output. They have it if they are the same layer, or if
- * they are twins. PLAN_NONE stands for the loader. */
+/* Returns whether reading layer `a` is the same as reading layer `b`: they are the same layer, or twins with
+ * the same original. PLAN_NONE stands for the loader. */
 static bool same_input(const struct graph_link *links, uint32_t a, uint32_t b)
 {
     if (a == PLAN_NONE || b == PLAN_NONE)
@@ -170,9 +169,9 @@ static bool same_input(const struct graph_link *links, uint32_t a, uint32_t b)
     return a == b;
 }
 
-/* Checks how layer `l` is connected with earlier layers. returned[i] says whether some layer already returns
- * a gradient to layer i. If layer `l` returns a gradient to an earlier layer, sets the element of that
- * earlier layer to true. */
+/* Checks how layer `l` is connected with earlier layers. returned[i] is true if a layer already returns a
+ * gradient to layer i. If layer `l` returns a gradient to an earlier layer, sets the element of the earlier
+ * layer to true. */
 static int check_link(const struct graph_config *c, uint32_t l, const struct graph_link *links,
                       bool *returned, struct err *err)
 {
@@ -275,15 +274,15 @@ static int describe_layer(struct graph *g, uint32_t l, const struct graph_config
         gl->folds = gl->size.b > 0 && layer_type(layer)->fold != NULL;
         return 0;
     }
-    /* A twin runs only backward, with the saved values S of its original. So it has no S and no forward pass
+    /* A twin only runs backward, with the values S that its original saved. It has no S and no forward pass
      * of its own. */
     gl->size.s = gl->size.room = gl->size.scratch_fwd = gl->size.b = 0;
     gl->cost.fwd_flops = gl->cost.fwd_bytes = 0;
     return 0;
 }
 
-/* Finds out for each decision group whether it has a decision and a state. A group without trained weights
- * has neither. */
+/* For each decision group, sets whether it has a decision and whether it has a state. A group without trained
+ * weights has neither. */
 static void find_groups(struct graph *g, const struct graph_config *c)
 {
     for (uint32_t l = 0; l < g->n_layers; l++) {
@@ -315,7 +314,8 @@ static int describe_layers(struct graph *g, const struct graph_config *c, const 
     find_backward(g);
     find_groups(g, c);
     for (uint32_t l = 0; l < g->n_layers; l++) {
-        /* Weights that no gradient reaches are never updated. Their layer then has no optimizer state. */
+        /* Weights without any use that has a gradient are never updated. Such a layer has no optimizer
+         * state. */
         if (g->layers[l].n_uses == 0)
             g->layers[l].k_bytes = g->layers[l].n_parts = 0;
         if (g->layers[l].n_uses > OPTIMIZER_USES)
@@ -368,7 +368,7 @@ uint32_t graph_input_rows(const struct graph *g, uint32_t layer, uint32_t *ret_l
     return most;
 }
 
-/* Sets the parts of a layer's K as the profile table lists them. The parts have no names. */
+/* Copies the parts of a layer's optimizer state K from the profile table. These parts have no names. */
 static void describe_table_parts(struct graph *g, struct graph_layer *gl, const struct table_layer *tl)
 {
     uint64_t at = 0;
@@ -409,8 +409,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
                       &(struct graph_link){.input = l > 0 ? l - 1 : PLAN_NONE,
                                            .twin_of = PLAN_NONE,
                                            .owner = t->layers[l].tied ? t->layers[l].owner : PLAN_NONE});
-        /* The input is divided into pieces of equal size. So round the size of the input up to a multiple of
-         * the number of pieces. */
+        /* The input may be divided into pieces of equal size. So round its size up to a multiple of the
+         * number of pieces. */
         most = graph_input_rows(g, l, &least);
         pieces = most / least;
         gl->size.x = most > gl->rows ? at.x * pieces : (at.x + pieces - 1) / pieces * pieces;
@@ -426,8 +426,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
     return 0;
 }
 
-/* Checks the micro-batch sizes. Each size must divide the number of rows of a replica. For each two
- * neighbouring layers, one of the two sizes must divide the other. */
+/* Checks the micro-batch sizes. Each size must divide the number of rows of a replica. Of the sizes of two
+ * neighbouring layers, one must divide the other. */
 static int check_sizes(const struct table *t, const struct graph_sizes *s, struct err *err)
 {
     uint32_t replicas = s->replicas > 0 ? s->replicas : 1, most = 0;

@@ -6,8 +6,8 @@
 #include "scheduler/graph.h"
 #include "scheduler/table.h"
 
-/* Makes the layers of a graph from a model: checks the input, connects the layers, and computes sizes. Also
- * makes the decision groups. Returns the same errors as graph_build. */
+/* Makes the layers and decision groups of a graph from a model: checks the input, connects the layers, and
+ * computes sizes. Returns the same errors as graph_build. */
 int graph_describe_model(const struct graph_config *c, struct graph **ret, struct err *err);
 
 /* Makes the layers of a graph from a profile table. Returns the same errors as graph_build_sizes. */

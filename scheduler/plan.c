@@ -155,8 +155,8 @@ static bool operands_equal(const struct plan_operand *a, const struct plan_opera
            a->addr == b->addr && a->access == b->access && a->role == b->role;
 }
 
-/* Returns whether two instructions are equal and have equal operands and waits. The places at which the
- * programs store these operands and waits do not matter. */
+/* Returns whether two instructions are equal and have equal operands and waits. The indices at which the
+ * programs store the operands and waits may differ. */
 static bool instrs_equal(const struct plan_program *pa, const struct plan_instr *a,
                          const struct plan_program *pb, const struct plan_instr *b)
 {
@@ -215,8 +215,8 @@ bool plan_equal(const struct plan *a, const struct plan *b)
     return true;
 }
 
-/* A copy of a tensor or of a part of a tensor, as plan_live_peak sees it. If a device has several copies of a
- * tensor, they differ in `base`. */
+/* A copy of a tensor or of a part of a tensor, as plan_live_peak sees it. Several copies of a tensor on one
+ * device have different values of `base`. */
 struct live_copy {
     uint32_t device;
     tensor_id tensor;
@@ -280,9 +280,9 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns an array with one size in bytes for each operand: the size of the copy that the operand uses. Only
- * the DROP at the end of a copy tells the full size of the copy, so the function visits the operands from
- * last to first. When it returns, `copies` has the size of the first copy at each address. */
+/* Returns an array with one element for each operand: the size in bytes of the copy that the operand uses.
+ * Visits the operands from last to first, because the full size of a copy is only known from the DROP that
+ * ends the copy. Afterwards `copies` has the size of the first copy at each address. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);

@@ -39,23 +39,23 @@ typedef uint32_t tensor_id;
 #define PLAN_NONE UINT32_MAX
 /* Stands for host memory, in fields that otherwise have the number of a device. */
 #define PLAN_HOST UINT32_MAX
-/* Value of plan_tensor.host_offset if the tensor has no home in host memory. */
+/* Value of plan_tensor.host_offset if the tensor has no home, that is, no place in host memory that only this
+ * tensor uses. */
 #define PLAN_NO_HOST UINT64_MAX
-/* Number of slots in host memory for a tensor that the loader fills or the trainer reads. With 2 slots, the
- * loader and the trainer use the slot of one run of the cycle while the devices work with the slot of another
- * run. */
+/* Number of places (slots) in host memory for a tensor that the loader fills or the trainer reads. With 2
+ * slots, the loader and the trainer use one slot while the devices work with the other slot. */
 #define PLAN_RING 2
 /* Every copy of a tensor starts at a multiple of this number of bytes, on devices and in host memory. */
 #define PLAN_ALIGN DEVICE_ALIGN
-/* Returns the unit in which W is divided into shares, as a number of elements. Each share begins at a
- * multiple of this number, and so at a multiple of PLAN_ALIGN bytes. For example, the unit is 64 elements for
- * F32 and 128 elements for BF16. */
+/* Returns the unit in which the weights W are divided into shares, as a number of elements. Each share begins
+ * at a multiple of this unit, and so at a multiple of PLAN_ALIGN bytes. For example, the unit is 64 elements
+ * for F32 and 128 elements for BF16. */
 static inline uint64_t plan_share_unit(enum dtype w_dtype)
 {
     return PLAN_ALIGN / dtype_size(w_dtype);
 }
-/* Maximum distance of a wait. The distance is the number of runs of the program that the wait reaches back.
- * The executor never has more runs than this in progress. */
+/* Maximum distance of a wait, which is the number of runs of the program that the wait reaches back. The
+ * executor never has more runs than this in progress. */
 #define PLAN_MAX_DISTANCE 16
 
 /* The purpose of a tensor. In reports, the kind is followed by numbers: "dW3" is the dW of
@@ -121,12 +121,12 @@ struct plan_tensor {
     uint32_t step;
     /* The decision group, if the kind is GROUP or DECISION. Otherwise PLAN_NONE. */
     uint32_t group;
-    /* The type of the elements. DTYPE_U8 if the tensor is a C struct. Also DTYPE_U8 if the tensor is a block
-     * of several arrays, such as S or K, which a layer or a table of parts divides. */
+    /* The type of the elements. DTYPE_U8 if the tensor is a C struct, or a block of several arrays such as S
+     * or K. */
     enum dtype dtype;
     uint64_t bytes;
-    /* Offset of slot 0 in the host pool, the host memory of the plan. PLAN_NO_HOST if the tensor has no
-     * home. */
+    /* Offset of slot 0 of the tensor's home in the host pool, which is the host memory of the plan.
+     * PLAN_NO_HOST if the tensor has no home. */
     uint64_t host_offset;
     /* Number of slots of the home; 0 if there is none. Run number r of the cycle uses slot r % host_slots.
      * The size of a slot is `bytes`, rounded up to a multiple of PLAN_ALIGN. */
@@ -147,7 +147,7 @@ enum instr_kind {
     INSTR_RED,
     /* Computes the squared norm (SUMSQ) of a layer's gradient dW, when dW is complete. */
     INSTR_NORM,
-    /* Computes the new state (GROUP) of a decision group and, if the group has one, its DECISION. */
+    /* Computes the GROUP tensor of a decision group and, if the group has one, its DECISION tensor. */
     INSTR_DECIDE,
     /* Updates the weights W and the optimizer state K with the gradient dW. If there is a GROUP tensor, the
      * update applies the scale and the bias corrections of this tensor. If the layer has statistics (STAT),
@@ -209,9 +209,9 @@ struct plan_operand {
     /* The bytes of the tensor that the instruction uses. For the whole tensor, these are 0 and the tensor's
      * size. */
     uint64_t begin, end;
-    /* Address of byte `begin`. On a device, the address is an offset in the device's arena. On the host, it
-     * is the offset in the host pool. Of a tensor with a home, it is the address in slot 0, and the executor
-     * adds the offset of the slot that the run of the cycle uses. */
+    /* Address of byte `begin`: an offset in the device's arena, or in the host pool if `loc` is the host. If
+     * the tensor has several slots in host memory, the address is in slot 0. The executor then adds the
+     * offset of the slot that the run of the cycle uses. */
     uint64_t addr;
     enum access access;
     /* ROLE_NONE in moves and drops. */
@@ -359,12 +359,12 @@ static inline uint64_t operand_bytes(const struct plan_operand *o)
     return o->end - o->begin;
 }
 
-/* Returns whether two plans are equal. The order in which their arrays store operands and waits does not
- * matter. */
+/* Returns whether two plans are equal. The indices at which the arrays store operands and waits may
+ * differ. */
 bool plan_equal(const struct plan *a, const struct plan *b);
 
-/* The classes of tensors in reports about moved bytes. For each class, there is a different method to reduce
- * the moved bytes. */
+/* The classes of tensors in reports about moved bytes. A different method reduces the moved bytes of each
+ * class. */
 enum byte_class {
     /* Weights, gradients and optimizer state. Pinning layers to a device reduces these bytes. */
     BYTES_STATE,

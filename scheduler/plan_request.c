@@ -1,4 +1,4 @@
-/* The names of what a request may ask for. */
+/* The names of the policies, of the places where weights are updated, and of the objectives. */
 #include "scheduler/plan_request.h"
 
 const char *const policy_names[POLICY_COUNT + 1] = {

@@ -10,8 +10,8 @@
 #include "scheduler/machine.h"
 #include "scheduler/table.h"
 
-/* The rules that propose plans: one for each row of policies.def. scheduler/policy/candidate.h says what a
- * policy is. */
+/* The policies, which are rules that propose plans. policies.def has one row for each of them.
+ * scheduler/policy/candidate.h says what a policy is. */
 enum policy_id {
 #define POLICY(id, name) POLICY_##id,
 #include "scheduler/policies.def"
@@ -42,8 +42,7 @@ struct plan_report; /* scheduler/policy/policy.h */
 /* The input of plan_make. The caller fills it in. Everything that the request points to belongs to the
  * caller, and must live as long as the planner works. */
 struct plan_request {
-    /* The graphs for training and for evaluation. `eval` may be NULL, and then the plan has an empty eval
-     * program. */
+    /* The graphs for training and for evaluation. If `eval` is NULL, the plan has an empty eval program. */
     const struct graph *train, *eval;
     const struct machine *machine;
     /* The policy to use. POLICY_auto also tries some of the other policies and takes the best plan. */
@@ -53,9 +52,10 @@ struct plan_request {
      * formulas. */
     const struct table *table;
     enum plan_objective objective;
-    /* Limit on the effort of the search, in instructions of the plans that it builds. 0 means PLAN_WORK. */
+    /* Limit on the work of the search: the number of instructions in all plans that it builds. 0 means
+     * PLAN_WORK. */
     uint64_t most_work;
-    /* Where plan_make stores what else the search found out. May be NULL. */
+    /* Where plan_make stores the other results of the search, beside the plan. May be NULL. */
     struct plan_report *report;
 };
 

@@ -114,8 +114,8 @@ static void take_owner(struct json_obj *o, struct table *t, uint32_t id)
     l->owner = (uint32_t)owner;
 }
 
-/* Reads the list of the parts of the optimizer state. A list of one part says nothing new and is not
- * stored. */
+/* Reads the sizes of the parts of the optimizer state. A list with only one part is not stored, because this
+ * part is the whole state. */
 static void take_parts(struct json_obj *o, struct arena *a, struct table_layer *l)
 {
     static const char key[] = "optimizer_part_bytes";
