@@ -405,10 +405,13 @@ static int check_kept_inputs(const struct trainer *t, const struct checkpoint_in
                    t->phase->inputs, kept_crc(inputs), info->step, info->inputs_crc);
 }
 
-/* Copies the group states of the checkpoint to the decision groups of the phase. */
+/* Copies the group states of the checkpoint to the decision groups of the phase. A checkpoint has no group
+ * states if they have no values that must be kept, as with SGD. */
 static int take_groups(struct trainer *t, const struct checkpoint_info *info, struct err *err)
 {
-    uint32_t n = t->groups != NULL ? t->phase->n_groups : 0;
+    const struct group_part *parts;
+    bool kept = t->groups != NULL && optimizer_group_parts(t->phase->optimizer, false, &parts) > 0;
+    uint32_t n = kept ? t->phase->n_groups : 0;
     if (n > info->n_groups)
         return err_set_at(err, -EBADMSG, t->out->name,
                           "the checkpoint of step %" PRIu64

@@ -224,7 +224,7 @@ def check_checkpoint(out, step):
     """A checkpoint is complete, and its checksums are those of its files. Returns its state."""
     directory = os.path.join(out, "checkpoints", f"step-{step}")
     names = sorted(os.listdir(directory))
-    if names != ["model.safetensors", "optimizer.safetensors", "state.json"]:
+    if [n for n in names if n != "method.safetensors"] != ["model.safetensors", "optimizer.safetensors", "state.json"]:
         raise Failure(f"{directory} has {names}")
     with open(os.path.join(directory, "state.json"), "rb") as f:
         raw = f.read()
@@ -232,7 +232,7 @@ def check_checkpoint(out, step):
     own = state["self_crc32c"]
     if crc32c(raw.replace(own.encode() + b'"}\n', b'00000000"}\n')) != own:
         raise Failure(f"{directory}/state.json: its checksum is not {own}")
-    if state["step"] != step or [f["name"] for f in state["files"]] != names[:2]:
+    if state["step"] != step or sorted(f["name"] for f in state["files"]) != names[:-1]:
         raise Failure(f"{directory}/state.json is of another step or other files: {state}")
     for f in state["files"]:
         with open(os.path.join(directory, f["name"]), "rb") as g:

@@ -5,14 +5,15 @@ Nothing of it is shared with the program, and it computes in double, so results 
 import math
 
 
+def layer_of(tensors, name):
+    """(weight rows, bias) of a layer, from what read_safetensors gives. A weight is [out][in]."""
+    (out, width), flat = tensors[name + ".weight"]
+    return [list(flat[r * width : (r + 1) * width]) for r in range(out)], list(tensors[name + ".bias"][1])
+
+
 def layers_of(tensors):
-    """[(weight rows, bias)] from what read_safetensors gives, first layer first. A weight is [out][in]."""
-    layers = []
-    for i in sorted({int(name.split(".")[1]) for name in tensors}):
-        (out, width), flat = tensors[f"layers.{i}.weight"]
-        rows = [list(flat[r * width : (r + 1) * width]) for r in range(out)]
-        layers.append((rows, list(tensors[f"layers.{i}.bias"][1])))
-    return layers
+    """The layers of a model, first layer first."""
+    return [layer_of(tensors, f"layers.{i}") for i in sorted({int(name.split(".")[1]) for name in tensors})]
 
 
 def forward(layers, x):
@@ -43,15 +44,32 @@ def evaluate(layers, samples):
     return loss / len(samples), correct / len(samples)
 
 
-def gradients(layers, samples):
+def cross_entropy(logits, label):
+    """The loss of one sample, and its gradient with respect to the logits."""
+    d = softmax(logits)
+    loss = -math.log(d[label])
+    d[label] -= 1.0
+    return loss, d
+
+
+def label_error(vectors):
+    """A loss for `gradients`: the mean squared error of ReLU(outputs) against the vector of the sample's class."""
+    def loss(outputs, label):
+        n, v = len(outputs), vectors[label]
+        d = [max(y, 0.0) - t for y, t in zip(outputs, v)]
+        return sum(e * e for e in d) / n, [2 * e / n if y > 0 else 0.0 for y, e in zip(outputs, d)]
+
+    return loss
+
+
+def gradients(layers, samples, loss_of=cross_entropy):
     """Of the mean loss: the loss, and [(dW rows, db)]."""
     grads = [([[0.0] * len(row) for row in w], [0.0] * len(b)) for w, b in layers]
     loss, scale = 0.0, 1.0 / len(samples)
     for x, label in samples:
         inputs, logits = forward(layers, x)
-        d = softmax(logits)
-        loss -= math.log(d[label]) * scale
-        d[label] -= 1.0
+        one, d = loss_of(logits, label)
+        loss += one * scale
         d = [v * scale for v in d]
         for i in range(len(layers) - 1, -1, -1):
             (w, _), (dw, db) = layers[i], grads[i]
@@ -66,12 +84,13 @@ def gradients(layers, samples):
     return loss, grads
 
 
-def flatten(layers):
-    """{"layers.0.weight": [...]} as in a safetensors file."""
+def flatten(layers, names=None):
+    """{"layers.0.weight": [...]} as in a safetensors file. `names`: the names of the layers in place of "layers.0"."""
     flat = {}
     for i, (w, b) in enumerate(layers):
-        flat[f"layers.{i}.weight"] = [v for row in w for v in row]
-        flat[f"layers.{i}.bias"] = list(b)
+        name = names[i] if names else f"layers.{i}"
+        flat[name + ".weight"] = [v for row in w for v in row]
+        flat[name + ".bias"] = list(b)
     return flat
 
 
