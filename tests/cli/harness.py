@@ -222,6 +222,12 @@ def once(key, make):
     return box[0]
 
 
+def random_cases(usual):
+    """The number of random cases, which TUTTI_CASES changes as in tests/cases.h."""
+    n = int(os.environ.get("TUTTI_CASES", usual))
+    return n if n >= 0 else min(-n, usual)
+
+
 # ---- registry and runner ----
 
 CASES = []  # (name, function, arguments, defect)
