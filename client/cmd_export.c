@@ -7,6 +7,7 @@
 
 static const struct opt opts[] = {
     {"force", 'f', NULL, "overwrite an earlier export"},
+    {"heads", 0, NULL, "with --out: keep the heads of local updates, as early exits"},
     {"hf", 0, "FOLDER", "write a gpt2 or llama model as a Hugging Face folder"},
     {"out", 'o', "FILE", "the file to write, e.g. model.safetensors"},
     {"shard", 0, "SIZE", "with --hf: at most SIZE of tensors in each file (default: 5GB)"},
@@ -18,6 +19,8 @@ static int check_target(const struct args *a, struct err *err)
 {
     if (opts_has(a, "out") && opts_has(a, "hf"))
         return err_set(err, -EINVAL, "--out writes a file and --hf a folder; give one of them");
+    if (opts_has(a, "heads") && opts_has(a, "hf"))
+        return err_set(err, -EINVAL, "--heads goes with --out; a Hugging Face folder has no place for heads");
     if (!opts_has(a, "out") && !opts_has(a, "hf"))
         return err_set_at(err, -EINVAL, "--out", "is missing; name a file with --out, or a folder with --hf");
     return 0;
@@ -38,6 +41,7 @@ static int run_export(struct client *c, const struct args *a)
         spawn_add_value(&args, "--shard", opts_get(a, "shard"));
         spawn_add_value(&args, "--step", opts_get(a, "step"));
         spawn_add_option(&args, "--force", opts_get(a, "force"));
+        spawn_add_option(&args, "--heads", opts_get(a, "heads"));
         exit = worker_become(c, &args);
     }
     free(dir);

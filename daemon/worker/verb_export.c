@@ -2,7 +2,8 @@
  * Face folder.
  *
  * The file: the bytes are copied unchanged and verified on the way (weights.h). The file appears complete,
- * verified and synced, or not at all.
+ * verified and synced, or not at all. With --heads, the file also gets the weights of the heads of local
+ * updates. Then both files of weights are verified first, and their tensors are written into a new file.
  *
  * The folder: the weights are verified first, then mapped into memory and written by hf_save. The folder,
  * too, appears complete or not at all.
@@ -61,18 +62,69 @@ static int publish_file(int dir, const char *tmp, const char *name, const char *
     return r < 0 ? fs_fail(err, r, NULL, path, "sync the directory of") : 0;
 }
 
-static int write_tmp(const struct weights *w, int dir, const char *tmp, const char *path, uint64_t *ret_hash,
-                     struct err *err)
+/* Writes the tensors of the model and of the heads to `fd` as one safetensors file. */
+static int write_joined(const struct st_map *model, const struct st_map *heads, int fd, const char *path,
+                        struct exported *ret, struct err *err)
+{
+    size_t n = model->n + heads->n;
+    uint32_t crc;
+    struct st_tensor *all = xcalloc(n, sizeof *all);
+    memcpy(all, model->tensors, model->n * sizeof *all);
+    memcpy(all + model->n, heads->tensors, heads->n * sizeof *all);
+    int r = safetensors_write(fd, path, all, n, NULL, 0, &ret->bytes, &crc, err);
+    xfree(all);
+    return r;
+}
+
+/* Returns the hash `h` of some weights with the tensors of another file added. */
+static uint64_t add_hash(uint64_t h, const struct weights *w, const struct st_map *map)
+{
+    for (size_t i = 0; i < map->n; i++) {
+        const struct st_entry *e = safetensors_at(w->file, i);
+        h = weights_hash(h, map->tensors[i].data, e->dtype, dtype_elements(e->dtype, e->end - e->begin));
+    }
+    return h;
+}
+
+/* Verifies the weights of the model and of the heads, and writes them to `fd` as one safetensors file. */
+static int write_with_heads(const struct weights *w, const struct weights *heads, int fd, const char *path,
+                            struct exported *ret, struct err *err)
+{
+    struct st_map model = {0}, added = {0};
+    uint64_t hash;
+    int r = weights_copy(w, -1, NULL, &hash, err);
+    if (r == 0)
+        r = weights_copy(heads, -1, NULL, &hash, err);
+    if (r == 0)
+        r = safetensors_map(w->file, &model, err);
+    if (r == 0)
+        r = safetensors_map(heads->file, &added, err);
+    if (r == 0)
+        r = write_joined(&model, &added, fd, path, ret, err);
+    if (r == 0)
+        ret->hash = add_hash(add_hash(WEIGHTS_HASH_START, w, &model), heads, &added);
+    st_map_finish(&model);
+    st_map_finish(&added);
+    ret->tensors += heads->tensors;
+    ret->parameters += heads->parameters;
+    return r;
+}
+
+/* Writes the weights to the file `tmp` in the directory `dir`. `heads` is NULL if the heads are left out. */
+static int write_tmp(const struct weights *w, const struct weights *heads, int dir, const char *tmp,
+                     const char *path, struct exported *ret, struct err *err)
 {
     int fd = fs_create(dir, tmp);
     if (fd < 0)
         return fs_fail(err, fd, NULL, path, "write");
-    int r = weights_copy(w, fd, path, ret_hash, err), e = fs_sync_close(fd);
+    int r = heads != NULL ? write_with_heads(w, heads, fd, path, ret, err)
+                          : weights_copy(w, fd, path, &ret->hash, err);
+    int e = fs_sync_close(fd);
     return r == 0 && e < 0 ? fs_fail(err, e, NULL, path, "sync") : r;
 }
 
-static int export_file(const struct verb_options *o, const struct weights *w, struct exported *ret,
-                       struct err *err)
+static int export_file(const struct verb_options *o, const struct weights *w, const struct weights *heads,
+                       struct exported *ret, struct err *err)
 {
     char buf[PATH_MAX], tmp[NAME_MAX + 1];
     int dir = open_parent(o->export.file_path, err);
@@ -87,7 +139,7 @@ static int export_file(const struct verb_options *o, const struct weights *w, st
     if (!o->export.force && faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
         r = refuse_existing(o->export.file_path, err);
     if (r == 0)
-        r = write_tmp(w, dir, tmp, o->export.file_path, &ret->hash, err);
+        r = write_tmp(w, heads, dir, tmp, o->export.file_path, ret, err);
     if (r == 0)
         r = publish_file(dir, tmp, name, o->export.file_path, o->export.force, err);
     unlinkat(dir, tmp, 0);
@@ -169,6 +221,22 @@ static int print_export(const struct verb_options *o, const struct weights *w, c
     return print_buffer(&b);
 }
 
+/* Opens the weights of the heads of local updates, which belong to the weights `w`. */
+static int open_heads(const struct outdir *out, const struct weights *w, struct weights *ret, struct err *err)
+{
+    static const char prefix[] = "heads.";
+    int r = weights_open_added(out, w->step, ret, err);
+    bool has = r == 0 && ret->tensors > 0 &&
+               strncmp(safetensors_at(ret->file, 0)->name, prefix, sizeof prefix - 1) == 0;
+    if (r == -ENOENT || (r == 0 && !has))
+        return err_set_at(err, -EINVAL, "--heads",
+                          "there are no heads at step %" PRIu64
+                          ": only checkpoints of the method \"local\" with several blocks have them; leave "
+                          "--heads out, or choose another --step",
+                          w->step);
+    return r;
+}
+
 static int export_exit(int code)
 {
     return code == -ENOENT ? EXIT_NOT_FOUND : code == -EINVAL || code == -EEXIST ? EXIT_INVALID : EXIT_FAILED;
@@ -177,16 +245,20 @@ static int export_exit(int code)
 static int run_export(const struct verb_options *o)
 {
     struct err err = {0};
-    struct weights w = {.fd = -1};
+    struct weights w = {.fd = -1}, heads = {.fd = -1};
     struct exported e = {0};
     struct outdir out = {open(o->export.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), o->export.dir};
     int r = out.fd < 0 ? fs_fail(&err, -errno, NULL, out.name, "open the output directory of a job") : 0;
     if (r == 0)
         r = weights_open(&out, o->export.step, &w, &err);
+    if (r == 0 && o->export.heads)
+        r = open_heads(&out, &w, &heads, &err);
     if (r == 0)
-        r = o->export.hf_dir != NULL ? export_folder(o, &out, &w, &e, &err) : export_file(o, &w, &e, &err);
+        r = o->export.hf_dir != NULL ? export_folder(o, &out, &w, &e, &err)
+                                     : export_file(o, &w, o->export.heads ? &heads : NULL, &e, &err);
     int code = r < 0 ? report_failure(o, export_exit(r), r, &err, 0) : print_export(o, &w, &e);
     weights_close(&w);
+    weights_close(&heads);
     if (out.fd >= 0)
         close(out.fd);
     return code;
@@ -201,6 +273,8 @@ static int check_export(const struct verb_options *o, struct err *err)
         return err_set(err, -EINVAL, "--out writes a file and --hf a folder; give one of them");
     if (e->shard_bytes > 0 && e->hf_dir == NULL)
         return err_set(err, -EINVAL, "--shard goes with --hf; a single file is not split");
+    if (e->heads && e->hf_dir != NULL)
+        return err_set(err, -EINVAL, "--heads goes with --out; a Hugging Face folder has no place for heads");
     return 0;
 }
 
@@ -210,6 +284,8 @@ static const struct worker_option rows[] = {
      OPTION_AT(export.hf_dir)},
     {"shard", "SIZE", "with --hf: at most SIZE of tensors in each file (default: 5GB)", OPTION_SIZE,
      OPTION_AT(export.shard_bytes)},
+    {"heads", NULL, "with --out: keep the heads of local updates, as early exits", OPTION_FLAG,
+     OPTION_AT(export.heads)},
     {"step", "N|best|last",
      "the weights of a checkpoint; `best` goes by the job's checkpoint.best (default: of the finished job, "
      "else of the newest checkpoint)",

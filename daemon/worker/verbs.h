@@ -83,6 +83,7 @@ struct export_options {
     uint64_t shard_bytes;
     const char *step; /* which weights: see weights_open */
     bool force;       /* replace existing files */
+    bool heads;       /* keep the heads of local updates */
 };
 
 /* Options of --probe. */

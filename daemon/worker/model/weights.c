@@ -76,7 +76,10 @@ static int open_step(const struct outdir *out, uint64_t step, struct checkpoint_
     return r;
 }
 
-static int open_checkpoint(const struct outdir *out, uint64_t step, struct weights *w, struct err *err)
+/* Opens one of the files with tensors of the checkpoint of training step `step`. `file` is FILE_MODEL or
+ * FILE_METHOD. */
+static int open_checkpoint(const struct outdir *out, uint64_t step, int file, struct weights *w,
+                           struct err *err)
 {
     char dir[FS_PATH_BYTES - 64];
     struct checkpoint_state state = {0};
@@ -84,14 +87,18 @@ static int open_checkpoint(const struct outdir *out, uint64_t step, struct weigh
     int fd = -1, r = open_step(out, step, &state, &fd, dir, sizeof dir, err);
     if (r < 0)
         return r;
+    bool there = (uint32_t)file < state.n_files;
     w->step = state.info.step;
-    w->want_bytes = state.files[FILE_MODEL].bytes;
-    w->want_crc = state.files[FILE_MODEL].crc;
+    w->want_bytes = state.files[file].bytes;
+    w->want_crc = state.files[file].crc;
     w->final = false;
-    fs_path(w->path, sizeof w->path, dir, checkpoint_files[FILE_MODEL]);
-    w->fd = fs_open_read(fd, checkpoint_files[FILE_MODEL], &bytes);
+    fs_path(w->path, sizeof w->path, dir, checkpoint_files[file]);
+    if (there)
+        w->fd = fs_open_read(fd, checkpoint_files[file], &bytes);
     close(fd);
     checkpoint_state_finish(&state);
+    if (!there)
+        return err_set_at(err, -ENOENT, out->name, "the training method of this job adds no layers");
     return w->fd < 0 ? fs_fail(err, w->fd == -ENOENT ? -EBADMSG : w->fd, NULL, w->path, "open") : 0;
 }
 
@@ -175,7 +182,7 @@ static int open_selected(const struct outdir *out, const char *word, struct weig
         r = find_best(out, &step, &w->best_by, err);
     else
         r = parse_step_option(word, &step, err);
-    return r < 0 ? r : open_checkpoint(out, step, w, err);
+    return r < 0 ? r : open_checkpoint(out, step, FILE_MODEL, w, err);
 }
 
 /* Reads the header of the weight file, counts its tensors and parameters, and finds the offset at which the
@@ -204,6 +211,13 @@ int weights_open(const struct outdir *out, const char *step, struct weights *ret
 {
     *ret = (struct weights){.fd = -1};
     int r = open_selected(out, step, ret, err);
+    return r < 0 ? r : read_weights_header(ret, err);
+}
+
+int weights_open_added(const struct outdir *out, uint64_t step, struct weights *ret, struct err *err)
+{
+    *ret = (struct weights){.fd = -1};
+    int r = open_checkpoint(out, step, FILE_METHOD, ret, err);
     return r < 0 ? r : read_weights_header(ret, err);
 }
 

@@ -58,6 +58,11 @@ struct weights {
  * -ENOENT if there is no such checkpoint, or -EINVAL for any other text. */
 int weights_open(const struct outdir *out, const char *step, struct weights *ret, struct err *err);
 
+/* Opens the weights of the layers that the training method has added to the model, such as the heads of local
+ * updates. They are those of the checkpoint of training step `step`, because only checkpoints have them.
+ * Returns -ENOENT if this checkpoint does not exist or has no such layers. */
+int weights_open_added(const struct outdir *out, uint64_t step, struct weights *ret, struct err *err);
+
 /* Closes the weight file. May also be called after weights_open has failed. */
 void weights_close(struct weights *w);
 
