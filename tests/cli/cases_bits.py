@@ -2,11 +2,10 @@
 import os
 import random
 
-from files import (DELETE, SMALL, TINY, check_checkpoint, job, outcome, read_json, read_safetensors, same_outcome,
+from files import (DELETE, POLICIES, SMALL, TINY, check_checkpoint, job, outcome, read_json, read_safetensors, same_outcome,
                    write_job)
 from harness import case, once
 
-POLICIES = ["auto", "harmony-dp", "harmony-pp", "lru", "resident", "stream"]
 PLENTY = 1 << 20
 
 CHAIN = {

@@ -10,7 +10,7 @@ import time
 
 import reference
 import strace
-from files import (SMALL, TINY, check_checkpoint, check_output, checkpoint_steps, job, leftovers, outcome, read_json,
+from files import (POLICIES, SMALL, TINY, check_checkpoint, check_output, checkpoint_steps, job, leftovers, outcome, read_json,
                    read_metrics, read_safetensors, same_outcome, separable, steps_in_metrics, write_idx_pair, write_job)
 from harness import case, once
 
@@ -152,10 +152,10 @@ def test_check_and_plan_show_the_largest_phase(t):
 
 # ---- the same bits ----
 
-@case(each=["resident", "stream", "lru", "harmony-pp", "harmony-dp", "auto"])
+@case(each=POLICIES)
 def test_policy_does_not_change_bits(t, policy):
     out = t.path("out")
-    memory = {"resident": "64MiB", "lru": "40KiB"}.get(policy, "24KiB")
+    memory = {"resident": "64MiB", "blocks": "64MiB", "lru": "40KiB"}.get(policy, "24KiB")
     run(t, write_job(t, LONG), out, "--policy", policy, "--devices", 2, "--device-memory", memory, "--delay-seed", 7)
     same_outcome(t, out, long_reference(t), policy)
 

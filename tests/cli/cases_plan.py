@@ -4,8 +4,8 @@ import itertools
 import json
 import os
 
-from cases_profile import BATCH, EXAMPLE, KEYS, POLICIES, WHERE, plan
-from files import SMALL, job, write_job
+from cases_profile import BATCH, EXAMPLE, KEYS, WHERE, plan
+from files import POLICIES, SMALL, job, write_job
 from harness import case
 
 DEEP = job(SMALL, {"model.hidden": [64] * 6, "train.global_batch": 24, "train.micro_batch": 4, "data.samples": 48})

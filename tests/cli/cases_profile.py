@@ -3,11 +3,10 @@ checked of a measurement is that it was made, kept and used, never how long anyt
 import json
 import os
 
-from files import SMALL, TINY, job, outcome, read_json, same_outcome, write_job
+from files import POLICIES, SMALL, TINY, job, outcome, read_json, same_outcome, write_job
 from harness import case
 
 EXAMPLE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "examples", "profile-small.json")
-POLICIES = ["auto", "harmony-dp", "harmony-pp", "lru", "resident", "stream"]
 KEYS = {"policy", "form", "micro_batch_fwd", "micro_batch_bwd", "packs_fwd", "packs_bwd", "iteration_s", "compute_s",
         "stall_s", "device_peak_bytes", "host_in_bytes", "host_out_bytes", "peer_bytes", "state_bytes",
         "activation_bytes", "bound_bytes", "time_bound_s", "time_bound_by", "plan_s", "verified"}

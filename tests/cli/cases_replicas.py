@@ -1,9 +1,8 @@
 """Jobs with replicas: part of the spec, so part of what a result depends on; not of where they run."""
 import os
 
-from cases_profile import POLICIES
 from cases_svg import check_picture
-from files import (DELETE, SMALL, check_output, checkpoint_steps, job, leftovers, outcome, plan_program, plan_rows,
+from files import (DELETE, POLICIES, SMALL, check_output, checkpoint_steps, job, leftovers, outcome, plan_program, plan_rows,
                    read_json, same_outcome, steps_in_metrics, write_job)
 from harness import case, once
 

@@ -5,7 +5,7 @@ import os
 import random
 import signal
 
-from files import (SMALL, TINY, check_output, checkpoint_steps, job, leftovers, outcome, read_json, read_metrics,
+from files import (POLICIES, SMALL, TINY, check_output, checkpoint_steps, job, leftovers, outcome, read_json, read_metrics,
                    same_outcome, steps_in_metrics, write_job)
 from harness import case, once
 
@@ -51,10 +51,10 @@ def test_steps_of_a_cycle_do_not_change_bits(t, words):
         t.equal(leftovers(out), [], "left behind")
 
 
-@case(each=["resident", "stream", "lru", "harmony-pp", "harmony-dp"])
+@case(each=POLICIES)
 def test_policy_does_not_change_bits(t, policy):
     out = t.path("out")
-    memory = {"resident": "64MiB", "lru": "40KiB"}.get(policy, "24KiB")
+    memory = {"resident": "64MiB", "blocks": "64MiB", "lru": "40KiB"}.get(policy, "24KiB")
     run(t, cycle_job(t, "sparse", 4), out, "--policy", policy, "--devices", 2, "--device-memory", memory)
     same_outcome(t, out, reference(t, "sparse"), policy)
 

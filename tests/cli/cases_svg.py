@@ -4,7 +4,7 @@ import os
 import xml.etree.ElementTree
 
 from cases_profile import EXAMPLE, WHERE
-from files import SMALL, TINY, read_json, write_job
+from files import POLICIES, SMALL, TINY, read_json, write_job
 from harness import case
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -77,7 +77,7 @@ def check_picture(t, devices, *options):
     return texts
 
 
-@case(each=["auto", "harmony-dp", "harmony-pp", "lru", "resident", "stream"])
+@case(each=POLICIES)
 def test_picture_of_a_job_shows_what_the_trace_has(t, policy):
     check_picture(t, 2, "--plan", write_job(t, SMALL), "--policy", policy, "--devices", 2, "--device-memory", "96KiB", "--profile", "none")
 

@@ -7,9 +7,13 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import struct
 
 from harness import Failure
+
+with open(os.path.join(os.path.dirname(__file__), "..", "..", "scheduler", "policies.def")) as f:
+    POLICIES = re.findall(r'^POLICY\(\w+, "([^"]+)"\)', f.read(), re.MULTILINE)
 
 # ---- jobs ----
 
