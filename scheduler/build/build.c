@@ -85,8 +85,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
     vec_push(&d->instrs, in);
 }
 
-/* Makes the entry, flush and exit programs. Their instructions need no waits. Each copy is used on only one
- * stream, and all streams are idle when one of these programs starts. */
+/* Makes the entry, flush and exit programs. Their instructions need no waits: each copy is used on only one
+ * stream, and all streams are idle when such a program starts. */
 static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 {
     struct draft entry = {.segments = cycle->segments}, flush = entry,
@@ -122,16 +122,17 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
-/* Maximum number of attempts to keep extra copies in free memory. An attempt fails if the draft does not fit
- * the device, because holes between segments waste memory. The next attempt then keeps fewer bytes. */
+/* Maximum number of attempts to keep copies in free memory that would otherwise be dropped and fetched again.
+ * An attempt fails if holes between the copies waste so much memory that the draft does not fit. The next
+ * attempt then keeps fewer bytes. */
 #define RETAIN_TRIES 4
-/* With more than LEAVE_WASTE_ABOVE instructions, 1/64 of the memory is left unused, because placement is then
- * faster. With more than RETAIN_BELOW instructions, no extra copies are kept in free memory. */
+/* With more than LEAVE_WASTE_ABOVE instructions, 1/64 of the memory is left unused, which makes placement
+ * faster. With more than RETAIN_BELOW instructions, free memory is not used to keep copies. */
 #define LEAVE_WASTE_ABOVE 20000
 #define RETAIN_BELOW      200000
 
-/* Lowers the budget of every device whose peak exceeds its capacity. The budget is the number of bytes that
- * extra copies may fill. Returns whether the peak of any device exceeds its capacity. */
+/* budget[d] is the number of bytes of device d that draft_retain may fill. Lowers the budget of every device
+ * whose peak exceeds its capacity. Returns whether there is such a device. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
 {
     bool over = false;
@@ -145,8 +146,8 @@ static bool lower_budget(const struct draft *d, const struct machine *m, uint64_
     return over;
 }
 
-/* Makes the draft of a program and gives its segments addresses. Uses free memory to keep copies that would
- * otherwise be dropped and fetched again. If no attempt to keep such copies fits the devices, keeps none. */
+/* Makes the draft of a program, with addresses. Keeps copies in free memory that would otherwise be dropped
+ * and fetched again. If no attempt to do so fits the devices, keeps none of these copies. */
 static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
                            const struct machine *m, bool cyclic)
 {
@@ -199,7 +200,8 @@ static int draft_eval(const struct plan_request *r, const struct order *cycle, c
         *ret = (struct draft){.graph = r->train, .n_devices = r->machine->n_devices, .n_shares = 1};
         return 0;
     }
-    /* The eval program reads every weight only once. Extra copies in free memory would save nothing there. */
+    /* The eval program reads every weight only once, so it would save nothing to keep copies in free
+     * memory. */
     struct knobs plain = *knobs;
     plain.retain = false;
     order_forward_only(cycle, r->eval, &eval);
@@ -243,8 +245,9 @@ static struct plan *assemble(const struct plan_request *r, const char *policy, s
     return p;
 }
 
-/* Gives the copies in host memory their places behind the homes. Returns the host memory that both programs
- * need, one after the other. */
+/* Gives addresses to the copies that are in host memory only for a while. The addresses start at `homes`,
+ * above the places that belong to single tensors. Returns the host memory that is enough for either
+ * program. */
 static uint64_t place_on_host(const struct machine *m, struct draft *cycle, struct draft *eval,
                               uint64_t homes)
 {

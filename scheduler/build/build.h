@@ -30,8 +30,8 @@
 
 /* ---- the task order, decided by a policy ---- */
 
-/* Returns whether the weights of `layer` are updated on a device. With UPDATE_AUTO, only pinned layers are
- * updated on a device, because their state always stays there. `pinned` may be NULL if no layer is pinned. */
+/* Returns whether the weights of `layer` are updated on a device. With UPDATE_AUTO, this is true for pinned
+ * layers, whose state always stays on a device. `pinned` may be NULL if no layer is pinned. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
 /* Value of todo.share for a task that handles the whole layer and not just one share of it. */
@@ -51,14 +51,13 @@ struct todo {
     uint32_t span, item;
     bool save;   /* FWD, REC: the task writes S */
     bool output; /* FWD, REC: the task writes its output */
-    /* UPD only: whether the optimizer state K stays on the device until the span ends, as W does. If false, K
-     * is fetched for this update and dropped after this update. All updates of a span have the same value of
+    /* Used only for UPD. Whether the optimizer state K stays on the device until the span ends. If false, K
+     * is fetched for this update and dropped afterwards. All updates of a span have the same value of
      * keep_k. */
     bool keep_k;
-    /* RED only: the replica whose gradient is added to the gradient of replica 0. */
+    /* Used only for RED. The replica whose gradient the task adds to the gradient of replica 0. */
     uint32_t replica;
-    /* RED and UPD only: which share of the layer's state the task handles. SHARE_ALL if the task handles the
-     * whole state. */
+    /* Used only for RED and UPD. The share of the layer's state that the task handles, or SHARE_ALL. */
     uint32_t share;
     uint32_t group; /* DECIDE only: the decision group */
     uint32_t step;  /* training step within the cycle */
@@ -78,22 +77,22 @@ struct order {
     uint32_t n_devices;
     /* Each layer's state is divided into this number of shares. 1 means that it is not divided. */
     uint32_t n_shares;
-    /* The device that owns each share of a layer's state. The index is layer * n_shares + share. NULL if
+    /* owners[layer * n_shares + share] is the device that owns the share of the layer's state. NULL if
      * n_shares is 1. */
     uint32_t *owners;
-    /* Whether each device fetches the whole weights W from the host itself. If so, only the gradients dW and
-     * the optimizer state K are divided into shares. With n_shares = 1, as in the data-parallel form of
-     * `lru`, one device adds up and updates each layer as a whole. */
+    /* Whether each device fetches the whole weights W from the host itself. Only the gradients dW and the
+     * optimizer state K are then divided into shares. If n_shares is also 1, one device adds up the gradients
+     * of a layer and updates the layer. */
     bool alone;
-    /* For each layer: whether its state never leaves its device. NULL if no layer is pinned. */
+    /* pinned[l] is true if the state of layer l never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;
-    /* Whether the policy writes the tasks of all training steps of the cycle itself. It then sets `step` to
-     * the step whose tasks it adds. If false, the policy writes step 0 only, and order_repeat adds the
-     * others. */
+    /* Whether the policy itself writes the tasks of all training steps of the cycle. It then sets `step`
+     * before it adds the tasks of a step. If false, the policy writes only step 0, and order_repeat adds the
+     * other steps. */
     bool all_steps;
     uint32_t step;
-    /* All tasks of the order. Before order_merge, only todos of the same location are in the order in which
-     * they run. order_merge brings the todos of all locations into one sequence. */
+    /* All tasks of the order. At first, only the tasks of the same location are in the order in which they
+     * run. order_merge then brings the tasks of all locations into one sequence. */
     VEC(struct todo) todos;
 };
 
@@ -112,11 +111,11 @@ void order_add(struct order *o, struct todo t);
 /* Copies the tasks of step 0 for all further training steps of the cycle. Does nothing if the cycle has a
  * single step, or if the policy has written all steps. */
 void order_repeat(struct order *o);
-/* Sets *ret to the order of the eval program, which has only the forward tasks of `o`. These tasks save
- * nothing for a backward pass, because the eval program has no backward pass. */
+/* Sets *ret to the order of the eval program: the forward tasks of `o`. They save nothing, because the eval
+ * program has no backward pass. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
-/* Merges the todos of all locations into one issue order, using the task durations in `prof`. Returns -EINVAL
- * if there is no such order, because two locations would wait for each other forever. */
+/* Brings the tasks of all locations into one issue order, using the task durations in `prof`. Returns -EINVAL
+ * if there is no such order, because some locations would wait for each other forever. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
 /* Rule that decides how long a copy stays on a device after a task has used the copy. */
@@ -132,26 +131,26 @@ enum keep_rule {
     KEEP_LRU,
 };
 
-/* Settings of a candidate that decide how long copies stay in memory. With a larger lead, more moves overlap
- * with compute. But copies then stay longer, so they need more memory. */
+/* Settings of a candidate plan that decide how long copies stay in memory. With a larger lead, more moves
+ * overlap with compute, but copies stay longer and need more memory. */
 struct knobs {
     enum keep_rule keep;
-    /* KEEP_UNIT only, for each layer: whether its W, K and B never leave their device. NULL if no layer is
-     * pinned. */
+    /* Used only with KEEP_UNIT. pinned[l] is true if W, K and B of layer l never leave their device. NULL if
+     * no layer is pinned. */
     const bool *pinned;
-    /* KEEP_UNIT only: whether to use free memory to keep copies that would otherwise be dropped and fetched
-     * again. */
+    /* Used only with KEEP_UNIT. Whether to keep copies in free memory that would otherwise be dropped and
+     * fetched again. */
     bool retain;
-    /* Weights are fetched this number of spans before the span that uses them. Gradients are dropped this
-     * number of spans after they are complete. Their moves can then overlap with the compute of these
-     * spans. */
-    uint32_t lead_state;
-    /* Activations and optimizer state are fetched this number of items before the item that uses them.
-     * Outputs are dropped this number of items later than necessary. The moves can then overlap with
+    /* A span is one pass of a pack. Weights are fetched this number of spans before the span that uses them,
+     * and gradients are dropped this number of spans after they are complete. These moves then overlap with
      * compute. */
+    uint32_t lead_state;
+    /* An item is the pass of one micro-batch. Activations and optimizer state are fetched this number of
+     * items before the item that uses them. Outputs are dropped this number of items later than necessary.
+     * These moves then overlap with compute. */
     uint32_t lead_items;
-    /* KEEP_LRU only: whether the cache is as small as possible. It is then just large enough for any one
-     * task. If false, the cache uses all memory of the device. */
+    /* Used only with KEEP_LRU. If true, the cache is just large enough for any one task. If false, the cache
+     * uses all memory of the device. */
     bool least_cache;
 };
 
@@ -176,10 +175,10 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 
 /* ---- drafts ---- */
 
-/* Stands for "no segment". An operand with this value is in host memory. After draft_host, it is at the home
- * of its tensor: all other host copies are segments then. */
+/* Value that stands for "no segment". An operand without a segment is in host memory. After draft_host, it is
+ * at its tensor's own place there, because all other host copies have become segments. */
 #define SEGMENT_NONE UINT32_MAX
-/* Value of segment.start until an instruction that creates the segment has been added. */
+/* Value of segment.start as long as no instruction creates the segment. */
 #define SEGMENT_UNBORN UINT32_MAX
 
 /* One copy of a tensor, or of one piece of a tensor, on one device or in host memory. The copy exists from
@@ -190,13 +189,13 @@ struct segment {
     uint32_t device; /* PLAN_HOST: in host memory */
     struct extent of;
     /* Positions of the instructions that create and drop the copy. If start > end, the drop is in the next
-     * cycle. If the copy is never dropped, start is 0 and end is the position of the last instruction. Host
-     * memory has no drops: there, `end` is the last instruction that reads the copy. */
+     * cycle. A copy that is never dropped has the first and the last position of the program. In host memory,
+     * which has no drops, `end` is the last instruction that reads the copy. */
     uint32_t start, end;
     /* Whether the copy stays on the device from one cycle to the next. */
     bool boundary;
-    /* Whether the cycle changes the value of the copy. Only used if `boundary` is true. If the cycle changes
-     * the value, the value in host memory is old, so the flush program must spill the copy. */
+    /* Used only if `boundary` is true. Whether the cycle changes the value of the copy. If so, the value in
+     * host memory is old, and the flush program must spill the copy. */
     bool dirty;
     /* Offset in the memory of the device or of the host. */
     uint64_t addr;
@@ -242,8 +241,8 @@ uint64_t segment_bytes(const struct segment *s); /* rounded up to PLAN_ALIGN */
  * {from 40, to 90, bytes 4 MB, gain 4 MB}. If the copy had also been spilled just for that fetch, the gain
  * would be 8 MB. */
 struct gap {
-    /* Identifies the gap by the operand that needs the fetch at the end of the gap. This is the number of
-     * that operand, counted in issue order. */
+    /* The operand that needs the fetch at the end of the gap, as a number counted in issue order. This number
+     * identifies the gap. */
     uint32_t use;
     uint32_t device;
     /* Positions of the drop and of the fetch that follows it. If from > to, the fetch is in the next
@@ -261,50 +260,49 @@ typedef VEC(struct gap) gap_list;
  * the copy stays on the device. Sets *ret_gaps to the remaining gaps. Both lists may be NULL. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *retained, gap_list *ret_gaps);
-/* Decides which copies stay on the device across their gaps, so that as few bytes as possible are moved. Sets
- * gap.retain of these gaps. At every position, the copies that stay fit into the memory that the draft leaves
- * free, which is capacity[device] minus the bytes in use. */
+/* Decides which copies stay on their device instead of being dropped and fetched again, so that as few bytes
+ * as possible are moved. Sets gap.retain for these copies. At every position, they fit into the free memory:
+ * capacity[device] minus the bytes that the draft uses there. */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
-/* Decides which copies of one device should stay there across their gaps. free_bytes[p] is the number of free
- * bytes at position p. A gap that contains no position needs no memory, so its copy always stays. */
+/* Does the work of draft_retain for the gaps of one device. free_bytes[p] is the number of free bytes at
+ * position p. A gap that contains no position needs no memory, so its copy always stays. */
 void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, uint32_t n_positions);
 /* Returns the largest number of bytes that are in use on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
-/* Gives every segment an address and sets d->peak. Never fails, so a peak may exceed the device's capacity.
- * `limits` has the capacities of the devices, or is NULL. If `limits` is not NULL, a search that cannot
- * succeed ends sooner. */
+/* Gives every segment on a device an address and sets d->peak. Never fails, so a peak may exceed the device's
+ * capacity. `limits` has the capacities of the devices, or is NULL. With limits, a search that cannot succeed
+ * ends sooner. */
 void draft_place(struct draft *d, const uint64_t *limits);
-/* Does the same for the segments in host memory. Sets d->host_peak. */
+/* Gives every segment in host memory an address and sets d->host_peak. */
 void draft_place_host(struct draft *d);
 /* Makes a draft with addresses by replaying the order with an LRU cache on each device. The order must be
  * merged and must not recompute anything (no REC tasks). Never fails: if a task needs more memory than the
  * device has, the peak exceeds the capacity. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
-/* Adds the waits to a draft whose segments have addresses. Leaves out every wait that follows from other
- * waits. */
+/* Adds the waits to a draft whose segments have addresses. Leaves out waits that other waits imply. */
 void draft_waits(struct draft *d);
 
 /* The draft_put_* functions append instructions to a draft. After draft_put_task, the caller calls
  * draft_put_use once for each operand of the task. */
 void draft_put_task(struct draft *d, const struct todo *t);
 void draft_put_use(struct draft *d, const struct graph_operand *op, uint32_t segment, struct extent of);
-/* The next three functions append a move of the bytes `of`. Each segment of the move must contain these
- * bytes. If both segments are on the same device, draft_put_send appends a COPY instead of a SEND. */
+/* The next three functions append a move of the bytes `of`, which the segments must contain. If both segments
+ * are on the same device, draft_put_send appends a COPY instead of a SEND. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
 void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
 void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
-/* Returns whether a todo uses operand `op` of its task. Returns false if `op` is an output or a workspace
- * that this FWD or REC does not write. Returns true for all other operands. */
+/* Returns whether `t` uses operand `op` of its task. Returns false if `op` is an output or a workspace that
+ * this FWD or REC leaves out. Returns true for all other operands. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
-/* Returns how many byte ranges of the tensor of `op` a todo uses. The number is 1, except for a share of the
- * optimizer state K, which has one range in each part of K. For example, the K of AdamW has two parts, so the
- * number is 2. */
+/* Returns how many byte ranges of the tensor of `op` task `t` uses. The number is 1, except for a share of
+ * the optimizer state K, which has one range in each part of K. For example, the number is 2 for AdamW, whose
+ * K has two parts. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
-/* A todo may use several byte ranges of the tensor of `op`. Returns byte range number `i`. `i` must be less
- * than the number that todo_extents returns. */
+/* Task `t` may use several byte ranges of the tensor of `op`. Returns byte range number `i`, which must be
+ * less than the number that todo_extents returns. */
 struct extent todo_extent(const struct order *o, const struct todo *t, const struct graph_operand *op,
                           uint32_t i);
 /* Returns whether the trainer reads the tensor after each training step. Such a tensor must be on the host
@@ -317,9 +315,9 @@ bool trainer_reads(const struct graph_tensor *t);
  * or the trainer uses, get a home: an offset in host memory that only they have. Returns the total size of
  * the homes in bytes. W, K and B get the same homes in every plan of a model. */
 uint64_t host_homes(struct plan_tensor *tensors, const struct graph *g);
-/* Makes a segment of every tensor that is in host memory without having a home, such as an output that is
- * spilled in the forward pass and fetched in the backward pass. Gives these segments addresses from `homes`
- * on, and sets d->host_peak. If the host has only `bytes` bytes, the segments share addresses. */
+/* Makes a segment for every tensor that is in host memory only for a while, such as an output that is spilled
+ * in the forward pass and fetched in the backward pass. Gives these segments addresses from `homes` on, and
+ * sets d->host_peak. If the `bytes` bytes of host memory are not enough, the segments share addresses. */
 void draft_host(struct draft *d, uint64_t homes, uint64_t bytes);
 
 /* ---- plans ---- */
@@ -342,9 +340,9 @@ struct plan_need {
      * to compute. */
     uint64_t work;
 };
-/* Merges `cycle` and makes a plan from it. Sets *ret to the plan if the plan fits the machine, and to NULL
- * otherwise. Returns 0 in both cases. Sets *ret_need in both cases. `ret` may be NULL if the caller needs
- * only *ret_need. */
+/* Merges `cycle` and makes a plan from it. If the plan fits the machine, sets *ret to the plan, and otherwise
+ * to NULL. Sets *ret_need and returns 0 in both cases. `ret` may be NULL if the caller needs only
+ * *ret_need. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
@@ -359,8 +357,8 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
                           uint32_t count, uint32_t *starts);
 
 /* The layers of one device whose gradients are complete on this device, but not yet added up with the
- * gradients of the other devices. A layer stays in this list until its gradient has had enough time to travel
- * between the devices. */
+ * gradients of the other devices. A layer stays in this list until its gradient has had enough time to
+ * travel. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
     /* Time that has passed, so far, for the first layer of the list to exchange its gradient with the other
@@ -382,18 +380,18 @@ struct passes {
     /* How often a forward pass saves S, the values that the backward pass needs. With 4, every fourth
      * micro-batch saves S. With 0, no micro-batch saves S. */
     uint32_t save_every;
-    /* Packs whose first layer is save_end or a later layer ignore save_every. These packs do not save S, and
-     * compute it again. */
+    /* Packs whose first layer is save_end or a later layer never save S. They compute S again, whatever
+     * save_every says. */
     uint32_t save_end;
-    /* Whether a device takes the micro-batches in descending order in every second one of its forward
-     * passes. */
+    /* Whether each device changes the direction of its forward passes: every second pass takes the
+     * micro-batches in descending order. */
     bool snake;
     uint32_t next_span[DEVICE_MAX], next_item[DEVICE_MAX];
     uint32_t last_span[DEVICE_MAX];
-    /* For each device: whether its next forward pass takes the micro-batches in descending order. */
+    /* back[d] is true if the next forward pass on device d takes the micro-batches in descending order. */
     bool back[DEVICE_MAX];
     struct pass_open open[DEVICE_MAX];
-    /* Per layer: the device that runs the layer's backward pass. */
+    /* bwd_device[l] is the device that runs the backward pass of layer l. */
     uint32_t *bwd_device;
 };
 
@@ -426,19 +424,19 @@ void passes_end(struct passes *p);
  *
  * order_begin adds the DECIDE of each group in whose decision no gradient takes part. */
 void order_begin(struct order *o);
-/* Adds the tasks that become possible once layers [first, last) have run micro-batch `micro` backward. These
- * are RED (adds up gradients), NORM (computes the norm of a gradient) and UPD. Increments *item for each
- * update that runs on the device. */
+/* Must be called when layers [first, last) have run micro-batch `micro` backward. Adds the tasks that are
+ * possible now: RED (adds up gradients), NORM (computes the norm of a gradient) and UPD. Increments *item for
+ * each update on the device. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
 /* The same for one decision group. */
 void order_begin_group(struct order *o, uint32_t group);
-/* For each group with a decision, adds the DECIDE task and then all updates of the group. An update on a
- * device gets the next span and the next item of this device. The function then increments next_span and
- * next_item of the device. */
+/* For each group with a decision, adds the DECIDE task and then all updates of the group. next_span[d] and
+ * next_item[d] are the next numbers for device d. The function increments both for each update on device
+ * d. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
-/* The same for one decision group. Does nothing if the group has no decision. */
+/* Does the work of order_updates for one decision group. Does nothing if the group has no decision. */
 void order_update_group(struct order *o, const struct plan_request *r, uint32_t group,
                         const uint32_t *bwd_device, uint32_t *next_span, uint32_t *next_item);
 

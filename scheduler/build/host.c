@@ -44,7 +44,8 @@ uint64_t host_homes(struct plan_tensor *tensors, const struct graph *g)
 
 /* ---- the segments ---- */
 
-/* Makes the segments. They are appended to those of the draft in the order in which they start. */
+/* Makes a segment for each tensor that is in host memory, but has no home there. Appends the segments to
+ * those of the draft, in the order in which they start. */
 static void add_segments(struct draft *d)
 {
     const struct graph *g = d->graph;
@@ -73,16 +74,18 @@ static void add_segments(struct draft *d)
 
 /* ---- an address for each tensor ---- */
 
-/* An address range that one tensor uses, and the same tensor in later steps of the cycle. */
+/* An address range in host memory that only one tensor uses. The same tensor of later training steps may use
+ * the range again. */
 struct berth {
     uint64_t addr;
-    uint32_t free_from; /* position from which the range is free again */
-    uint32_t next;      /* the next berth of this tensor, or SEGMENT_NONE */
+    /* The range is free again from this position on. */
+    uint32_t free_from;
+    uint32_t next; /* the next berth of this tensor, or SEGMENT_NONE */
 };
 
 typedef VEC(struct berth) berth_list;
 
-/* Returns the tensor of step 0 that corresponds to `t`. */
+/* Returns the tensor of training step 0 that corresponds to tensor `t` of another step. */
 static tensor_id in_first_step(const struct graph *g, tensor_id t)
 {
     const struct graph_tensor *gt = &g->tensors[t];
@@ -90,8 +93,8 @@ static tensor_id in_first_step(const struct graph *g, tensor_id t)
     return gt->step == 0 ? t : graph_tensor_find(g, gt->kind, gt->layer, which, 0);
 }
 
-/* Finds a berth for segment `s` in the list that begins with berth *head, or adds a new one at address *top,
- * and returns the berth. */
+/* Finds an address range for segment `s` that is free again, in the list that begins with *head. If there is
+ * none, adds a new range at address *top to the list. Returns the range. */
 static struct berth *find_berth(berth_list *berths, uint32_t *head, const struct segment *s, uint64_t *top)
 {
     for (uint32_t b = *head; b != SEGMENT_NONE; b = berths->at[b].next)
@@ -103,8 +106,8 @@ static struct berth *find_berth(berth_list *berths, uint32_t *head, const struct
     return &berths->at[*head];
 }
 
-/* Gives every segment from number `first` on an address that no other tensor uses, from 0 on. Returns the
- * number of bytes that they take together. */
+/* Gives every segment from number `first` on an address. Only the same tensor of another step may get the
+ * same address. The addresses start at 0. Returns the number of bytes that the segments take together. */
 static uint64_t place_apart(struct draft *d, uint32_t first)
 {
     uint64_t top = 0;

@@ -57,7 +57,7 @@ void order_add(struct order *o, struct todo t)
     add_todo(o, t);
 }
 
-/* Appends task `t`, which handles share t.share of its layer. Does nothing if this share has no bytes. */
+/* Appends task `t` for share t.share of its layer. Does nothing if this share has no bytes. */
 static void order_share(struct order *o, struct todo t)
 {
     tensor_id w = graph_tensor_find(o->graph, TENSOR_W, t.layer, PLAN_NONE, 0);
@@ -229,8 +229,8 @@ static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
 {
     struct order *o = p->o;
     const struct graph *g = o->graph;
-    /* A layer with statistics is updated as a whole, on the host. Its update also folds the statistics into
-     * its buffers. */
+    /* A layer with statistics is updated as a whole, on the host, because its update also changes the buffers
+     * of the layer. */
     bool on_device = updates_on_device(p->r, o->pinned, l) && !g->layers[l].folds;
     for (uint32_t s = 0; s < o->n_shares; s++) {
         if (o->owners[l * o->n_shares + s] != device)
@@ -262,9 +262,9 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Gradients travel between the devices while later passes run. Adds pass_ns to the time that the gradients of
- * `device` have had so far. For each layer whose gradients have now arrived, adds the tasks that use them. If
- * `all` is true, adds these tasks for every waiting layer. */
+/* Gradients travel between the devices while later passes run. A pass on `device` has taken pass_ns, so adds
+ * this time to the time that the device's gradients have had. Adds the tasks of each layer whose gradients
+ * have now arrived or, if `all` is true, of every waiting layer. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -280,8 +280,8 @@ static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all
     open->ns = 0;
 }
 
-/* Puts layers [first, last) on the device's list of layers whose gradients travel between devices. The
- * gradients of these layers are now complete on this device. */
+/* The gradients of layers [first, last) are complete on `device`. Adds the layers to the device's list of
+ * layers whose gradients travel between the devices. */
 static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -293,8 +293,8 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
             open->layers[open->n++] = l;
 }
 
-/* Starts to exchange the gradients of layers [first, last) after a pass. Does nothing if there is only one
- * share, or if the device has not yet processed all its rows of the batch. */
+/* Starts to exchange the gradients of layers [first, last) between the devices, after a pass. Does nothing if
+ * there is only one share, or if the device has not yet processed all its rows of the batch. */
 static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                      uint32_t device, bool fused)
 {
@@ -413,9 +413,8 @@ static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t m
                              &p->next_item[device]);
 }
 
-/* Returns whether any of the layers [first, last) has a backward pass or an update. A layer can have an
- * update without a backward pass. Gradients then reach its weights only through other layers that share the
- * weights. */
+/* Returns whether any of the layers [first, last) has a backward pass or an update. A layer has an update
+ * without a backward pass if gradients reach its weights only through other layers that share the weights. */
 static bool runs_backward(const struct graph *g, uint32_t first, uint32_t last)
 {
     for (uint32_t l = first; g->training && l < last; l++)
@@ -474,8 +473,7 @@ void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, 
 
 static uint64_t layer_time(const struct profile *p, uint32_t forwards, uint32_t l)
 {
-    /* Add 1, so that the time of a layer is never 0. If layers took no time, a run of consecutive layers
-     * could stay empty. */
+    /* Add 1, so that no layer takes 0 ns. Otherwise, a run of consecutive layers could stay empty. */
     return forwards * p->layers[l].fwd_ns + p->layers[l].bwd_ns + 1;
 }
 
@@ -525,9 +523,9 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
 struct merger {
     const struct order *o;
     const struct graph *g;
-    /* For each tensor: index of its first piece in the arrays `written` and `ready_ns`. */
+    /* first[t] is the index of the first piece of tensor t in the arrays `written` and `ready_ns`. */
     uint32_t *first;
-    /* For each piece: its version, which is the number of writes to the piece so far. NOTHING if the piece
+    /* For each piece: the number of writes to the piece so far, which is its version. NOTHING if the piece
      * has no bytes. */
     uint32_t *written;
     /* For each version of each piece of a persistent tensor: how many todos still have to read that version.
@@ -537,8 +535,8 @@ struct merger {
     uint32_t *readers, *first_reader;
     /* For each piece: the time in nanoseconds at which its newest value is complete. */
     uint64_t *ready_ns;
-    /* For each location: the time in nanoseconds at which the last task there ends. The last element is for
-     * the host. */
+    /* free_ns[k] is the time in nanoseconds at which the last task at location k ends. The last element is
+     * for the host. */
     uint64_t *free_ns;
     uint32_t n_locations;
 };
@@ -559,14 +557,14 @@ static bool loader_writes(const struct graph_tensor *t)
     return t->external && (t->kind == TENSOR_X || t->kind == TENSOR_TARGET);
 }
 
-/* Returns a pointer to the number of todos that still have to read version `version` of piece `k` of tensor
+/* Returns a pointer to the number of tasks that still have to read version `version` of piece `k` of tensor
  * `t`. The tensor must be persistent. */
 static uint32_t *readers_of(const struct merger *m, tensor_id t, uint32_t k, uint32_t version)
 {
     return &m->readers[m->first_reader[t] + k * (m->g->tensors[t].writes_per_cycle + 1) + version];
 }
 
-/* Adds `by` to the number of readers of every version that todo `t` reads. */
+/* Adds `by` to the number of readers of each version that task `t` reads. */
 static void count_reads(const struct merger *m, const struct todo *t, uint32_t by)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -580,7 +578,7 @@ static void count_reads(const struct merger *m, const struct todo *t, uint32_t b
     }
 }
 
-/* Returns whether operand `op` of task `t` overwrites bytes that another todo still has to read. */
+/* Returns whether operand `op` of task `t` overwrites bytes that another task still has to read. */
 static bool is_still_read(const struct merger *m, const struct todo *t, const struct graph_operand *op)
 {
     if (!(op->access & ACCESS_WRITE) || !m->g->tensors[op->tensor].persistent)
@@ -598,8 +596,8 @@ static uint32_t location_index(const struct order *o, uint32_t loc)
 }
 
 /* Sets *ret_ns to the earliest time at which task `t` can start at `location`. Returns false if the task
- * cannot be next. One of its inputs then does not exist yet, or the task would overwrite a value that another
- * task still has to read. */
+ * cannot be next: an input does not exist yet, or the task would overwrite a value that another task still
+ * has to read. */
 static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -690,8 +688,8 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
             m.written[k] = is_empty_piece(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
 
-    /* Link the todos of each location into a list. head[k] is the index of the first todo of location k.
-     * next[i] is the index of the todo that follows todo i at the same location. */
+    /* Link the tasks of each location into a list. head[k] is the index of the first task of location k.
+     * next[i] is the index of the task that follows task i at the same location. */
     size_t n = o->todos.n;
     uint32_t *next = arena_alloc_array(a, n, sizeof *next);
     uint32_t *head = arena_alloc_array(a, n_locations, sizeof *head);

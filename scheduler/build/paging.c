@@ -64,7 +64,7 @@ struct cache_use {
     /* The block that holds the operand. NONE if the operand is not on the device yet, or if the task runs on
      * the host. */
     uint32_t segment;
-    /* Whether the block is new. A new block was reserved for this task and does not have its value yet. */
+    /* Whether the block was reserved for this task and does not have its value yet. */
     bool admitted;
 };
 
@@ -74,10 +74,10 @@ struct paging {
     const struct graph *g;
     bool alone;   /* order.alone */
     uint32_t pos; /* position of the current task */
-    /* Per tensor: number of times that the rest of the training step uses the tensor. */
+    /* uses_left[t] is the number of uses of tensor t in the rest of the training step. */
     uint32_t *uses_left;
-    /* For each tensor: its first block. A tensor has at most one block per device. The field `other` links
-     * the blocks of a tensor. */
+    /* copies[t] is the first block of tensor t. The field `other` links the blocks of a tensor, of which each
+     * device has at most one. */
     uint32_t *copies;
     VEC(struct cache_block) blocks;
     VEC(struct cache_use) uses; /* operands of the current task */
@@ -242,9 +242,9 @@ static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, 
     return end - hole_start(p, below) >= bytes;
 }
 
-/* Finds the lowest hole of at least `bytes` bytes and sets *ret_below to the block under this hole. If no
- * hole is large enough, evicts blocks until one is, beginning with the least recently used block. Operands of
- * the current task cannot be evicted. Returns false if they leave no hole that is large enough. */
+/* Finds the lowest hole of at least `bytes` bytes and sets *ret_below to the block below the hole. If there
+ * is no such hole, makes one by evicting blocks, the least recently used first. Operands of the current task
+ * are never evicted. Returns false if they leave no hole that is large enough. */
 static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
 {
     uint32_t below = NONE;
@@ -324,8 +324,8 @@ static void clear_way(struct paging *p)
 }
 
 /* Brings the value of an operand to the device of the current task. If another device has a newer value than
- * the host, that device sends it. Otherwise the value is fetched from the host. In a data-parallel order, the
- * host gets the newer value first if all devices may read it. */
+ * the host, that device sends the value. Otherwise the value is fetched from the host. Weights that several
+ * devices read in a data-parallel order go through the host. */
 static void bring_value(struct paging *p, const struct cache_use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
@@ -426,8 +426,8 @@ static void run_task(struct paging *p, const struct todo *t)
 
 /* ---- the whole replay ---- */
 
-/* Counts how often each tensor is used. Sets ret_needs[d] to the largest size, in bytes, of all operands of
- * one task on device d. */
+/* Counts in p->uses_left how often each tensor is used. For each device d, finds the task whose operands are
+ * largest together, and sets ret_needs[d] to their size in bytes. */
 static void survey(struct paging *p, const struct order *o, uint64_t *ret_needs)
 {
     for (size_t i = 0; i < o->todos.n; i++) {

@@ -63,7 +63,7 @@ struct placement_index {
     struct index_level levels[LEVELS];
 };
 
-/* The rest of one sorted list while several lists are merged. */
+/* A sorted list that is being merged with other lists: the entries that are still left in the list. */
 struct merge_head {
     const struct placed *at, *end;
 };
@@ -205,7 +205,7 @@ static uint64_t lowest_gap(struct placer *p, const struct segment *s, uint64_t b
     return at;
 }
 
-/* Returns where the highest address used on a device, or in host memory, is stored. */
+/* Returns a pointer to the peak of a device or of host memory, which is the highest address in use. */
 static uint64_t *peak_of(struct draft *d, uint32_t device)
 {
     return device == PLAN_HOST ? &d->host_peak : &d->peak[device];
@@ -291,8 +291,7 @@ struct sweep {
     /* Per position: the first segment that ends at this position, or SEGMENT_NONE. More segments with the
      * same end are linked by `next`. */
     uint32_t *ends_at;
-    /* For each segment: the next segment in the list of segments that end at the same position. SEGMENT_NONE
-     * at the end of the list. */
+    /* next[i] is the next segment that ends at the same position as segment i, or SEGMENT_NONE. */
     uint32_t *next;
 };
 
@@ -387,7 +386,7 @@ static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, 
     w->free.n = 0;
     if (bottom < top)
         vec_push(&w->free, (struct vacant){bottom, top});
-    /* Segments that end before position `given` have already given their memory back. */
+    /* The memory of segments that end before position `given` is already free again. */
     uint32_t given = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct segment *s = &d->segments.at[by_start[i]];

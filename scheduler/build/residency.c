@@ -86,8 +86,8 @@ static bool all_on_one_device(const struct residency *r, const struct tensor_use
     return loc != PLAN_HOST;
 }
 
-/* Plans all uses of a tensor in issue order. At the end, *v describes the value that the tensor has after the
- * program. */
+/* Plans all uses of a tensor in issue order. Afterwards, *v describes the value that the tensor has at the
+ * end of the program. */
 static void plan_uses(struct residency *r, struct value *v, const struct tensor_uses *uses)
 {
     for (uint32_t i = 0; i < uses->n; i++) {
@@ -148,9 +148,9 @@ static void plan_across(struct residency *r, const struct tensor_uses *uses)
     end_segments(r, first, last);
 }
 
-/* A reload is a fetch of a value that the device had before. The first fetch of the cycle may be a reload of
- * the value that the device had at the end of the previous cycle. If so, records this reload. `first_segment`
- * is the segment of the fetch, and *v is the last value of the cycle. */
+/* A reload is a fetch of a value that the device had before. The first fetch of the cycle, into
+ * `first_segment`, may be a reload: it may fetch the value that the device had at the end of the previous
+ * cycle. If so, records this reload. *v is the last value of the cycle. */
 static void note_reload_across(struct residency *r, const struct value *v, const struct operand_use *first,
                                uint32_t first_segment)
 {
@@ -182,14 +182,14 @@ static void plan_plain(struct residency *r, const struct tensor_uses *uses)
 
 enum lifetime { LIFETIME_SHARED, LIFETIME_PINNED, LIFETIME_ACROSS, LIFETIME_PLAIN };
 
-/* Returns whether the tensor belongs to the state of a layer. */
+/* Returns whether the tensor belongs to the state of a layer: W, dW, K or B. */
 static bool is_state(const struct graph_tensor *t)
 {
     return t->kind == TENSOR_W || t->kind == TENSOR_DW || t->kind == TENSOR_K || t->kind == TENSOR_B;
 }
 
-/* Returns whether a persistent tensor should stay on its device all the time. A tensor can stay only if no
- * other location uses it. */
+/* Returns whether the settings ask that a persistent tensor stays on its device all the time. This is only
+ * possible if no other location uses the tensor. */
 static bool never_leaves(const struct residency *r, const struct graph_tensor *t)
 {
     const bool *pinned = r->knobs->pinned;

@@ -15,11 +15,11 @@
 
 #include "scheduler/build/build.h"
 
-/* Value of segment.end until an instruction that drops the segment has been added. */
+/* Value of segment.end as long as no instruction drops the segment. */
 #define NO_END UINT32_MAX
 
-/* One use of an operand by a task. Residency decides which segment the task uses. A segment is a copy in the
- * draft. */
+/* One use of an operand by a task. This stage (residency) decides which segment, that is, which copy of the
+ * tensor, the task uses. */
 struct operand_use {
     const struct graph_operand *op;
     tensor_id tensor; /* op->tensor */
@@ -30,29 +30,29 @@ struct operand_use {
     uint32_t segment;
 };
 
-/* All uses of one tensor, in issue order. Each tensor is planned from its own list alone. struct residency
- * owns the uses and the array. */
+/* All uses of one tensor, in issue order. This list is all that is needed to plan the moves and drops of the
+ * tensor. struct residency owns the uses and the array. */
 struct tensor_uses {
     tensor_id tensor;
     struct operand_use **at;
     uint32_t n;
 };
 
-/* Data about a segment that only residency needs. r->lives.at[i] belongs to segment i of the draft. */
+/* Facts about a segment that only this stage needs. r->lives.at[i] belongs to segment i of the draft. */
 struct life {
     uint32_t last; /* position of the last use */
     /* Position of the last write that must be spilled or sent to another device. PLAN_NONE if there is no
      * such write. */
     uint32_t produced;
-    /* The last slot in which the segment may be dropped. The device's next copy of the same tensor starts in
-     * this slot. */
+    /* The segment must be dropped in this slot or earlier. The device's next copy of the same tensor starts
+     * in this slot. */
     uint32_t limit;
     bool spilled, sent;
 };
 
-/* The kinds of entries. The entries of a slot run in the order of this list, so that memory is freed before
- * other entries need it. ENTRY_FREE drops a copy that no other entry of the slot uses. ENTRY_DROP drops a
- * copy that is spilled or sent earlier in the same slot. */
+/* The kinds of entries. An entry is an instruction that will be added to the draft. The entries of a slot run
+ * in the order of this list, so that memory is freed before it is needed. ENTRY_FREE drops a copy that no
+ * other entry of the slot uses. ENTRY_DROP drops a copy that is spilled or sent earlier in the slot. */
 enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH, ENTRY_GATHER, ENTRY_TASK };
 
 /* An instruction that will be added to the draft. Entries are collected tensor by tensor and then sorted into
@@ -60,17 +60,17 @@ enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH,
 struct entry {
     uint32_t slot;
     enum entry_class cls;
-    /* The order of entries with the same class and slot: lower numbers come first. For a fetch, `seq` is the
-     * position of the task that first uses the copy, so urgent fetches come first. */
+    /* Decides the order of entries with the same slot and class: lower numbers come first. For a fetch, this
+     * is the position of the task that first uses the copy, so urgent fetches come first. */
     uint32_t seq;
-    /* A move goes from segment `from` to segment `to`. An ENTRY_TASK is no move: there, `from` is the
-     * position of the task. */
+    /* A move goes from segment `from` to segment `to`. If the entry is an ENTRY_TASK, `from` is the position
+     * of the task. */
     uint32_t from, to;
     struct extent of; /* bytes that a move carries */
 };
 
-/* The units of one device. A unit is a span or an item. The first task of unit i is at position first[i], and
- * its last task at position last[i]. */
+/* All spans or all items of one device. A span or an item is called a unit here. The first task of unit i is
+ * at position first[i], and its last task at position last[i]. */
 struct units {
     uint32_t *first, *last;
     uint32_t n;
@@ -88,16 +88,16 @@ struct direct_send {
 struct reload {
     /* The use that needs the fetch, as an index in residency.uses. */
     uint32_t use;
-    /* `from` is the segment that was dropped. `to` is the later segment into which the same value was
-     * fetched. */
+    /* The copy in segment `from` was dropped, and its value was later fetched into segment `to`. */
     uint32_t from, to;
-    /* Number of moves that are saved if the copy stays. 1 means that only the fetch is saved. 2 means that a
-     * spill is saved too. */
+    /* Number of moves that are saved if the copy stays: 1 for the fetch alone, 2 for the fetch and a
+     * spill. */
     uint32_t saves;
 };
 
-/* Two segments that are really one copy, which stays on the device from one cycle to the next. `last` is the
- * copy at the end of a cycle, and `first` is the copy at the start. residency_write merges the two. */
+/* Two segments that are one copy, which stays on the device from one cycle to the next. `last` is the copy at
+ * the end of a cycle, and `first` is the copy at the start of the next cycle. residency_write merges the
+ * two. */
 struct joined {
     uint32_t last, first;
 };
@@ -108,7 +108,8 @@ struct residency {
     const struct order *o;
     const struct graph *g;
     const struct knobs *knobs;
-    /* A copy of the order's todos. Its spans and its items are numbered 0, 1, 2, ... without gaps. */
+    /* A copy of the order's tasks. Here, the spans and the items of each device have the numbers 0, 1, 2,
+     * .... */
     struct todo *todos;
     uint32_t n;
     struct units *spans, *items; /* per device */
@@ -117,8 +118,8 @@ struct residency {
     uint32_t *use_first;
     VEC(struct life) lives;
     VEC(struct entry) entries;
-    /* The direct sends that were planned so far for the current layer and kind of tensor. Direct sends of
-     * other tensors are not in the list. */
+    /* The direct sends planned so far for the current layer and kind of tensor. When the next layer or kind
+     * begins, the list is emptied. */
     VEC(struct direct_send) direct;
     tensor_id direct_base;    /* first tensor of that layer and kind */
     const gap_list *retained; /* gaps to close; may be NULL */
@@ -137,7 +138,7 @@ struct value {
     uint32_t producer;
     /* Position of the task that wrote the value. PLAN_NONE if the value is older than the program. */
     uint32_t produced;
-    /* Number of pieces written so far. Only for a value that several tasks write piece by piece. */
+    /* Number of pieces written so far, if several tasks write the value piece by piece. */
     uint32_t pieces;
     /* Whether the host has the value, or gets it by a spill that is already planned. */
     bool at_host;
@@ -149,8 +150,8 @@ struct value {
     uint32_t reloads;
     uint32_t reload;              /* index of the last reload, or PLAN_NONE */
     uint32_t current[DEVICE_MAX]; /* segment with the newest value, or SEGMENT_NONE */
-    /* For each device: the last segment of this tensor that the device had, even if the segment's value is
-     * old. SEGMENT_NONE if the device had no such segment. */
+    /* previous[d] is the last segment of this tensor on device d, even if the value in it is old.
+     * SEGMENT_NONE if there was no such segment. */
     uint32_t previous[DEVICE_MAX];
 };
 
@@ -177,8 +178,8 @@ uint32_t residency_drop_slot(const struct residency *r, uint32_t seg);
 /* Returns whether the copy in segment `seg` stays on its device until position `pos`, where the copy is used
  * again. If not, the copy is dropped and fetched again. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos);
-/* Returns whether retention chose to keep the device's copy until use `u`, instead of fetching it again for
- * `u`. */
+/* Returns whether draft_retain chose to keep the device's copy until use `u`. Without this choice, the value
+ * would be fetched again for `u`. */
 bool residency_retains(const struct residency *r, const struct operand_use *u);
 
 /* ---- residency_values.c ---- */
@@ -196,9 +197,9 @@ void residency_use(struct residency *r, struct value *v, struct operand_use *u);
 /* Plans one use on the host. A read needs a spill of the value to the host first. After a write, all copies
  * on devices are out of date. */
 void residency_use_on_host(struct residency *r, struct value *v, const struct operand_use *u);
-/* Must be called when a value is overwritten or no longer read. The value may have been spilled only so that
- * the same devices can fetch it again. If these devices kept their copies, the spill would be saved too. In
- * this case, increments `saves` of the last reload. */
+/* Must be called when a value is overwritten or no longer read. The value may have been spilled only for
+ * devices that held it before and fetch it again. If these devices kept their copies, this spill would be
+ * saved too. In this case, increments `saves` of the last reload. */
 void residency_settle(struct residency *r, const struct value *v);
 /* Plans a spill of the newest value, unless the host already has it. */
 void residency_bring_home(struct residency *r, struct value *v);
@@ -206,22 +207,23 @@ void residency_bring_home(struct residency *r, struct value *v);
  * the spill comes just after this task. */
 void residency_spill(struct residency *r, uint32_t seg, uint32_t produced, struct extent of);
 /* Must be called when a spill or a send of a value is planned. The task at position `produced` wrote the
- * value to segment `seg`. The segment is then dropped later, so that the move has time. */
+ * value to segment `seg`. The drop of the segment is then planned late enough for the move. */
 void residency_leaves(struct residency *r, uint32_t seg, uint32_t produced);
 /* Adds the drop of a segment. The caller must already have planned all uses and moves of the segment. */
 void residency_end(struct residency *r, uint32_t seg);
 
 /* ---- residency_shares.c ---- */
 
-/* Plans all uses of a tensor that belongs to the state of a layer. The state must be divided into shares that
- * several devices own. */
+/* Plans all uses of a tensor of a layer's state, if the state is divided into shares that several devices
+ * own. */
 void residency_shared(struct residency *r, const struct tensor_uses *uses);
 
 /* ---- residency_program.c ---- */
 
 /* Writes the instructions of the draft: all tasks, with the planned moves and drops between them. */
 void residency_write(struct residency *r);
-/* Sets *ret to the gaps of the finished draft, in the order of gap.use. */
+/* Sets *ret to the gaps of the finished draft, sorted by gap.use. A gap is the time between the drop of a
+ * value and the next fetch of this value. */
 void residency_gaps(const struct residency *r, gap_list *ret);
 
 #endif

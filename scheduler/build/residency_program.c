@@ -40,7 +40,7 @@ static void renumber(const uint32_t *number, uint32_t *segment)
         *segment = number[*segment];
 }
 
-/* Makes one segment of the two segments of each pair in r->joined. */
+/* Merges the two segments of each pair in r->joined into one segment. */
 static void merge_segments(struct residency *r)
 {
     if (r->joined.n == 0)
@@ -81,8 +81,8 @@ static void put_task(struct residency *r, uint32_t pos)
         draft_put_use(r->d, r->uses.at[i].op, r->uses.at[i].segment, r->uses.at[i].of);
 }
 
-/* Returns the lane (stream of the device) on which a copy is dropped. This is usually the lane that uses the
- * copy last. The compute lane then need not wait for a move. */
+/* Returns the lane (stream of the device) on which a copy is dropped: usually the lane that uses the copy
+ * last. The compute lane then need not wait for a move. */
 static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
     const struct todo *last = &r->todos[life->last];

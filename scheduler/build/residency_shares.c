@@ -57,7 +57,7 @@ static bool is_pinned(const struct shared_tensor *s)
     return s->r->d->cyclic && pinned != NULL && pinned[s->layer] && !s->r->g->layers[s->layer].folds;
 }
 
-/* Plans a move or a drop: adds an entry whose fields have the values of the arguments. Does nothing if the
+/* Plans a move or a drop by adding an entry. The arguments are the fields of the entry. Does nothing if the
  * extent `of` has no bytes. */
 static void put(struct residency *r, uint32_t slot, enum entry_class cls, uint32_t seq, uint32_t from,
                 uint32_t to, struct extent of)
@@ -77,11 +77,11 @@ static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct exten
 
 /* ---- W and B ---- */
 
-/* One round. For each device, it describes the copy of W or B with which the device computes one pass. In
+/* One round: the copies of W or B with which all devices compute the same pass, one copy for each device. In
  * each array, element i belongs to the device that owns share i. */
 struct round {
-    /* The copies of the round have version `version` of W or B. Several passes may read this version. `nth`
-     * is the number of the round among the rounds of these passes, counted from 0. */
+    /* The copies of the round have version `version` of the tensor. Several rounds may have the same version.
+     * Among these, `nth` is the number of this round, counted from 0. */
     uint32_t version, nth;
     /* The device's copy of W or B for this pass. SEGMENT_NONE if it has none. */
     uint32_t *segment;
@@ -95,21 +95,21 @@ struct round {
 /* All rounds of a cycle. */
 struct rounds {
     VEC(struct round) at;
-    /* For each share: the number of rounds that its owner has begun with the current version. */
+    /* count[i] is the number of rounds that the owner of share i has begun with the current version. */
     uint32_t *count;
     uint32_t *version; /* by share: version of the current copy */
     /* Position of the last update so far, or PLAN_NONE. The update makes a new version, so copies of this
      * version are created after it. */
     uint32_t updated;
-    /* For each share: the owner's newest copy of the tensor, as a segment. */
+    /* current[i] is the newest copy of the tensor on the owner of share i, as a segment. */
     uint32_t *current;
-    /* For each share: the segment that is always on the owner and holds the share. NULL if the layer is not
+    /* pinned[i] is the segment that holds share i on its owner all the time. NULL if the layer is not
      * pinned. */
     uint32_t *pinned;
 };
 
-/* Returns the next round of the device that owns `share`. In a round, all devices get their copies for one
- * pass. Devices do not reach a pass at the same time, so each device counts its own rounds. The count
+/* Returns the next round of the device that owns `share`. In a round, all devices get their copies for the
+ * same pass. Devices reach a pass at different times, so each device counts its own rounds. The count
  * restarts at 0 with every version. */
 static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share, uint32_t version)
 {
@@ -224,9 +224,9 @@ static void gather_pinned(struct shared_tensor *s, const struct rounds *rs, cons
     }
 }
 
-/* Plans how the copy of owner `to` gets the piece of owner `from`. Normally `from` sends the piece. If the
- * send would come too late, or if the sender's copy would be dropped before the send, `to` fetches the piece
- * from the host. */
+/* Plans how the piece of owner `from` gets into the copy of owner `to`. If possible, `from` sends the piece.
+ * If the send would come too late, or after the drop of the sender's copy, `to` fetches the piece from the
+ * host. */
 static void send_piece(struct shared_tensor *s, const struct round *round, uint32_t from, uint32_t to)
 {
     struct residency *r = s->r;
@@ -257,7 +257,7 @@ static void gather(struct shared_tensor *s, const struct round *round)
 }
 
 /* Plans the moves for one pass in which each device fetches the whole tensor from the host. This is necessary
- * if some device has no copy for the pass. Such a device has no piece that it could send. */
+ * if some device has no copy for the pass, and therefore no piece that it could send. */
 static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -345,8 +345,8 @@ struct share_sum {
     bool at_host;
 };
 
-/* Makes sure that the owner of a share of the gradient has this share on its device. If another device
- * computed the gradient, the share is sent to the owner. */
+/* Makes sure that the owner of a share has the sum of this share on its device. If another device computed
+ * the gradient, that device sends the share to the owner. */
 static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
                        const struct operand_use *u)
 {

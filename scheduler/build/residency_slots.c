@@ -52,8 +52,9 @@ void residency_units(struct residency *r)
     }
 }
 
-/* Returns whether the copy that the task at `pos` uses stays until the end of the task's span. If false, the
- * copy stays only until the end of the task's item. */
+/* Returns whether the copy that the task at `pos` uses stays until the end of the task's span, which is one
+ * pass of a pack. If false, the copy stays only until the end of the task's item, which is one micro-batch's
+ * pass. */
 static bool by_span(const struct residency *r, tensor_id tensor, uint32_t pos)
 {
     enum tensor_kind k = r->g->tensors[tensor].kind;

@@ -119,10 +119,8 @@ static void end_previous(struct residency *r, const struct value *v, uint32_t de
         r->lives.at[v->previous[device]].limit = slot;
 }
 
-/* Plans the fetch that creates segment `seg`. The fetch comes early enough for use `u`, but not before the
- * value has been written. At that time, an earlier copy on this device is no longer needed. Either the value
- * of the earlier copy is old, or residency_keeps has found that the earlier copy is dropped before the
- * fetch. */
+/* Plans the fetch that creates segment `seg` for use `u`. The fetch comes early enough for the use, but not
+ * before the value has been written. The device's earlier copy of the tensor is dropped before the fetch. */
 static void fetch_value(struct residency *r, struct value *v, uint32_t seg, const struct operand_use *u)
 {
     residency_bring_home(r, v);
@@ -134,9 +132,8 @@ static void fetch_value(struct residency *r, struct value *v, uint32_t seg, cons
     vec_push(&r->entries, (struct entry){slot, ENTRY_FETCH, u->pos, SEGMENT_NONE, seg, v->of});
 }
 
-/* Must be called when a device fetches a value into segment `to`, although it held the same value earlier in
- * segment `from`. Records this reload. With more memory, the device could keep the value and save the
- * fetch. */
+/* Records a reload: a device fetches a value into segment `to`, although it held the same value earlier in
+ * segment `from`. With more memory, the device could keep the value and save this fetch. */
 static void note_reload(struct residency *r, struct value *v, const struct operand_use *u, uint32_t from,
                         uint32_t to)
 {
@@ -145,9 +142,9 @@ static void note_reload(struct residency *r, struct value *v, const struct opera
     vec_push(&r->reloads, (struct reload){(uint32_t)(u - r->uses.at), from, to, 1});
 }
 
-/* Reserves a buffer of the receiver for an activation that is sent directly. The buffer is in use from the
- * write of the activation until the use at `pos`. Returns false if all buffers are in use when the activation
- * is written. */
+/* Reserves one of the receiver's buffers for an activation that is sent directly. The buffer is in use from
+ * the write of the activation until the use at `pos`. Returns false if all buffers are in use at the time of
+ * the write. */
 static bool take_buffer(struct residency *r, const struct value *v, uint32_t pos)
 {
     tensor_id base = v->tensor - r->g->tensors[v->tensor].micro;
@@ -212,8 +209,8 @@ static uint32_t begin_copy(struct residency *r, struct value *v, const struct op
 
 /* ---- uses on a device ---- */
 
-/* Some values are written piece by piece, by several tasks, into one segment. Returns whether `u` writes the
- * next piece of such a value. */
+/* Returns whether `u` writes the next piece of a value that several tasks write piece by piece into one
+ * segment. */
 static bool is_next_piece(const struct residency *r, const struct value *v, const struct operand_use *u)
 {
     if (v->pieces == 0)
@@ -230,7 +227,7 @@ static void write_next_piece(struct residency *r, struct value *v, struct operan
     v->pieces += u->of.n_pieces;
 }
 
-/* Returns whether use `u` reads the value, and the device's copy `seg` of this value stays on the device
+/* Returns whether use `u` can read the device's copy in segment `seg`, because the copy stays on the device
  * until then. */
 static bool continues(const struct residency *r, uint32_t seg, const struct operand_use *u)
 {

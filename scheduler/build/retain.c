@@ -23,12 +23,12 @@
 #include "base/sort.h"
 #include "scheduler/build/build.h"
 
-/* Maximum number of times that the search tries again to retain the remaining intervals. */
+/* Maximum number of rounds in which intervals that were left out may push out other intervals. */
 #define PUSH_ROUNDS 4
 
 /* A gap as an interval of stretches. */
 struct interval {
-    /* A stretch is a range of positions. The gap covers the stretches from `from` to `to` - 1. If to <= from,
+    /* The gap covers the stretches (ranges of positions) from number `from` to number to - 1. If to <= from,
      * the gap crosses the end of the cycle. */
     uint32_t from, to;
     uint64_t bytes, gain;
@@ -36,18 +36,18 @@ struct interval {
     bool retain;
 };
 
-/* The state of the search for copies that should stay in the free memory of one device. `tree` and `less`
- * form a binary tree over the stretches, which are ranges of positions. The tree makes it fast to find how
- * many bytes are free in a range of stretches. */
+/* The search for copies that should stay in the free memory of one device. The program is divided into
+ * stretches, which are ranges of positions. `tree` and `less` form a binary tree over the stretches. The tree
+ * makes it fast to find the free bytes in a range of stretches. */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
-    /* For each stretch (range of positions): number of free bytes before any copy is retained. */
+    /* free_bytes[i] is the number of free bytes in stretch i before any copy is retained. */
     uint64_t *free_bytes;
-    /* For each node of the tree: the smallest number of free bytes in the stretches below the node. */
+    /* tree[node] is the smallest number of free bytes in the stretches below the node. */
     uint64_t *tree;
-    /* For each node of the tree: the number of bytes taken from every stretch below the node. This number is
-     * stored only here: the values of the node's children in `tree` and `less` do not include it. */
+    /* less[node] is the number of bytes taken from every stretch below the node. The values of the node's
+     * children in `tree` and `less` do not include these bytes. */
     uint64_t *less;
     uint32_t leaves;
 };
@@ -69,8 +69,8 @@ static void tree_build(struct packing *p)
     memset(p->less, 0, 2 * (size_t)p->leaves * sizeof *p->less);
 }
 
-/* Returns the smallest number of free bytes in the stretches [from, to). Searches only below `node`, which
- * covers the stretches [low, high). */
+/* Returns the smallest number of free bytes in the stretches [from, to), which are ranges of positions.
+ * Searches only below `node`, which covers the stretches [low, high). */
 static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                            uint32_t to)
 {
@@ -117,8 +117,8 @@ static bool has_space(const struct packing *p, const struct interval *it)
            (it->to == 0 || node_least(p, 1, 0, p->leaves, 0, it->to) >= it->bytes);
 }
 
-/* If `retain` is true, retains the copy of an interval. If it is false, stops retaining the copy. Updates the
- * free bytes of all stretches of the interval. */
+/* Retains the copy of an interval or, if `retain` is false, gives the copy up. Updates the free bytes of all
+ * stretches of the interval. */
 static void set_retain(struct packing *p, struct interval *it, bool retain)
 {
     uint64_t bytes = retain ? it->bytes : 0 - it->bytes;
@@ -140,8 +140,8 @@ static bool covers(const struct interval *it, uint32_t stretch)
 
 /* ---- the sweep ---- */
 
-/* Returns the stretch at which interval `it` ends. The interval must cover `stretch`. If the interval ends in
- * the next cycle, adds n_stretches to the result. */
+/* Returns the stretch at which interval `it` ends. The interval must cover stretch number `stretch`. If the
+ * interval ends in the next cycle, n_stretches is added to the result. */
 static uint32_t end_from(const struct packing *p, const struct interval *it, uint32_t stretch)
 {
     return across(it) && stretch >= it->from ? p->n_stretches + it->to : it->to;
@@ -228,8 +228,8 @@ static int compare_worth(const void *pa, const void *pb)
     return a->gap < b->gap ? -1 : a->gap > b->gap;
 }
 
-/* Retains the copy of every interval that still fits. First tries the intervals that save most per byte of
- * memory. */
+/* Retains the copy of every interval that still fits. Tries the intervals that save most per byte of memory
+ * first. */
 static void fill(struct packing *p, struct interval **by_worth)
 {
     for (uint32_t i = 0; i < p->n_intervals; i++) {

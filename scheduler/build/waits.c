@@ -26,18 +26,17 @@
 
 #define NEVER UINT32_MAX
 
-/* The last instructions that used a piece of a tensor. The program may be walked twice, so an instruction is
- * identified by the number run * n + index. `run` is the walk (0 or 1), `index` is the index of the
- * instruction, and `n` is the number of instructions. */
+/* The last instructions that used a piece of a tensor. A program may be walked twice. Instruction `index` has
+ * the number `index` in the first walk and n + index in the second, where n is the number of instructions. */
 struct piece_state {
     uint32_t writer;
-    /* All instructions that have read the piece since its last write form a list. This is the index of the
-     * first of them in walker.reads, or NEVER if there is none. */
+    /* The instructions that have read the piece since its last write form a list. This is the index in
+     * walker.reads of the first list element, or NEVER if the list is empty. */
     uint32_t readers;
 };
 
-/* An element of a list of instructions that read a piece. `at` is the number of the instruction, as explained
- * at struct piece_state. `next` is the index of the next element. */
+/* A list element: an instruction that reads a piece. `at` is the number of the instruction, as explained at
+ * struct piece_state. `next` is the index of the next element. */
 struct piece_read {
     uint32_t at, next;
 };
@@ -56,13 +55,15 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    /* The state of each piece. The pieces of all segments come first. The pieces of all tensors at home in
-     * host memory follow. */
+    /* The state of each piece. First come the pieces of all segments, then the pieces of all tensors that
+     * have a place of their own (a home) in host memory. */
     struct piece_state *pieces;
-    /* The index in `pieces` of the first piece of each segment, and of each tensor at home. */
+    /* of_segment[s] is the index in `pieces` of the first piece of segment s. of_home[t] is the same for
+     * tensor t at its home. */
     uint32_t *of_segment, *of_home;
     VEC(struct piece_read) reads;
-    vacancy_list vacant[DEVICE_MAX + 1]; /* per device; the last element is for the host */
+    /* The free address ranges of each device. The last element is for the host. */
+    vacancy_list vacant[DEVICE_MAX + 1];
     vacancy_list scratch;
     uint32_t *clock; /* [unrolled position][stream] */
     uint32_t *last_of_stream;
@@ -95,15 +96,15 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
-/* Returns the vacancies of a device or, if `device` is PLAN_HOST, of the host. */
+/* Returns the free address ranges of a device or, if `device` is PLAN_HOST, of the host. */
 static vacancy_list *vacancies_of(struct walker *w, uint32_t device)
 {
     return &w->vacant[device == PLAN_HOST ? DEVICE_MAX : device];
 }
 
-/* Puts a new piece at the addresses [from, to), and removes these addresses from the vacancies of the device.
- * The instructions that freed the addresses must be done before the first write of the piece. A write waits
- * for all readers of a piece, so *ret lists these instructions as readers. */
+/* Puts a new piece at the addresses [from, to), which are then no longer vacant. The first write of the piece
+ * must wait for the instructions that freed these addresses. *ret lists these instructions as readers,
+ * because a write waits for all readers of a piece. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = vacancies_of(w, device), *out = &w->scratch;
@@ -128,8 +129,8 @@ static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to
     *out = swap;
 }
 
-/* Computes the addresses of piece number `i` of a segment. The end of a segment is aligned. The padding
- * before this end belongs to the last piece. */
+/* Computes the addresses of piece number `i` of a segment. The last piece also includes the padding at the
+ * end of the segment. */
 static void piece_addresses(const struct walker *w, const struct segment *s, uint32_t i, uint64_t *ret_from,
                             uint64_t *ret_to)
 {
@@ -139,7 +140,7 @@ static void piece_addresses(const struct walker *w, const struct segment *s, uin
     *ret_to = i + 1 < s->of.n_pieces ? s->addr + (end - s->of.begin) : s->addr + segment_bytes(s);
 }
 
-/* Starts the state of the pieces of a new segment. */
+/* Initialises the state of each piece of a new segment. */
 static void create_segment(struct walker *w, uint32_t segment)
 {
     const struct segment *s = &w->d->segments.at[segment];
@@ -199,8 +200,8 @@ static void visit_operand(struct walker *w, const struct draft_operand *o, uint3
         vacate_dropped(w, s, now);
 }
 
-/* Frees the addresses of the host copies that instruction `index` uses last. An instruction has at most one
- * operand of each of these copies. */
+/* Frees the addresses of those host copies for which instruction `index` is the last user. An instruction has
+ * at most one operand of each of these copies. */
 static void end_on_host(struct walker *w, const struct plan_instr *in, uint32_t index)
 {
     for (uint32_t k = 0; k < in->n_operands; k++) {
@@ -227,7 +228,7 @@ static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
 }
 
 /* w->deps lists the instructions on which instruction `index` depends. Turns this list into as few waits as
- * possible, and computes the vector clock of the instruction. Adds the waits to the draft only if `record` is
+ * possible, and computes the instruction's vector clock. Adds the waits to the draft only if `record` is
  * true. */
 static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)
 {
