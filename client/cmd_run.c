@@ -69,7 +69,8 @@ static int finish(const struct client *c, struct tutti *t, const struct json *jo
     return stopped ? 128 + term_last_signal() : exit;
 }
 
-static int train(const struct client *c, struct private_daemon *d, const char *spec, const char *path)
+static int train(const struct client *c, struct private_daemon *d, const char *spec, const char *needs,
+                 const char *path)
 {
     struct err err = {0};
     struct tutti *t = NULL;
@@ -77,7 +78,7 @@ static int train(const struct client *c, struct private_daemon *d, const char *s
     struct follow_options o = {.has_since = true, .daemon = d};
     int exit = CLIENT_DONE, r = connect_private(c, d, &t, &err);
     if (r == 0)
-        r = submit_job(c, &t, spec, NULL, &job, &o.since, &err);
+        r = submit_job(c, &t, spec, needs, NULL, &job, &o.since, &err);
     if (r < 0) {
         exit = term_signals() > 0 ? 128 + term_last_signal() : client_fail(c, &err);
     } else {
@@ -97,21 +98,22 @@ static int run_run(struct client *c, const struct args *a)
     struct err err = {0};
     struct private_daemon daemon;
     struct client own = *c;
-    char *spec = NULL;
+    char *spec = NULL, *needs = NULL;
     if (job_file_read(a->rest[0], a, &spec, &err) < 0)
         return client_fail_as(c, CLIENT_USAGE, &err);
-    int exit = job_file_check(c, spec, a, NULL);
+    int exit = job_file_check(c, spec, a, NULL, &needs);
     if (exit == CLIENT_DONE) {
         term_catch_signals();
         if (private_start(opts_get(a, "backend"), opts_get(a, "machine"), &daemon, &err) < 0) {
             exit = client_fail_as(c, CLIENT_UNREACHABLE, &err);
         } else {
             own.socket = daemon.socket;
-            exit = train(&own, &daemon, spec, a->rest[0]);
+            exit = train(&own, &daemon, spec, needs, a->rest[0]);
             private_end(&daemon);
         }
     }
     free(spec);
+    free(needs);
     return exit;
 }
 

@@ -35,8 +35,9 @@ static int check_backend(const struct json *machine, const struct args *a, struc
                       want, has, get_text(machine, "backend_reason"));
 }
 
-/* Checks the spec against the daemon's machine. */
-static int check(const struct client *c, struct tutti *t, const char *spec, const struct args *a)
+/* Checks the spec against the daemon's machine. job_file_check explains *ret_needs. */
+static int check(const struct client *c, struct tutti *t, const char *spec, const struct args *a,
+                 char **ret_needs)
 {
     struct err err = {0};
     struct wire_msg m = {0};
@@ -44,7 +45,7 @@ static int check(const struct client *c, struct tutti *t, const char *spec, cons
     if (tutti_call(t, "devices", NULL, &m, &err) < 0 || check_backend(m.result, a, &err) < 0)
         exit = client_fail(c, &err);
     else if (!opts_has(a, "no-check"))
-        exit = job_file_check(c, spec, a, m.result);
+        exit = job_file_check(c, spec, a, m.result, ret_needs);
     wire_msg_finish(&m);
     return exit;
 }
@@ -79,11 +80,14 @@ static int submit(const struct client *c, struct tutti **t, const char *spec, co
     struct err err = {0};
     struct wire_msg job = {0};
     struct follow_options o = {.has_since = true};
+    char *needs = NULL;
     bool blind = opts_has(a, "no-check") && !opts_has(a, "backend");
-    int exit = blind ? CLIENT_DONE : check(c, *t, spec, a);
+    int exit = blind ? CLIENT_DONE : check(c, *t, spec, a, &needs);
     if (exit != CLIENT_DONE)
         return exit;
-    if (submit_job(c, t, spec, opts_get(a, "key"), &job, &o.since, &err) < 0)
+    int r = submit_job(c, t, spec, needs, opts_get(a, "key"), &job, &o.since, &err);
+    free(needs);
+    if (r < 0)
         return client_fail(c, &err);
     o.id = get_count_or(job.result, "id", 0);
     bool watch = opts_has(a, "watch");

@@ -180,6 +180,19 @@ void job_file_pass_flags(const struct args *a, struct spawn_args *to)
 
 /* ---- checking ---- */
 
+/* Returns what the job needs, as JSON that the caller frees. `text` is the JSON that the worker printed.
+ * Returns NULL if the worker did not say what the job needs. */
+static char *needs_of(const char *text, size_t bytes)
+{
+    struct json *verdict = NULL;
+    char *needs = NULL;
+    if (json_parse(text, bytes, "the check", false, &verdict, NULL) == 0 &&
+        get_object(verdict, "needs") != NULL)
+        needs = json_print(get_object(verdict, "needs"));
+    json_free(verdict);
+    return needs;
+}
+
 /* Reports why the check of the job failed. `text` is the JSON that the worker printed. Returns the exit code
  * of the command. */
 static int report_verdict(const struct client *c, const char *text, size_t bytes, int exit)
@@ -212,7 +225,8 @@ static void add_check_args(const struct args *a, const struct json *offer, struc
     }
 }
 
-int job_file_check(const struct client *c, const char *spec, const struct args *a, const struct json *offer)
+int job_file_check(const struct client *c, const char *spec, const struct args *a, const struct json *offer,
+                   char **ret_needs)
 {
     struct err err = {0};
     struct spawn_args args = {0};
@@ -227,6 +241,8 @@ int job_file_check(const struct client *c, const char *spec, const struct args *
         exit = client_fail_as(c, CLIENT_FAILED, &err);
     else if (exit != CLIENT_DONE)
         exit = report_verdict(c, out.at, out.n, exit);
+    else
+        *ret_needs = needs_of(out.at, out.n);
     free(worker);
     strbuf_finish(&out);
     spawn_finish(&args);

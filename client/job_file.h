@@ -34,7 +34,9 @@ void job_file_pass_flags(const struct args *a, struct spawn_args *to);
 /* Checks the spec by running `tutti-worker --check` as this user. `offer` is the daemon's answer to
  * `devices`, or NULL if there is no daemon. The worker then checks whether the daemon could run the job. If
  * the user gave the option --machine, the job is checked for the machine in that file instead. Returns
- * CLIENT_DONE. After a failure, reports the reason and returns another exit code. */
-int job_file_check(const struct client *c, const char *spec, const struct args *a, const struct json *offer);
+ * CLIENT_DONE, and stores what the job needs (the member "needs" of the worker's answer) in *ret_needs as
+ * JSON, which the caller frees. After a failure, reports the reason and returns another exit code. */
+int job_file_check(const struct client *c, const char *spec, const struct args *a, const struct json *offer,
+                   char **ret_needs);
 
 #endif

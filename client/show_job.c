@@ -127,6 +127,42 @@ static void add_plan_rows(struct strbuf *b, const struct style *s, const struct 
         }
 }
 
+/* Appends rows with what the job needs, as predicted when the job was planned. */
+static void add_needs_rows(struct strbuf *b, const struct style *s, const struct json *job)
+{
+    static const char *const times[] = {"planning", "loading", "running", "saving"};
+    const struct json *needs = get_object(job, "needs"), *host = get_object(needs, "host_bytes");
+    const struct json *devices = get_array(needs, "device_bytes");
+    double step_ns, left, bytes;
+    size_t i = 0;
+    if (needs == NULL)
+        return;
+    show_label(b, s, "predicted");
+    show_duration(b, get_number(needs, "step_ns", &step_ns) ? step_ns * 1e-9 : 0);
+    strbuf_add(b, " per step (times: ");
+    show_text(b, s, get_text(needs, "times"));
+    strbuf_add(b, ")");
+    if (get_number(job, "predicted_left_s", &left)) {
+        strbuf_add(b, ", ");
+        show_duration(b, left);
+        strbuf_add(b, " left");
+    }
+    strbuf_add(b, "\n");
+    show_label(b, s, "needs");
+    for (; devices != NULL && i < json_array_size(devices) && i < 64; i++)
+        if (get_number_at(devices, i, &bytes) && bytes >= 0 && bytes < 0x1p53) {
+            strbuf_add(b, i > 0 ? ", " : "");
+            strbuf_add_bytes(b, (uint64_t)bytes);
+        }
+    strbuf_add(b, i > 1 ? " of its devices\n" : " of its device\n");
+    show_label(b, s, "host memory");
+    for (i = 0; i < sizeof times / sizeof times[0]; i++) {
+        strbuf_addf(b, "%s%s ", i > 0 ? ", " : "", times[i]);
+        strbuf_add_bytes(b, get_count_or(host, times[i], 0));
+    }
+    strbuf_add(b, "\n");
+}
+
 static void add_progress_rows(struct strbuf *b, const struct style *s, const struct json *job)
 {
     const struct json *p = get_object(job, "progress");
@@ -217,6 +253,7 @@ void show_job(struct strbuf *b, const struct style *s, const struct json *job, u
     add_text_row(b, s, "output", get_text(job, "output"));
     add_scalars(b, s, "resolved", get_object(job, "resolved"));
     add_plan_rows(b, s, job);
+    add_needs_rows(b, s, job);
     if (report == NULL)
         add_progress_rows(b, s, job);
     show_report_rows(b, s, report);

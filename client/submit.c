@@ -27,7 +27,8 @@ static int make_key(char ret[33], struct err *err)
     return 0;
 }
 
-static int make_params(const char *spec, const char *key, struct strbuf *ret, struct err *err)
+static int make_params(const char *spec, const char *needs, const char *key, struct strbuf *ret,
+                       struct err *err)
 {
     char random_key[33], *dir = getcwd(NULL, 0);
     if (dir == NULL)
@@ -40,6 +41,8 @@ static int make_params(const char *spec, const char *key, struct strbuf *ret, st
     strbuf_add_json(ret, dir);
     strbuf_add(ret, ",\"key\":");
     strbuf_add_json(ret, key != NULL ? key : random_key);
+    if (needs != NULL)
+        strbuf_addf(ret, ",\"needs\":%s", needs);
     strbuf_add(ret, "}");
     free(dir);
     return 0;
@@ -69,13 +72,13 @@ static int reconnect(const struct client *c, struct tutti **t, uint64_t until_ns
     return r;
 }
 
-int submit_job(const struct client *c, struct tutti **t, const char *spec, const char *key,
+int submit_job(const struct client *c, struct tutti **t, const char *spec, const char *needs, const char *key,
                struct wire_msg *ret, uint64_t *ret_since, struct err *err)
 {
     uint64_t until = clock_now_ns() + RETRY_NS, since = 0;
     bool know_since = false;
     struct strbuf params = {0};
-    int r = make_params(spec, key, &params, err);
+    int r = make_params(spec, needs, key, &params, err);
     while (r == 0) {
         r = know_since ? 0 : newest_event(*t, &since, err);
         know_since = r == 0;

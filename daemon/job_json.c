@@ -70,6 +70,16 @@ static void add_devices(struct strbuf *b, const struct job_lease *l)
     strbuf_add(b, "]");
 }
 
+/* Adds the needs of the job, or null if they are not known. */
+static void add_needs(struct strbuf *b, const struct job *j)
+{
+    strbuf_add(b, ",\"needs\":");
+    if (j->needs.n_devices > 0)
+        needs_to_json(&j->needs, b);
+    else
+        strbuf_add(b, "null");
+}
+
 /* ---- to disk ---- */
 
 void job_body_json(const struct job *j, struct strbuf *b)
@@ -107,6 +117,7 @@ void job_status_json(const struct job *j, struct strbuf *b)
     add_u64(b, "pid_start", j->process.start);
     add_text(b, "boot", j->process.boot);
     add_text(b, "secret_sha256", j->secret_hash);
+    add_needs(b, j);
     add_exit(b, j->exit);
     add_json(b, "error", j->error);
     add_u64(b, "step", j->step);
@@ -249,6 +260,14 @@ static void take_secret(struct json_obj *o, struct job *j)
         memcpy(j->secret_hash, hash, strlen(hash) + 1);
 }
 
+/* Reads the needs. Older versions of tuttid stored none. */
+static void take_needs(struct json_obj *o, struct job_needs *ret)
+{
+    const struct json *node;
+    if (json_take(o, "needs", JSON_OPTIONAL, &node) && json_type(node) != JSON_NULL)
+        o->status = needs_read(node, "needs", ret, o->err);
+}
+
 static int read_status(const struct json *doc, struct job *j, struct err *err)
 {
     static const char *const ended_only[] = {"planned", "progress", "report", "curve", "evals"};
@@ -276,6 +295,7 @@ static int read_status(const struct json *doc, struct job *j, struct err *err)
     json_take_u64(&o, "pid_start", JSON_REQUIRED, &j->process.start);
     take_chars(&o, "boot", j->process.boot, sizeof j->process.boot);
     take_secret(&o, j);
+    take_needs(&o, &j->needs);
     if (take_known(&o, "exit", JSON_NUMBER, &node)) {
         if (json_u64(node, "exit", &code, NULL) < 0 || code > 255)
             json_fail(&o, "exit", -EINVAL, "must be an exit code");
@@ -385,6 +405,17 @@ void job_short_json(const struct daemon *d, const struct job *j, struct strbuf *
     add_json(b, "error", ended ? j->error : NULL);
 }
 
+/* Returns the predicted time until the job is done, or NaN if the time is not known. A job that waits starts
+ * again at its newest checkpoint. */
+static double predicted_left_s(const struct job *j)
+{
+    enum job_state state = job_visible_state(j);
+    bool alive = state == JOB_RUNNING || state == JOB_STOPPING;
+    if (j->needs.n_devices == 0 || (!alive && state != JOB_QUEUED))
+        return NAN;
+    return needs_left_s(&j->needs, alive ? j->step : j->checkpoint_step);
+}
+
 /* Returns the member `key` of a JSON object as text, or NULL if the object has no such member. If memory runs
  * out, marks the buffer `b` as failed. */
 static char *member(struct strbuf *b, const struct json *doc, const char *key)
@@ -437,6 +468,8 @@ void job_long_json(const struct daemon *d, const struct job *j, const struct sta
     job_short_json(d, j, b);
     add_text(b, "dir", j->dir);
     add_text(b, "output", j->output);
+    add_needs(b, j);
+    add_double(b, "predicted_left_s", predicted_left_s(j));
     add_member(b, "parameters", planned, "parameters");
     add_member(b, "state_bytes", planned, "state_bytes");
     add_fitting(b, "spec", disk->spec);

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "base/sha256.h"
+#include "daemon/spec/needs.h"
 #include "kernels/device.h"
 
 enum job_state {
@@ -112,6 +113,10 @@ struct job {
     struct job_process process; /* the current or last worker */
     /* SHA-256 of the secret that the worker must send. "" if the job never had a worker. */
     char secret_hash[SHA256_HEX_CHARS + 1];
+    /* What the job needs of a machine, as predicted with the newest plan: at the submit by the client's check
+     * of the job, later by the worker. Anybody who submits jobs can send any numbers, so only predictions
+     * may depend on them. needs.n_devices is 0 if no needs are known. */
+    struct job_needs needs;
     int exit;
     char *error; /* JSON object; NULL: no error */
     uint64_t step, total_steps;

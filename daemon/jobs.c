@@ -196,6 +196,7 @@ static struct job *job_create(uint64_t id, const struct job_new *n)
     j->uid = n->uid;
     j->spec_hash = n->spec_hash;
     j->ask = n->ask;
+    j->needs = n->needs;
     j->submitted_ms = clock_wall_ns() / 1000000;
     j->exit = JOB_NO_EXIT;
     j->loss = j->samples_per_s = j->eta_s = NAN;

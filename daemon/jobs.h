@@ -63,6 +63,7 @@ struct job_new {
     const char *spec;                             /* JSON text that was checked */
     uint64_t spec_hash;                           /* job_spec_hash(spec, dir) */
     struct job_ask ask;
+    struct job_needs needs; /* n_devices is 0 if they are not known */
 };
 
 /* Adds a queued job and writes it to the state. *ret_id is the id of the new job.

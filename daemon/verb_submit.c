@@ -29,9 +29,10 @@
 
 /* A request to submit a job, from the reading of its parameters to the answer. */
 struct submission {
-    char *dir, *key;    /* key may be NULL */
-    struct strbuf text; /* JSON text of the spec */
-    uint64_t hash;      /* job_spec_hash of spec and dir */
+    char *dir, *key;        /* key may be NULL */
+    struct strbuf text;     /* JSON text of the spec */
+    uint64_t hash;          /* job_spec_hash of spec and dir */
+    struct job_needs needs; /* n_devices is 0 if the client sent none */
     /* The parsed spec. NULL if the spec is wrong. In that case spec_err says why. */
     struct spec *spec;
     struct err spec_err;
@@ -61,43 +62,51 @@ static void submission_free(struct submission *s)
 
 /* ---- the parameters; any thread ---- */
 
-static int take_params(const struct json *params, const struct json **ret_spec, const char **ret_dir,
-                       const char **ret_key, struct err *err)
+/* The parameters of the request. They point into its JSON. `key` and `needs` may be NULL. */
+struct submit_params {
+    const struct json *spec, *needs;
+    const char *dir, *key;
+};
+
+static int take_params(const struct json *params, struct submit_params *ret, struct err *err)
 {
     struct json_obj o;
+    *ret = (struct submit_params){0};
     json_obj_begin(&o, params, "", err);
-    if (json_take(&o, "spec", JSON_REQUIRED, ret_spec) && json_type(*ret_spec) != JSON_OBJECT)
+    if (json_take(&o, "spec", JSON_REQUIRED, &ret->spec) && json_type(ret->spec) != JSON_OBJECT)
         json_fail(&o, "spec", -EINVAL, "must be an object");
-    if (json_take_string(&o, "dir", JSON_REQUIRED, ret_dir)) {
-        if ((*ret_dir)[0] != '/')
+    if (json_take_string(&o, "dir", JSON_REQUIRED, &ret->dir)) {
+        if (ret->dir[0] != '/')
             json_fail(&o, "dir", -EINVAL, "must be an absolute path");
-        else if (strlen(*ret_dir) >= PATH_MAX)
+        else if (strlen(ret->dir) >= PATH_MAX)
             json_fail(&o, "dir", -EINVAL, "is too long: at most %d bytes", PATH_MAX - 1);
     }
-    if (json_take_name(&o, "key", JSON_OPTIONAL, ret_key) &&
-        ((*ret_key)[0] == '\0' || strlen(*ret_key) > KEY_MOST))
+    if (json_take_name(&o, "key", JSON_OPTIONAL, &ret->key) &&
+        (ret->key[0] == '\0' || strlen(ret->key) > KEY_MOST))
         json_fail(&o, "key", -EINVAL, "must have 1 to %d characters", KEY_MOST);
+    json_take(&o, "needs", JSON_OPTIONAL, &ret->needs);
     return json_obj_end(&o);
 }
 
 static int fill(struct submission *s, const struct json *params, struct err *err)
 {
-    const struct json *spec = NULL;
-    const char *dir = NULL, *key = NULL;
-    int r = take_params(params, &spec, &dir, &key, err);
+    struct submit_params p;
+    int r = take_params(params, &p, err);
+    if (r == 0 && p.needs != NULL)
+        r = needs_read(p.needs, "needs", &s->needs, err);
     if (r < 0)
         return r;
     s->text.mode = STRBUF_FAILS;
-    json_add(&s->text, spec);
-    s->dir = mem_strdup(dir);
-    s->key = key != NULL ? mem_strdup(key) : NULL;
-    if (strbuf_status(&s->text) < 0 || s->dir == NULL || (key != NULL && s->key == NULL))
+    json_add(&s->text, p.spec);
+    s->dir = mem_strdup(p.dir);
+    s->key = p.key != NULL ? mem_strdup(p.key) : NULL;
+    if (strbuf_status(&s->text) < 0 || s->dir == NULL || (p.key != NULL && s->key == NULL))
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
-    s->hash = job_spec_hash(s->text.at, dir);
+    s->hash = job_spec_hash(s->text.at, p.dir);
     /* Do not refuse a wrong spec here. If an earlier job already has the same key, the answer must name that
      * job, and not the error in the spec. */
-    const struct spec_options how = {.base_dir = dir};
-    if (spec_read(spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
+    const struct spec_options how = {.base_dir = p.dir};
+    if (spec_read(p.spec, &how, &s->spec, &s->spec_err) == -ENOMEM)
         return err_set(err, -ENOMEM, "the daemon has no memory for this job; try again later");
     return 0;
 }
@@ -284,6 +293,7 @@ static int add_submitted(struct submission *s, const char *user, struct err *err
         .spec = s->text.at,
         .spec_hash = s->hash,
         .ask = ask,
+        .needs = s->needs,
     };
     return jobs_add(rq->daemon->jobs, &n, submit_on_disk, s, &s->id, err);
 }

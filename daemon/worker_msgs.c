@@ -267,6 +267,20 @@ static void on_planning(struct worker *w, const struct json *params, const char 
     publish(w, "planning", params);
 }
 
+/* Takes the needs of the plan on the worker's lease. They replace the needs that came with the submit. The
+ * worker runs with the rights of the user and could send anything, so wrong needs are ignored. */
+static void replace_needs(struct worker *w, const struct json *params)
+{
+    struct job *j = w->job;
+    const struct json *node = get_node(params, "needs");
+    struct job_needs needs;
+    if (node == NULL || needs_read(node, "needs", &needs, NULL) < 0 ||
+        memcmp(&needs, &j->needs, sizeof needs) == 0)
+        return;
+    j->needs = needs;
+    jobs_save(w->daemon->jobs, j, NULL, NULL, NULL, NULL);
+}
+
 static void on_planned(struct worker *w, const struct json *params, const char *text)
 {
     struct job *j = w->job;
@@ -274,6 +288,7 @@ static void on_planned(struct worker *w, const struct json *params, const char *
     job_set_text(&j->said.planned, text);
     job_set_text(&j->said.planning, NULL);
     j->total_steps = get_count_or(json_get(params, "resolved"), "total_steps", j->total_steps);
+    replace_needs(w, params);
     if (!again)
         publish(w, "planned", params);
 }

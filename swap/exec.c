@@ -31,6 +31,9 @@
 #include "swap/exec_bind.h"
 #include "swap/exec_window.h"
 
+/* Host memory for the events of one instruction. Most instructions have one or two. */
+#define EVENT_BYTES 256
+
 enum exec_state { STATE_OUT, STATE_IN };
 
 /* An executor. Only the thread that calls the exec_* functions uses the fields, so they need no lock. */
@@ -586,6 +589,15 @@ static void destroy_events(struct exec *e, struct event **events, uint32_t n)
 {
     for (uint32_t i = 0; events && i < n; i++)
         event_destroy(e->config.devices, events[i]);
+}
+
+uint64_t exec_bytes(const struct plan *p)
+{
+    uint64_t bytes = p->n_tensors * (sizeof(struct plan_tensor) + sizeof(tensor_id));
+
+    for (uint32_t k = 0; k < PROGRAM_COUNT; k++)
+        bytes += bound_program_bytes(&p->programs[k]) + p->programs[k].n_instrs * (uint64_t)EVENT_BYTES;
+    return bytes;
 }
 
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err)

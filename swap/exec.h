@@ -49,6 +49,9 @@ struct exec_config {
 /* Creates an executor for a plan. Returns -EINVAL if the plan was made for another model or optimizer. If the
  * device cannot create an event, returns the device's error. */
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
+/* Returns the bytes of host memory that an executor of this plan takes, with the tables of its store. The
+ * memory of the store's tensors is plan->host_bytes and does not count. */
+uint64_t exec_bytes(const struct plan *p);
 /* Waits until all streams are empty and frees the executor. `e` may be NULL. */
 void exec_destroy(struct exec *e);
 

@@ -678,16 +678,32 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Allocates the arrays of a bound program. Every instruction gets its own operands and waits, although
- * instructions of a plan may share them. So the sizes are added up over the instructions. */
+/* Counts the operands and the waits of a bound program. Every instruction gets its own, although instructions
+ * of a plan may share them. So the numbers are added up over the instructions. */
+static void count(const struct plan_program *from, uint64_t *ret_operands, uint64_t *ret_waits)
+{
+    *ret_operands = *ret_waits = 0;
+    for (uint32_t i = 0; i < from->n_instrs; i++) {
+        *ret_operands += from->instrs[i].n_operands <= from->n_operands ? from->instrs[i].n_operands : 0;
+        *ret_waits += from->instrs[i].n_waits <= from->n_waits ? from->instrs[i].n_waits : 0;
+    }
+}
+
+uint64_t bound_program_bytes(const struct plan_program *from)
+{
+    uint64_t n_operands, n_waits;
+
+    count(from, &n_operands, &n_waits);
+    return from->n_instrs * sizeof(struct bound_instr) + n_operands * sizeof(struct bound_operand) +
+           n_waits * sizeof(struct bound_wait);
+}
+
+/* Allocates the arrays of a bound program. */
 static void allocate(const struct plan_program *from, struct arena *arena, struct bound_program *ret)
 {
-    uint64_t n_operands = 0, n_waits = 0;
+    uint64_t n_operands, n_waits;
 
-    for (uint32_t i = 0; i < from->n_instrs; i++) {
-        n_operands += from->instrs[i].n_operands <= from->n_operands ? from->instrs[i].n_operands : 0;
-        n_waits += from->instrs[i].n_waits <= from->n_waits ? from->instrs[i].n_waits : 0;
-    }
+    count(from, &n_operands, &n_waits);
     ret->instrs = arena_alloc_array(arena, from->n_instrs, sizeof *ret->instrs);
     ret->n_instrs = from->n_instrs;
     ret->operands = arena_alloc_array(arena, n_operands, sizeof *ret->operands);

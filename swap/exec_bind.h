@@ -82,6 +82,9 @@ struct bound_program {
     bool needs_args;
 };
 
+/* Returns the bytes that bind_program allocates for a program, without the byte ranges of updates. */
+uint64_t bound_program_bytes(const struct plan_program *from);
+
 /* Binds one program of the plan, by computing everything that is the same in every run. The arrays of *ret
  * are allocated from `arena`. Returns -EINVAL if the plan was made for another model or optimizer. */
 int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,

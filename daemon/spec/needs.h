@@ -3,9 +3,9 @@
  *
  * A worker makes a struct job_needs out of the plan of a job: `tutti-worker --check`, --plan and --serve
  * print it as the member "needs". The client passes what the check printed with the submit request. The
- * daemon stores it with the job, decides by it when the job may start, and predicts when the job will be
- * done. When a worker has planned the job on its lease, it sends what the job needs with that plan, and the
- * daemon replaces its copy. The needs are a prediction: what a job may use is limited by its lease alone.
+ * daemon stores it with the job, shows it, and predicts by it when the job will be done. When a worker has
+ * planned the job on its lease, it sends what the job needs with that plan, and the daemon replaces its copy.
+ * The needs are a prediction: what a job may use is limited by its lease alone.
  *
  * Example: a job trains 300 steps on two devices. A step takes 12 ms by the simulator, 50 MB of each device
  * are used, and the tensors and the data set take 900 MB of host memory:

@@ -153,6 +153,9 @@ struct prepared_job {
     uint64_t data_bytes; /* host memory of the data sets */
     /* The bytes of memory that the graphs and the plans of all phases take. */
     uint64_t held_bytes;
+    /* The most bytes of host memory that the job had while it was planned: the data sets, what was planned
+     * before, and the estimate of planning_size.h for the phase or, if that is more, what planning took. */
+    uint64_t planning_bytes;
     uint32_t threads;                 /* number of threads per operation */
     struct job_comparison comparison; /* set by job_compare */
     /* After a failure, the devices that caused it. blame.n is 0 if no device is known to be the cause. */
@@ -204,6 +207,10 @@ uint64_t job_parked_bytes(const struct prepared_job *j);
 /* Returns the bytes of host memory that the job needs: for the tensors of the phase with the largest need,
  * and for everything else, such as the data sets. Every phase must have a plan. */
 uint64_t job_host_bytes(const struct prepared_job *j);
+
+/* Computes what the job needs of a machine, from its plans. Every phase must have a plan. Defined in
+ * job_needs.c. */
+void job_needs(const struct prepared_job *j, struct job_needs *ret);
 
 /* Returns the number of bytes of weights that layer `l` of a model owns. A layer that uses the weights of
  * another layer owns none. */
@@ -263,14 +270,20 @@ const struct table *job_phase_table(const struct prepared_job *j, const struct p
 /* Reads a profile table (schema profile/v1) from the file at `path`. The caller destroys *ret. */
 int job_read_profile(const char *path, struct table **ret, struct err *err);
 
+/* The memory that a function used which job_bounded called. */
+struct job_memory {
+    uint64_t peak_bytes; /* most bytes at one time */
+    uint64_t held_bytes; /* bytes that the function left allocated */
+};
+
 /* Calls work(arg), which plans, simulates or verifies, in a scope of bounded work (base/bounded.h). The scope
  * enforces the memory limit of planning, and it ends early if o->stop returns true.
  *
  * Returns the result of `work`, which must not be -ENOMEM or -ECANCELED. If the scope ends early, everything
  * that `work` has allocated is freed, and the function returns -ENOMEM or -ECANCELED with a message. If
- * `ret_held` is not NULL, it receives the number of bytes that `work` left allocated. */
+ * `ret` is not NULL, it receives how much memory `work` has used. */
 int job_bounded(const struct job_options *o, const struct prepared_job *j, int (*work)(void *arg), void *arg,
-                uint64_t *ret_held, struct err *err);
+                struct job_memory *ret, struct err *err);
 
 /* Returns the arguments for the planner (struct plan_request) that job_prepare uses for phase `p`. */
 struct plan_request job_request(const struct job_options *o, const struct prepared_job *j,

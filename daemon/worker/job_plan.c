@@ -251,7 +251,7 @@ static int report_early_end(const struct bounded *b, int code, struct err *err)
 }
 
 int job_bounded(const struct job_options *o, const struct prepared_job *j, int (*work)(void *arg), void *arg,
-                uint64_t *ret_held, struct err *err)
+                struct job_memory *ret, struct err *err)
 {
     uint64_t limit = o->planning_bytes > 0 ? o->planning_bytes : left_for_planning(j);
     struct bounded b = {
@@ -259,8 +259,8 @@ int job_bounded(const struct job_options *o, const struct prepared_job *j, int (
     int r = bounded_run(&b, work, arg);
     if (b.ended_early)
         return report_early_end(&b, r, err);
-    if (ret_held != NULL)
-        *ret_held = b.held_bytes;
+    if (ret != NULL)
+        *ret = (struct job_memory){b.peak_bytes, b.held_bytes};
     return r;
 }
 
@@ -532,6 +532,18 @@ static int fail_phase(const struct prepared_job *j, const struct phase *p, int c
     return code;
 }
 
+/* Notes the host memory of the job while phase `p` was planned, which took `used`. */
+static void note_planning(const struct job_options *o, struct prepared_job *j, const struct phase *p,
+                          const struct job_memory *used)
+{
+    const struct division d = {.rows = p->sizes.micro_batch, .steps = p->cycle_steps};
+    struct job_planning size = {0};
+    measure_planning(o, j, p, d, &size, NULL);
+    uint64_t bytes = size.bytes + single_bytes(o, j, p);
+    bytes = j->data_bytes + j->held_bytes + (bytes > used->peak_bytes ? bytes : used->peak_bytes);
+    j->planning_bytes = bytes > j->planning_bytes ? bytes : j->planning_bytes;
+}
+
 static int plan_phase(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
 {
     struct planning a = {.o = o, .j = j, .phase = p, .err = err};
@@ -545,13 +557,17 @@ static int plan_phase(const struct job_options *o, struct prepared_job *j, struc
      * restores them. */
     struct table *table = j->table;
     const struct machine machine = j->machine;
-    int r = job_bounded(o, j, plan_and_verify, &a, &p->held_bytes, err);
+    struct job_memory used = {0};
+    int r = job_bounded(o, j, plan_and_verify, &a, &used, err);
     if (r == -ECANCELED || r == -ENOMEM) { /* the scope has freed what was built */
         p->graph = p->eval_graph = p->single.graph = p->single.eval_graph = NULL;
         p->plan = p->single.plan = NULL;
         j->table = table;
         j->machine = machine;
     }
+    if (r == 0)
+        note_planning(o, j, p, &used);
+    p->held_bytes = used.held_bytes;
     j->held_bytes += p->held_bytes;
     return r < 0 ? fail_phase(j, p, r, err) : 0;
 }

@@ -72,6 +72,8 @@ static void add_json(struct strbuf *b, const struct printed_plan *p, const char 
     b->at[--b->n] = '\0';
     strbuf_add(b, ",\"why\":");
     plan_why_json(&p->why, b);
+    if (p->needs.n_devices > 0)
+        report_needs_members(&p->needs, b);
     strbuf_addf(b, "%s}", members);
 }
 

@@ -27,7 +27,9 @@ struct printed_plan {
     /* What limits the speed of the plan. The verb adds how much more memory or more devices would gain. */
     struct why_report why;
     double plan_s; /* seconds that planning and verifying took */
-    int code;      /* 0, or the negative errno of planning */
+    /* What the job needs of a machine. n_devices is 0 if the plan is not that of a job. */
+    struct job_needs needs;
+    int code; /* 0, or the negative errno of planning */
     struct err err;
     /* If there is no plan, the number of bytes per device that would be enough. It is 0 if device memory is
      * not the problem. */

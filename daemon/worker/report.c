@@ -106,6 +106,25 @@ void report_phase_members(const struct prepared_job *j, struct strbuf *b)
     strbuf_add(b, "]");
 }
 
+void report_needs_members(const struct job_needs *n, struct strbuf *b)
+{
+    strbuf_add(b, ",\"needs\":");
+    needs_to_json(n, b);
+}
+
+void report_host_needs(const struct job_needs *n, struct strbuf *b)
+{
+    strbuf_add_bytes(b, needs_host_bytes(n));
+    strbuf_add(b, " of host memory at most: planning ");
+    strbuf_add_bytes(b, n->host.planning);
+    strbuf_add(b, ", loading ");
+    strbuf_add_bytes(b, n->host.loading);
+    strbuf_add(b, ", running ");
+    strbuf_add_bytes(b, n->host.running);
+    strbuf_add(b, ", saving ");
+    strbuf_add_bytes(b, n->host.saving);
+}
+
 static bool has_cycle(const struct phase *p)
 {
     return p->cycle_steps > 1 || p->cycle_auto;
@@ -210,6 +229,8 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
     const struct plan *p = phase->plan;
     struct spec_demand demand = spec_demand(s);
     struct strbuf b = {0};
+    struct job_needs needs;
+    job_needs(j, &needs);
     if (json) {
         strbuf_add(&b, "{\"ok\":true,\"name\":");
         strbuf_add_json(&b, s->name);
@@ -231,6 +252,7 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
         report_phase_members(j, &b);
         report_cycle_members(j, &b);
         report_backend_members(j, &b);
+        report_needs_members(&needs, &b);
         strbuf_add(&b, "}\n");
         return print_buffer(&b);
     }
@@ -260,7 +282,12 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
         strbuf_add(&b, "not known");
     strbuf_add(&b, "), ");
     strbuf_add_bytes(&b, p->host_bytes);
-    strbuf_addf(&b, " of host memory\n  backend  %s: %s\n", j->backend, j->backend_reason);
+    strbuf_add(&b, " of host memory\n");
+    strbuf_add(&b, "  host     ");
+    report_host_needs(&needs, &b);
+    strbuf_addf(&b, "\n  time     %.4g s a step, %.4g s for all steps (%s times)\n",
+                (double)needs.step_ns * 1e-9, needs_left_s(&needs, 0), job_profile_names[needs.times]);
+    strbuf_addf(&b, "  backend  %s: %s\n", j->backend, j->backend_reason);
     return print_buffer(&b);
 }
 
@@ -293,6 +320,8 @@ static void add_plan(const struct prepared_job *j, struct strbuf *b)
 void report_planned(const struct prepared_job *j, struct strbuf *b)
 {
     const struct phase *p = job_largest_phase(j);
+    struct job_needs needs;
+    job_needs(j, &needs);
     strbuf_addf(
         b,
         "{\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64
@@ -306,6 +335,7 @@ void report_planned(const struct prepared_job *j, struct strbuf *b)
     report_cycle_members(j, b);
     report_backend_members(j, b);
     report_profile_members(j, b);
+    report_needs_members(&needs, b);
     strbuf_add(b, "}");
 }
 

@@ -58,15 +58,24 @@ void report_planned(const struct prepared_job *j, struct strbuf *b);
 /* Appends ,"backend":"cpu","backend_reason":"..." to a JSON object. */
 void report_backend_members(const struct prepared_job *j, struct strbuf *b);
 
-/* If the job has several phases, appends ,"phase":0,"phases":[...] to a JSON object. "phase" is the number of
- * the largest phase, which the other members of the object describe. "phases" is a list with a summary of
- * each phase. */
 /* Appends the number of training steps in a cycle of the largest phase and, if the planner chose the number,
  * what kept it from choosing more. report_cycle appends a line of text, and report_cycle_members appends JSON
  * members. Neither appends anything if the job has one step in a cycle because it never asked for more. */
 void report_cycle(const struct prepared_job *j, struct strbuf *b);
 void report_cycle_members(const struct prepared_job *j, struct strbuf *b);
+
+/* If the job has several phases, appends ,"phase":0,"phases":[...] to a JSON object. "phase" is the number of
+ * the largest phase, which the other members of the object describe. "phases" is a list with a summary of
+ * each phase. */
 void report_phase_members(const struct prepared_job *j, struct strbuf *b);
+
+/* Appends ,"needs":{...}, which is what the job needs of a machine (daemon/spec/needs.h), to a JSON
+ * object. */
+void report_needs_members(const struct job_needs *n, struct strbuf *b);
+
+/* Appends the host memory that the job needs to a line of text: the most, and that at each of the four
+ * times. */
+void report_host_needs(const struct job_needs *n, struct strbuf *b);
 
 /* Appends ,"profile":"analytic","profile_reason":"..." to a JSON object. */
 void report_profile_members(const struct prepared_job *j, struct strbuf *b);

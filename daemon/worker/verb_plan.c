@@ -22,6 +22,7 @@ struct asking {
 static int simulate_job(void *arg)
 {
     const struct asking *a = arg;
+    job_needs(a->j, &a->p->needs);
     struct profile *times = job_times(a->j, job_largest_phase(a->j));
     plan_print_simulate(a->p, times, &a->j->machine);
     profile_destroy(times);
@@ -44,8 +45,8 @@ static int plan_job(const struct job_options *o, struct prepared_job *j, struct 
     ret->plan = p->plan;
     ret->graph = p->graph;
     ret->plan_s = j->plan_s;
-    p->plan = NULL;
     ret->code = r = job_bounded(o, j, simulate_job, &a, NULL, &ret->err);
+    p->plan = NULL;
     if (r < 0) { /* the scope has freed the simulation */
         ret->sim = NULL;
         plan_print_finish(ret);
@@ -120,10 +121,11 @@ static void say_front(const struct phase *p, struct strbuf *head, struct strbuf 
     strbuf_add(members, "]");
 }
 
-/* Appends the backend and the profile (the source of the task durations), and why they were chosen. If the
- * job has several phases, also appends the phase to which the plan belongs. Appends lines of text to `head`
- * and JSON members to `members`. */
-static void say_where(const struct prepared_job *j, struct strbuf *head, struct strbuf *members)
+/* Appends the backend and the profile (the source of the task durations), why they were chosen, and the host
+ * memory that the job needs. If the job has several phases, also appends the phase to which the plan belongs.
+ * Appends lines of text to `head` and JSON members to `members`. */
+static void say_where(const struct prepared_job *j, const struct job_needs *n, struct strbuf *head,
+                      struct strbuf *members)
 {
     if (j->phases.n > 1) {
         const struct phase *p = job_largest_phase(j);
@@ -136,6 +138,9 @@ static void say_where(const struct prepared_job *j, struct strbuf *head, struct 
     report_profile_members(j, members);
     report_cycle_members(j, members);
     report_cycle(j, head);
+    strbuf_add(head, "host    ");
+    report_host_needs(n, head);
+    strbuf_add(head, "\n");
     say_sizes(job_largest_phase(j), head, members);
     say_front(job_largest_phase(j), head, members);
 }
@@ -209,7 +214,7 @@ static int plan_job_once(const struct verb_options *o)
     if (r < 0) {
         code = report_error(o, p.code, &p.err, p.least_bytes, true);
     } else {
-        say_where(&j, &head, &members);
+        say_where(&j, &p.needs, &head, &members);
         code = plan_print_one(o, &p, head.at, describe_times(&j, times, sizeof times), members.at);
     }
     strbuf_finish(&head);
@@ -238,7 +243,7 @@ static int plan_job_with_all(const struct verb_options *o)
         if (r < 0 && r != -ENOSPC && r != -EBADMSG)
             code = report_error(o, r, &list[i].err, 0, true);
         if (code < 0 && head.at == NULL)
-            say_where(&jobs[i], &head, &members);
+            say_where(&jobs[i], &list[i].needs, &head, &members);
         if (code < 0 && jobs[i].spec->method == METHOD_local)
             n = POLICY_COUNT + 1;
     }

@@ -18,7 +18,8 @@ LINE = 1 << 20  # the longest, newline included
 METHODS = ["backup", "cancel", "devices", "list", "logs", "ping", "show", "submit", "watch"]
 SHORT = ["id", "name", "user", "uid", "state", "reason", "submitted_ms", "started_ms", "ended_ms", "devices", "attempt",
          "failures", "pid", "step", "total_steps", "loss", "samples_per_s", "eta_s", "exit", "error"]
-LONG = ["dir", "output", "spec", "resolved", "plan", "progress", "report", "curve", "evals", "log_bytes", "seq"]
+LONG = ["dir", "output", "spec", "resolved", "plan", "progress", "report", "curve", "evals", "needs",
+        "predicted_left_s", "log_bytes", "seq"]
 
 
 def refused(t, call, code, errno, path=None, *words):
@@ -797,7 +798,7 @@ def test_show_before_while_and_after(t):
         t.check(set(SHORT + LONG) <= set(j), f"missing: {set(SHORT + LONG) - set(j)}")
         t.equal((j["state"], j["dir"], j["output"], j["spec"]), ("queued", t.dir, "/abs/out", spec("/abs/out")),
                 "of a queued job")
-        t.equal({k: j[k] for k in LONG[3:10]}, dict.fromkeys(LONG[3:10]), "what is not known")
+        t.equal({k: j[k] for k in LONG[3:11]}, dict.fromkeys(LONG[3:11]), "what is not known")
         t.check(isinstance(j["seq"], int), "no seq")
 
         p = Puppet(d, job)

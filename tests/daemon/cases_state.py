@@ -74,6 +74,7 @@ def test_database_of_version_1_opens_with_every_job_event_and_key(t, log):
             for j in jobs:
                 j.pop("seq")
                 j.pop("log_bytes")
+                t.equal((j.pop("needs"), j.pop("predicted_left_s")), (None, None), "needs, which version 1 did not have")
             c.watch(since=0)
             c.wait_event("gap")
             events = [e for e in c.events if e["event"] != "gap"]
