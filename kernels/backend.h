@@ -58,8 +58,8 @@ struct backend {
     void (*release)(struct devset *ds);
     int (*acquire)(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
-    /* Finds the devices that no longer work and adds them to *ret. device.c has zeroed *ret. A backend whose
-     * devices never break sets this pointer to NULL. */
+    /* Finds the devices that no longer work and adds them to *ret. The caller has set *ret to zero. This
+     * pointer is NULL if the devices of a backend never break. */
     void (*blame)(struct devset *ds, struct device_blame *ret);
 };
 

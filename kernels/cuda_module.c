@@ -27,8 +27,8 @@
 
 #define MODULE_FILE "libtutti-cuda.so"
 
-/* Runs an op on the cpu for the cuda module. The CUDA driver may use a different thread for each call, so
- * every call first initializes its own thread. */
+/* Runs an op on the cpu for the cuda module. The CUDA driver may call this function from a new thread each
+ * time. So every call first initializes the calling thread. */
 static void run_op(const struct op_call *call, struct pool *pool)
 {
     cpu_thread_init();

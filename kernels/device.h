@@ -57,7 +57,7 @@ struct device_info {
     bool peer[DEVICE_MAX];
 };
 
-/* The value of the argument `asked` of devset_probe that asks for the free memory of every device. */
+/* Pass this value as the argument `asked` of devset_probe to ask for the free memory of every device. */
 #define DEVICES_ALL UINT64_MAX
 
 /* Lists the devices that the backend finds on this machine. Writes up to `max` of them to ret and their
@@ -209,8 +209,8 @@ int devset_release(struct devset *ds);
 int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
 /* Allocates zeroed, page-aligned host memory for tensors. The memory is pinned if the backend's copies need
- * pinned memory. Returns -ENOMEM if there is too little memory, and `err` then has advice. Free the memory
- * with devset_host_free and the same number of bytes. devset_host_free accepts NULL as `p`. */
+ * pinned memory. Returns -ENOMEM if there is too little memory; `err` then says what to do. devset_host_free
+ * frees the memory. It needs the same number of bytes, and accepts NULL as `p`. */
 int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err);
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes);
 

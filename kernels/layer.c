@@ -143,8 +143,8 @@ static void make_normal(float x[2])
     x[1] = (float)(r * sin(angle));
 }
 
-/* Fills `w` with `n` initial values. These are the values of the layer's elements from number `from` on, so
- * w[0] is computed from number `from` of the layer's random sequence. */
+/* Fills w[0] to w[n - 1] with initial values. They are made from `n` consecutive random numbers of the
+ * layer's sequence, and the first of these is number `from`. */
 static void init_random(const struct layer_param *p, uint64_t seed, uint64_t from, uint64_t n, float *w)
 {
     float bound = (float)(1.0 / sqrt((double)p->fan_in));
@@ -170,9 +170,9 @@ static void init_param(const struct layer_param *p, uint64_t seed, uint64_t from
         init_random(p, seed, from, p->count, w);
 }
 
-/* Initializes the parameters in the order in which they are in W. Each layer and each inner layer has a key,
- * which selects a sequence of random numbers. The first parameter with a new key begins at the start of the
- * key's sequence. */
+/* Initializes the parameters in the order in which they are stored in the weights. Each layer and each inner
+ * layer has a key, which selects a sequence of random numbers. The first parameter with a new key begins at
+ * the start of the key's sequence. */
 void layer_init(const struct layer *l, uint64_t seed, float *w)
 {
     uint32_t n = layer_type(l)->params(l, NULL);

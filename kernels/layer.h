@@ -48,11 +48,12 @@ struct layer {
     /* `in` is the shape of a row of the input, and `out` is the shape of a row of the output. The output of a
      * loss has rank 0. A row has at most UINT32_MAX elements. */
     struct shape in, out;
-    /* If `tied` is true, the layer has no weights of its own and uses the W of the earlier layer `owner`. */
+    /* If `tied` is true, the layer has no weights of its own and uses the weights of the earlier layer
+     * `owner`. */
     bool tied;
     uint32_t owner;
-    /* Says how to combine the gradients of all layers that use this layer's W. If true, they are averaged. If
-     * false, they are added. */
+    /* How the gradients of all layers that use this layer's weights are combined: averaged if this field is
+     * true, added up if it is false. */
     bool mean_uses;
 
     /* An inner layer's name, which becomes the prefix of its parameter names. For example, "attn" gives
@@ -102,9 +103,9 @@ struct model {
  * must therefore be in writable memory, although `inner` points to const. */
 void model_number(const struct model *m);
 
-/* The memory that a layer needs for `rows` rows: the size in bytes of each block, and the element types of W,
- * X, Y and T. Size 0 means that the layer has no such block. Blocks other than W, X, Y and T have no element
- * type, because each layer divides them into arrays of its own. */
+/* The sizes in bytes of a layer's arrays, for a given number of rows. Size 0 means that the layer has no such
+ * array. Only the weights W, the input X, the output Y and the targets T have an element type. The layer
+ * itself divides the other arrays into parts of various types. */
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
     uint64_t b; /* B, and also the statistics of one micro-batch */
@@ -112,13 +113,13 @@ struct layer_sizes {
     uint64_t y; /* output; 0 for a loss */
     uint64_t s;
     uint64_t room; /* forward workspace when S is saved */
-    /* The size in bytes of the forward workspace when S is not saved. It includes space for S. */
+    /* The size in bytes of the forward workspace when S is not saved. This workspace includes space for S. */
     uint64_t scratch_fwd;
     uint64_t scratch_bwd;
     uint64_t target; /* losses: the targets T */
     uint64_t result; /* losses: the results R */
-    /* The types of W, X, Y and T. dW has the type of W, and dX has the type of X. All parameters of a layer
-     * have the type of W. */
+    /* The element types of the weights W, the input X, the output Y and the targets T. The gradient of W has
+     * the type of W, and the gradient of X has the type of X. */
     enum dtype w_dtype, x_dtype, y_dtype, target_dtype;
 };
 
@@ -153,8 +154,8 @@ enum param_init {
 enum param_class { PARAM_MATRIX, PARAM_BIAS, PARAM_NORM, PARAM_EMBEDDING, PARAM_CLASS_COUNT };
 extern const char *const param_class_names[PARAM_CLASS_COUNT]; /* "matrix", "bias", "norm", "embedding" */
 
-/* A parameter: one named tensor inside a layer's W, such as the weight or the bias. The parameters fill W
- * without padding, in the order in which layer_type.params lists them. */
+/* A parameter: one named tensor inside a layer's weights, such as the weight matrix or the bias. The
+ * parameters fill the weights without padding, in the order in which layer_type.params lists them. */
 struct layer_param {
     char name[64]; /* for example "weight", "bias", "attn.qkv.weight" */
     enum dtype dtype;
@@ -178,22 +179,23 @@ struct layer_io {
     /* bwd: if true, the gradient is added to the old dw. If false, it overwrites dw, as in the first
      * micro-batch of a step. */
     bool accumulate;
-    /* W has elements of the layer's `w_dtype`, and X has elements of its `dtype` or token ids. */
+    /* The weights `w` have the layer's type `w_dtype`. The input `x` has the layer's type `dtype`, or
+     * consists of int32 token ids. */
     const void *w, *x;
     const float *b; /* the buffers B, or NULL */
     /* fwd in training: where to write the statistics of this micro-batch, which `fold` later adds to B. This
      * pointer is NULL if the layer has no buffers, in a recompute, and in an evaluation. */
     float *stat;
-    /* A forward pass writes the output of the layer to this array. In a recompute, which needs only S, the
-     * pointer is NULL. */
+    /* A forward pass writes the output of the layer to this array. The pointer is NULL in a recompute, which
+     * computes only the saved values `s`. */
     void *y;
-    /* In a forward pass, S is written to this array, and NULL means that S is not saved. In a backward pass,
-     * this array is the S that the forward pass saved. */
+    /* The values that are saved for the backward pass. A forward pass writes them, or saves nothing if this
+     * pointer is NULL. A backward pass reads them. */
     void *s;
     void *dw, *dx; /* dx is NULL in the first layer */
     const void *dy;
-    /* The workspace. In a backward pass, it has layer_sizes.scratch_bwd bytes. In a forward pass, it has
-     * layer_sizes.room bytes if S is saved, and layer_sizes.scratch_fwd bytes if S is not saved. */
+    /* The workspace. Its size in a backward pass is layer_sizes.scratch_bwd. Its size in a forward pass is
+     * layer_sizes.room if `s` is not NULL, and layer_sizes.scratch_fwd otherwise. */
     void *scratch;
     const void *target;
     struct step_result *result;
@@ -204,26 +206,26 @@ struct layer_io {
 struct layer_type {
     const char *name;
     bool is_loss;
-    /* True if this layer is a loss whose forward pass does nothing in training. The backward pass then
-     * computes both the loss and the gradient. */
+    /* True for a loss whose forward pass does nothing in training. The backward pass then computes both the
+     * loss and the gradient. */
     bool loss_in_bwd;
     void (*sizes)(const struct layer *l, uint32_t rows, struct layer_sizes *ret);
     void (*cost)(const struct layer *l, uint32_t rows, struct layer_cost *ret);
     /* Writes the layer's parameters to `ret` and returns their number. If `ret` is NULL, the function only
      * counts the parameters. */
     uint32_t (*params)(const struct layer *l, struct layer_param *ret);
-    /* Writes the layer's named buffers to `ret` and returns their number. If `ret` is NULL, the function only
-     * counts the buffers. They lie in B in the same way as parameters lie in W. This pointer is NULL if the
-     * kind has no buffers. */
+    /* Describes the layer's buffers in `ret` and returns their number. If `ret` is NULL, the function only
+     * counts the buffers. The offsets in `ret` count from the start of the layer's buffers. This pointer is
+     * NULL if this kind of layer has no buffers. */
     uint32_t (*buffers)(const struct layer *l, struct layer_param *ret);
-    /* Fills B with its initial values. Each value depends only on the seed, the key of the layer and the
-     * element's position in B. This pointer is NULL if B starts with zeros. */
+    /* Fills the layer's buffers with their initial values. Each value depends only on the seed, the key of
+     * the layer and the position in the buffers. This pointer is NULL if the buffers start with zeros. */
     void (*init_buffers)(const struct layer *l, uint64_t seed, void *b);
     int (*fwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
     int (*bwd)(const struct layer *l, const struct layer_io *io, const struct op_sink *sink);
-    /* Updates the buffers B with the statistics of one micro-batch, after the backward pass. The executor
-     * calls `fold` for one micro-batch after another, in ascending order. This pointer is NULL if training
-     * does not change the buffers of this kind. */
+    /* Updates the layer's buffers `b` with the statistics of one micro-batch, after the backward pass. The
+     * executor calls `fold` for one micro-batch after another, in ascending order. This pointer is NULL if
+     * training does not change the buffers. */
     int (*fold)(const struct layer *l, const struct step_args *step, float *b, const float *stat,
                 const struct op_sink *sink);
 };
@@ -260,8 +262,8 @@ static inline uint32_t layer_width_out(const struct layer *l)
     return layer_out(l) / layer_seq(l);
 }
 
-/* Fills W with its initial values. Each value depends only on the seed, the key of the layer and the
- * element's position in W, so every machine computes the same values. */
+/* Fills `w` with the initial weights of the layer. Each value depends only on the seed, the key of the layer
+ * and the position in `w`, so every machine computes the same values. */
 void layer_init(const struct layer *l, uint64_t seed, float *w);
 
 enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_COUNT };
@@ -289,22 +291,21 @@ struct state_part {
      * part. This pointer is NULL in graphs that are made from a profile table. */
     const char *name;
     enum dtype dtype;
-    /* The number of elements. If the part has as many elements as W, element i of the part belongs to weight
-     * i of W. */
+    /* The number of elements. If the part has one element for each weight, element i belongs to weight i. */
     uint64_t elements;
-    /* The part is in K from byte `begin` up to byte `end`. There may be a gap before `end`. If the next part
-     * has larger elements, the gap aligns them. */
+    /* The part takes the bytes [begin, end) of K. There may be a gap at the end, which aligns the next part
+     * if this has larger elements. */
     uint64_t begin, end;
 };
 
 #define OPTIMIZER_PARTS 2       /* largest number of parts of K */
 #define OPTIMIZER_USES  OP_USES /* largest number of layers that use one W */
-/* Lists the parts of the optimizer state K for a layer whose W has `w_elements` elements, and returns their
- * number. AdamW has the parts exp_avg and exp_avg_sq, called m and v in formulas. SGD with momentum has the
- * part momentum_buffer, called v. SGD without momentum has no parts. */
+/* Lists the parts of the optimizer state for a layer with `w_elements` weights, and returns their number.
+ * AdamW has the parts exp_avg and exp_avg_sq, called m and v in formulas. SGD with momentum has the part
+ * momentum_buffer, called v. SGD without momentum has no parts. */
 uint32_t optimizer_parts(const struct optimizer *o, uint64_t w_elements,
                          struct state_part ret[OPTIMIZER_PARTS]);
-/* Returns the size in bytes of the optimizer state K for a layer whose W has `w_elements` elements. */
+/* Returns the size in bytes of the optimizer state for a layer with `w_elements` weights. */
 uint64_t optimizer_k_bytes(const struct optimizer *o, uint64_t w_elements);
 
 /* One part of the group state, which is one field of struct group_state. A checkpoint stores the part under
@@ -323,11 +324,11 @@ uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const s
 /* Returns the size in bytes of the group state, or 0 if the optimizer has no group state. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 
-/* The memory that one update reads and writes: a range of the weights W, and the same range of each gradient
- * dW and of each part of the optimizer state K. */
+/* The memory that one update reads and writes: a range of a layer's weights, and the same range of each
+ * gradient and of each part of the optimizer state. */
 struct optimizer_io {
     void *w;
-    /* The gradients of W, one from each layer that uses W. */
+    /* The gradients of these weights, one from each layer that uses them. */
     struct op_gradients g;
     /* Only the first optimizer_parts() pointers are used. */
     void *k[OPTIMIZER_PARTS];
@@ -336,22 +337,22 @@ struct optimizer_io {
     enum dtype dtype; /* of w and the gradients */
     bool no_decay;
 };
-/* Sets io->k[0], io->k[1] and so on to the parts of `k`, the whole optimizer state of a layer. W of this
- * layer has io->w_bytes bytes. `k` may be NULL if the optimizer has no state. */
+/* Sets io->k[0], io->k[1] and so on to the parts of `k`, the whole optimizer state of a layer. io->w_bytes
+ * must be the size of all weights of this layer. `k` may be NULL if the optimizer has no state. */
 void optimizer_split(const struct optimizer *o, void *k, struct optimizer_io *io);
-/* A range of a layer's W, from byte `begin` up to byte `end`. Weight decay applies to the whole range, or to
- * no byte of it. */
+/* The bytes [begin, end) of a layer's weights. Weight decay applies to all of these bytes or to none of
+ * them. */
 struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;
 };
-/* Cuts the bytes from `begin` to `end` of W into ranges. A new range starts wherever weight decay starts or
- * stops. Writes the ranges to `ret` and returns their number. If `ret` is NULL, the function only counts the
- * ranges. */
+/* Cuts the bytes [begin, end) of a layer's weights into ranges. A new range starts wherever weight decay
+ * starts or stops. Writes the ranges to `ret` and returns their number. If `ret` is NULL, the function only
+ * counts the ranges. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* Returns an optimizer_io for a part of *io: the bytes from `begin` to `end`, counted from the start of the
- * range that *io describes. */
+/* Returns an optimizer_io for the bytes [begin, end) of *io. Both numbers count from the start of the range
+ * that *io describes. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
 /* Launches one op, which updates the weights in the range that `io` describes. */

@@ -25,8 +25,8 @@ static struct attention_shape attention_shape_of(const struct layer *l, uint32_t
     };
 }
 
-/* The byte offsets of an attention layer's parameters in W. W contains, in this order: qkv at offset 0, the
- * bias of qkv, proj, the bias of proj. */
+/* The byte offsets of an attention layer's parameters in its weights. In order of their offsets, the
+ * parameters are qkv (at offset 0), the bias of qkv, proj, and the bias of proj. */
 struct attention_weights {
     uint64_t qkv_b, proj, proj_b, end;
 };
@@ -42,8 +42,8 @@ static struct attention_weights attention_weights_of(const struct layer *l, cons
     return w;
 }
 
-/* The byte offsets of the arrays in S. The forward pass saves these arrays for the backward pass. The array
- * qkv is at offset 0. */
+/* The byte offsets of the arrays that the forward pass saves for the backward pass. A further array, qkv, is
+ * at offset 0. */
 struct attention_saved {
     uint64_t attended, lse, end;
 };
@@ -58,8 +58,8 @@ static struct attention_saved attention_saved_of(const struct layer *l, const st
     return a;
 }
 
-/* The byte offsets of gradients in the scratch memory of the backward pass. If the layer has dropout, the
- * gradient of proj's output is at offset 0. */
+/* The byte offsets of gradients in the scratch memory of the backward pass. If the layer has dropout, a
+ * further gradient, that of proj's output, is at offset 0. */
 struct attention_gradients {
     uint64_t attended, qkv, scratch, end;
 };
@@ -94,7 +94,7 @@ static void attention_cost(const struct layer *l, uint32_t rows, struct layer_co
     uint64_t w = attention_weights_of(l, &s).end, x = layer_act_bytes(l, rows, layer_in(l)),
              qkv = layer_act_bytes(l, s.tokens, s.qkv);
     uint64_t projections = 2 * (uint64_t)s.tokens * s.width * (s.qkv + s.width);
-    /* The arithmetic operations of the two products q k^T and p v. The causal mask skips half of each
+    /* The number of arithmetic operations of the products q k^T and p v. The causal mask skips half of each
      * product, so both together take as many operations as one full product. */
     uint64_t scores = 2 * (uint64_t)s.tokens * layer_seq(l) * s.width;
 
@@ -120,7 +120,7 @@ static uint32_t attention_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* Launches the op that rotates queries and keys if the layer has rotary positions. Otherwise launches
+/* If the layer has rotary positions, launches the op that rotates queries and keys. Otherwise launches
  * nothing. */
 static int attention_rotate(const struct layer *l, const struct layer_io *io, const struct attention_shape *s,
                             void *qkv, bool inverse, const struct op_sink *sink)

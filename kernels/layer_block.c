@@ -24,18 +24,21 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* The position of a function that visits the inner layers of a block in order. The struct gives the current
- * inner layer, and the byte offsets of its W and S in the W and S of the block. */
+/* The state of a loop over the inner layers of a block: the current inner layer, and where its weights and
+ * saved values lie in the weights and saved values of the block. */
 struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
-    uint64_t w; /* offset of its W in W */
+    /* The offsets of the current layer's input and output in the block's saved values. The first layer's
+     * input and the last layer's output are not there, so `x` is not used in the first layer and `y` is not
+     * used in the last layer. */
+    uint64_t w;
     /* The offsets of the current layer's input and output in the outer S. The first layer's input and the
      * last layer's output are not in S, so `x` is not used in the first layer and `y` is not used in the last
      * layer. */
     uint64_t x, y;
-    /* The current layer's S lies in the outer S, from byte `s` up to byte `end`. The bytes from `end` on
-     * belong to later inner layers. */
+    /* The values that the current layer saves are the bytes [s, end) of the block's saved values. The bytes
+     * from `end` on belong to later layers. */
     uint64_t s, end;
 };
 
@@ -44,8 +47,8 @@ static void inner_walk_begin(struct inner_walk *k)
     *k = (struct inner_walk){0};
 }
 
-/* Moves `k` to inner layer `i`. Each call adds the sizes of the previous layer to the offsets, so call this
- * function for i = 0, 1, 2 and so on, without gaps. */
+/* Moves `k` to inner layer `i`. Each call adds the sizes of the previous layer to the offsets. Therefore call
+ * this function for i = 0, 1, 2 and so on, without gaps. */
 static void inner_walk_to(struct inner_walk *k, const struct layer *outer, uint32_t i, uint32_t rows)
 {
     k->w += k->size.w;
@@ -73,15 +76,16 @@ static uint64_t needed_workspace(const struct inner_walk *k)
     return k->size.s > 0 ? k->size.room : k->size.scratch_fwd;
 }
 
-/* Returns true if the current inner layer can place its workspace in S. The end of S is free at this time,
- * because only later inner layers write to it. `saved` is the size in bytes of the whole S. */
+/* Returns true if the current inner layer can place its workspace at the end of the block's saved values.
+ * That memory is still free, because only later layers write to it. `saved` is the size in bytes of all saved
+ * values of the block. */
 static bool fits_in_s(const struct inner_walk *k, uint64_t saved)
 {
     return needed_workspace(k) <= saved - k->end;
 }
 
 /* Returns the size in bytes of the largest gradient that one inner layer passes to another. Sets *ret_n to
- * the number of such gradients that scratch memory must hold at the same time. */
+ * the number of such gradients that must be in scratch memory at the same time. */
 static uint64_t gradient_bytes(const struct layer *outer, uint32_t rows, uint32_t *ret_n)
 {
     uint64_t most = 0;
@@ -110,8 +114,8 @@ static void block_sizes(const struct layer *l, uint32_t rows, struct layer_sizes
     }
     gradient = gradient_bytes(l, rows, &gradients);
     ret->scratch_fwd = ret->s + ret->room;
-    /* If no inner layer saves anything, the block has no S. Every forward pass of the block is then a pass
-     * without S, whose workspace has scratch_fwd bytes. Therefore `room` is not needed. */
+    /* If no inner layer saves anything, the block saves nothing. `room` is the workspace of a forward pass
+     * that saves values, so the block does not need it. */
     if (ret->s == 0)
         ret->room = 0;
     ret->scratch_bwd = gradients * gradient + scratch;

@@ -18,7 +18,7 @@ static bool has_dropout(const struct layer *l)
     return l->dense.dropout > 0.0f;
 }
 
-/* Returns the size in bytes of the weights in W. The bias comes after them. */
+/* Returns the size in bytes of the weight matrix. The bias comes after the matrix. */
 static uint64_t matrix_bytes(const struct layer *l)
 {
     return layer_w_bytes(l, layer_width_out(l), layer_width(l));
@@ -72,8 +72,8 @@ static uint32_t dense_params(const struct layer *l, struct layer_param *ret)
 static int dense_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     bool saves = has_act(l) && io->s;
-    /* A recompute needs only S, and its io->y is NULL. The op then applies no activation, and its output z,
-     * which is the input of the activation, goes directly to S. */
+    /* If io->y is NULL, only the saved values io->s are wanted. The op then applies no activation, and writes
+     * its result directly to io->s. */
     void *y = io->y ? io->y : saves ? io->s : NULL;
     int r;
 

@@ -14,8 +14,8 @@ static void dropout_cost(const struct layer *l, uint32_t rows, struct layer_cost
     *ret = (struct layer_cost){.fwd_flops = n, .bwd_flops = n, .fwd_bytes = 2 * x, .bwd_bytes = 2 * x};
 }
 
-/* Launches the dropout op. The layer must copy its input to its output even if p is 0. The helper function
- * layer_drop launches nothing in this case, so it is not used here. */
+/* Launches the dropout op even if p is 0, because the layer must then copy its input to its output. The
+ * helper function layer_drop would launch nothing. */
 static int launch_dropout(const struct layer *l, const struct layer_io *io, const void *from, void *to,
                           const struct op_sink *sink)
 {

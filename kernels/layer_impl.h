@@ -6,8 +6,8 @@
 
 #include "kernels/layer.h"
 
-/* Sends one op to the sink. The value of the macro is 0 or a negative errno. Example: LAYER_LAUNCH(io, sink,
- * bias_fwd, .y = y, .x = x, .b = b, .rows = rows, .n = n). */
+/* Passes one op with its arguments to the sink. The value of the macro is 0 or a negative errno. Example:
+ * LAYER_LAUNCH(io, sink, bias_fwd, .y = y, .x = x, .b = b, .rows = rows, .n = n). */
 #define LAYER_LAUNCH(io, sink, name, ...)                                                                    \
     ((sink)->launch((sink)->ctx,                                                                             \
                     &(struct op_call){.op = OP_##name, .step = (io)->step, .name = {__VA_ARGS__}}))
@@ -20,8 +20,9 @@ static inline uint64_t layer_bytes_of(enum dtype dtype, uint32_t a, uint32_t b)
     uint64_t bytes;
     return dtype_bytes(dtype, (uint64_t)a * b, &bytes) && bytes < most ? bytes : most;
 }
-/* These functions return the size in bytes of an array [a][b]: of activations or their gradients, of weights
- * or their gradients, and of statistics or buffers. Statistics and buffers are float in every layer. */
+/* Each of these three functions returns the size in bytes of an array [a][b]. The array contains activations
+ * or their gradients, weights or their gradients, or statistics or buffers. Statistics and buffers are float
+ * in every layer. */
 static inline uint64_t layer_act_bytes(const struct layer *l, uint32_t a, uint32_t b)
 {
     return layer_bytes_of(l->dtype, a, b);
@@ -35,8 +36,9 @@ static inline uint64_t layer_stat_bytes(uint32_t a, uint32_t b)
     return layer_bytes_of(DTYPE_F32, a, b);
 }
 
-/* Returns the sizes of X and Y and the types of W, X and Y. Every layer begins with these sizes and adds the
- * sizes of its other blocks. The output of a loss has no elements, so its Y has 0 bytes. */
+/* Returns the sizes of the input X and the output Y, and the types of X, Y and the weights W. Every kind of
+ * layer starts from this struct and adds its other sizes. The output of a loss has no elements, so its Y has
+ * 0 bytes. */
 static inline struct layer_sizes layer_sizes_of(const struct layer *l, uint32_t rows)
 {
     return (struct layer_sizes){
@@ -86,8 +88,8 @@ struct layer_linear {
 int layer_linear_bwd(const struct layer *l, const struct layer_io *io, const struct layer_linear *p,
                      const struct op_sink *sink);
 
-/* Fills `ret` with the first `n` uniform random numbers of a layer's sequence, in [0, 1). Each number depends
- * only on the seed, the key of the layer and its position. */
+/* Fills `ret` with the first `n` uniform random numbers in [0, 1) of a layer's sequence. Each number depends
+ * only on the seed, the key of the layer and the position of the number in the sequence. */
 void layer_uniform(uint64_t seed, uint32_t key, uint64_t n, float *ret);
 
 /* The `params` function of layers that have no parameters. */
@@ -98,7 +100,7 @@ static inline uint32_t layer_no_params(const struct layer *l, struct layer_param
     return 0;
 }
 
-/* Collects the parameters of one layer, in the order in which they lie in W. The `params` function of each
+/* Collects the parameters of one layer, in the order in which they are stored. The `params` function of each
  * kind passes this struct to layer_add_param. */
 struct layer_params {
     const struct layer *l;

@@ -16,8 +16,8 @@ static uint64_t vectors_bytes(const struct layer *l)
     return layer_stat_bytes(l->label_vectors.classes, layer_in(l));
 }
 
-/* The workspace has the vector of each row, in floats, and, in an evaluation, a number for each row and
- * class. */
+/* Returns the size in bytes of the target vectors of all rows, which are floats at the start of the
+ * workspace. In an evaluation, one number for each row and class follows. */
 static uint64_t targets_bytes(const struct layer *l, uint32_t rows)
 {
     return layer_round(layer_stat_bytes(rows, layer_in(l)));
@@ -72,8 +72,8 @@ static void label_vectors_init(const struct layer *l, uint64_t seed, void *b)
     }
 }
 
-/* Writes the vector of each row's class to the workspace. The vectors are buffers and become targets. Buffers
- * and targets are float in every layer. */
+/* Copies the vector of each row's class to the workspace. The vectors are buffers, and buffers are float in
+ * every layer. So both types are F32. */
 static int gather(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, embedding_fwd, .ids = io->target, .table = io->b, .y = io->scratch,
@@ -81,7 +81,7 @@ static int gather(const struct layer *l, const struct layer_io *io, const struct
                         .dtype = DTYPE_F32, .w_dtype = DTYPE_F32);
 }
 
-/* Counts the rows that are nearest to the vector of their class. */
+/* Counts the rows whose nearest vector is that of their class. */
 static int count_nearest(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     uint32_t classes = l->label_vectors.classes;

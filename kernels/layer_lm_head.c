@@ -12,12 +12,12 @@
 #include "kernels/layer_impl.h"
 
 #define CHUNK_STEP 128u
-/* A chunk of tokens may always have this number of logits, which is 4 million. Without this rule, a small
- * model would compute many tiny chunks. */
+/* A chunk of tokens may always have up to 4 million logits. If this limit were smaller, a small model would
+ * compute many tiny chunks. */
 #define CHUNK_SMALL (UINT64_C(1) << 22)
 
-/* Returns the number of tokens in a chunk. The logits of a chunk are limited to CHUNK_SMALL or to a sixth of
- * the number of elements of W. The larger limit applies. */
+/* Returns the number of tokens in a chunk. The number of logits in a chunk is at most CHUNK_SMALL or a sixth
+ * of the number of weights, whichever is larger. */
 static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), few = CHUNK_SMALL / l->lm_head.vocab,
@@ -66,9 +66,9 @@ static uint32_t lm_head_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* Some tokens of a micro-batch that are processed together. `first` is the number of the first token, and `n`
- * is the number of tokens. `x` and `dx` are the parts of X and dX that belong to these tokens. `dx` is NULL
- * if there is no dX. */
+/* A chunk: `n` tokens of a micro-batch that are processed together. `first` is the number of the first token.
+ * `x` points to the input of these tokens, and `dx` to its gradient. `dx` is NULL if this gradient is not
+ * needed. */
 struct token_chunk {
     uint32_t first, n;
     const void *x;

@@ -7,7 +7,7 @@
  */
 #include "kernels/layer_impl.h"
 
-/* The dimensions of an mlp layer, in tokens or in elements, never in bytes. */
+/* The dimensions of an mlp layer, in tokens or in elements. */
 struct mlp_shape {
     uint32_t tokens, width;
     uint32_t fc, hidden; /* outputs of fc; inputs of proj */
@@ -23,8 +23,8 @@ static struct mlp_shape mlp_shape_of(const struct layer *l, uint32_t rows)
     };
 }
 
-/* The byte offsets of an mlp layer's parameters in W. W contains, in this order: fc at offset 0, the bias of
- * fc, proj, the bias of proj. */
+/* The byte offsets of an mlp layer's parameters in its weights. In order of their offsets, the parameters are
+ * fc (at offset 0), the bias of fc, proj, and the bias of proj. */
 struct mlp_weights {
     uint64_t fc_b, proj, proj_b, end;
 };
@@ -176,8 +176,8 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
         .out = s.fc,
     };
     const struct layer_linear proj = {
-        /* The function mlp_bwd_inside computes the gradient of proj's input. Therefore layer_linear_bwd must
-         * not compute it, and the field dx stays NULL. */
+        /* The field dx stays NULL, so layer_linear_bwd does not compute the gradient of proj's input. The
+         * function mlp_bwd_inside computes this gradient. */
         .dy = dy,
         .x = hidden,
         .dw = layer_at(io->dw, w.proj),

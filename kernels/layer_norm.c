@@ -1,5 +1,5 @@
 /* The norm layer computes the layer norm or the RMS norm of every token. It saves the mean and the reciprocal
- * standard deviation of each token in S. All functions run in the caller's thread. */
+ * standard deviation of each token for the backward pass. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void norm_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
@@ -32,7 +32,7 @@ static uint32_t norm_params(const struct layer *l, struct layer_param *ret)
     return p.n;
 }
 
-/* Returns the offset in W of the bias, which comes after the weights. */
+/* Returns the byte offset of the bias in the layer's weights. The bias comes last. */
 static uint64_t bias_at(const struct layer *l)
 {
     return layer_w_bytes(l, layer_width(l), 1);

@@ -78,7 +78,7 @@ struct norm_settings {
 };
 
 struct positions_settings {
-    /* The number of learned positions. A row must not have more tokens than that. */
+    /* The number of learned positions. A row has at most this number of tokens. */
     uint32_t count;
     float dropout;
     float init_std;

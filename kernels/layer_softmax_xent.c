@@ -1,6 +1,6 @@
-/* The softmax_xent layer is a loss. It computes the cross entropy of softmax(x) and the right class, which is
- * an int32. Each row has one class, or each token of a row has one. The forward pass saves nothing. All
- * functions run in the caller's thread. */
+/* The softmax_xent layer is a loss: the cross entropy of softmax(x) and the right class. The targets are the
+ * numbers of the right classes, as int32. There is one target for each row, or one for each token of a row.
+ * The forward pass saves nothing. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void softmax_xent_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

@@ -1,5 +1,5 @@
-/* Defines the names of all ops and activation functions, and knows where the arguments of each op give types
- * of elements. The functions keep no state, so any thread may call them. */
+/* Defines the names of all ops and activation functions. The table op_dtypes says which fields of an op's
+ * arguments give the types of array elements. The functions keep no state, so any thread may call them. */
 #include "kernels/op.h"
 
 #include <stddef.h>
@@ -16,8 +16,8 @@ const char *const act_names[ACT_COUNT] = {
     [ACT_TANH] = "tanh", [ACT_GELU_ERF] = "gelu_erf", [ACT_SILU] = "silu",
 };
 
-/* The rows of op_dtypes: an op without types, with the field `dtype`, and with the fields `dtype` and
- * `w_dtype`. */
+/* Each macro makes a row of op_dtypes. NO_TYPE is for an op without types, ONE_TYPE for an op with the field
+ * `dtype`, and TWO_TYPES for an op with the fields `dtype` and `w_dtype`. */
 /* NOLINTBEGIN(bugprone-macro-parentheses): the name of a member takes no parentheses. */
 #define NO_TYPE(op)  [OP_##op] = {0}
 #define ONE_TYPE(op) [OP_##op] = {1, {offsetof(struct op_call, op.dtype)}}

@@ -62,11 +62,11 @@ struct op_linear_fwd {
     void *y;
     uint32_t rows, in, out;
     enum act act;
-    enum dtype dtype, w_dtype; /* dtype: of x, y and z; w_dtype: of w and b */
+    /* `dtype` is the type of x, y and z. `w_dtype` is the type of w and b. */
+    enum dtype dtype, w_dtype;
 };
 /* Computes the gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If `z` is not
- * NULL, the op also multiplies each element of dx by act'(z), the slope of the activation before this
- * layer. */
+ * NULL, the op also multiplies each element of dx by act'(z), the slope of the preceding activation. */
 struct op_linear_bwd_data {
     const void *dy, *w;
     /* If an activation produced the linear layer's input, `z` is the input of that activation, [rows][in].
@@ -75,7 +75,8 @@ struct op_linear_bwd_data {
     void *dx;
     uint32_t rows, in, out;
     enum act act;
-    enum dtype dtype, w_dtype; /* dtype: of dy, z and dx; w_dtype: of w */
+    /* `dtype` is the type of dy, z and dx. `w_dtype` is the type of w. */
+    enum dtype dtype, w_dtype;
 };
 /* Computes the gradient of a linear layer's weights: dw[out][in] = dy^T * x. If `accumulate` is true, the op
  * adds the gradient to the old dw. */
@@ -84,14 +85,16 @@ struct op_linear_bwd_weight {
     void *dw;
     uint32_t rows, in, out;
     bool accumulate;
-    enum dtype dtype, w_dtype; /* dtype: of dy and x; w_dtype: of dw */
+    /* `dtype` is the type of dy and x. `w_dtype` is the type of dw. */
+    enum dtype dtype, w_dtype;
 };
 /* Adds a bias to every row: y[rows][n] = x[rows][n] + b[n]. The op can work in place, with y equal to x. */
 struct op_bias_fwd {
     const void *x, *b;
     void *y;
     uint32_t rows, n;
-    enum dtype dtype, w_dtype; /* dtype: of x and y; w_dtype: of b */
+    /* `dtype` is the type of x and y. `w_dtype` is the type of b. */
+    enum dtype dtype, w_dtype;
 };
 /* Computes the gradient of a bias: db[n] is the sum of column n of dy[rows][n]. If `accumulate` is true, the
  * op adds the sums to the old db. */
@@ -102,7 +105,7 @@ struct op_bias_bwd {
     bool accumulate;
     enum dtype dtype, w_dtype; /* dtype: of dy; w_dtype: of db */
 };
-/* Applies an activation function: y = act(x). The op can work in place, with y equal to x. */
+/* Applies an activation function to each element: y = act(x). The op can work in place, with y equal to x. */
 struct op_act_fwd {
     const void *x;
     void *y;
@@ -162,10 +165,11 @@ struct op_rownorm_fwd {
     uint32_t rows, n;
     float eps;
     bool rms;
-    enum dtype dtype, w_dtype; /* dtype: of x and y; w_dtype: of w and b */
+    /* `dtype` is the type of x and y. `w_dtype` is the type of w and b. */
+    enum dtype dtype, w_dtype;
 };
-/* Computes the gradients of op_rownorm_fwd. In the comments of the fields, xhat is the normalized row, before
- * it is multiplied by w and b is added. */
+/* Computes the gradients of op_rownorm_fwd. In the comments of the fields, xhat is the normalized row,
+ * without the multiplication by w and the addition of b. */
 struct op_rownorm_bwd {
     const void *x, *w, *dy;
     const float *stats;
@@ -178,7 +182,8 @@ struct op_rownorm_bwd {
     void *db;
     uint32_t rows, n;
     bool rms, accumulate;
-    enum dtype dtype, w_dtype; /* dtype: of x, dy and dx; w_dtype: of w, dw and db */
+    /* `dtype` is the type of x, dy and dx. `w_dtype` is the type of w, dw and db. */
+    enum dtype dtype, w_dtype;
 };
 /* Causal self-attention over `rows` sequences of `seq` tokens. Each of `heads` heads computes y =
  * dropout(softmax(q k^T / sqrt(head) + mask)) v. Query head h uses key and value head h / (heads /
@@ -213,8 +218,8 @@ struct op_attention_bwd {
     enum dtype dtype; /* of qkv, y, dy and dqkv */
 };
 /* Rotates the first `heads` heads of each token in x[rows][seq][n], for models with rotary positions. At
- * position t, the pair of elements (i, i + head/2) turns by the angle t * theta^(-2i/head). If `inverse` is
- * true, the pair turns back by this angle. */
+ * position t, the pair of elements i and i + head/2 turns by the angle t * theta^(-2i/head). If `inverse` is
+ * true, the pair turns by the same angle in the other direction. */
 struct op_rope {
     void *x;
     uint32_t rows, seq, n;
@@ -239,8 +244,8 @@ struct op_swiglu_bwd {
     uint32_t rows, n;
     enum dtype dtype; /* of x, dy and dx */
 };
-/* Sets the first `bytes` bytes of the array `y` to 0. This is the number 0 in every type of elements, so the
- * op needs no type. */
+/* Sets the first `bytes` bytes of the array `y` to 0. Zero bytes are the number 0 in every element type, so
+ * the op needs no type. */
 struct op_zero {
     void *y;
     uint64_t bytes;
@@ -254,16 +259,16 @@ struct op_zero {
 struct op_softmax_xent {
     const void *x;         /* logits [rows][n] */
     const int32_t *target; /* [rows], < n; negative targets are ignored */
-    /* The op writes the loss and the number of correct answers to *result. Both are sums over the rows that
-     * count, in the order of the rows. If `accumulate` is true, the op adds the sums to the old values. This
-     * pointer may be NULL. */
+    /* The op writes the loss and the number of correct answers to *result. Both are sums over the rows,
+     * except for padding and rows with a negative target. If `accumulate` is true, the op adds the sums to
+     * the old values. This pointer may be NULL. */
     struct step_result *result;
-    /* The op writes the gradient of x, multiplied by step->grad_scale, to this array. Rows that do not count
-     * get 0. `dx` may be equal to `x`, and it may be NULL. */
+    /* The op writes the gradient of x, multiplied by step->grad_scale, to this array. The gradient is 0 for
+     * padding and for rows with a negative target. `dx` may be equal to `x`, and it may be NULL. */
     void *dx;
     uint32_t rows, n;
-    /* `seq` is the number of targets in a sample, at least 1. `first_row` is the number of targets in the
-     * global batch before row 0. */
+    /* `first_row` is the number of targets that come before row 0 in the global batch. `seq` is the number of
+     * targets in a sample, which is at least 1. */
     uint32_t first_row, seq;
     float smoothing;
     bool accumulate;
@@ -276,8 +281,8 @@ struct op_mse_fwd {
     const float *target; /* [rows][n] */
     struct step_result *result;
     uint32_t rows, n, first_row;
-    /* If true, the op leaves result->correct as it is. Otherwise the op sets it to 0, because the mean
-     * squared error knows no right answers. */
+    /* If true, the op does not write result->correct. If false, the op sets result->correct to 0, because a
+     * regression has no right answers to count. */
     bool keep_correct;
     enum dtype dtype; /* of x */
 };
@@ -292,24 +297,24 @@ struct op_mse_bwd {
 };
 /* The largest number of gradients that an op can combine. */
 #define OP_USES 8
-/* The gradients of one W, one from each layer that uses W. Ops add the gradients element by element, in float
- * and in the order of the array: ((dw[0] + dw[1]) + dw[2]) + .... If `mean` is true, they multiply the sum by
- * the float 1/n. */
+/* The gradients of one weight array: dw[i] is the gradient from the i-th layer that uses these weights. An op
+ * adds the gradients in float and in ascending order: ((dw[0] + dw[1]) + dw[2]) + .... If `mean` is true, the
+ * op then multiplies the sum by the float 1/n. */
 struct op_gradients {
-    /* The gradients dw[0] to dw[n - 1]. The struct of the op that contains this struct gives the type of
-     * their elements. */
+    /* The pointers dw[0] to dw[n - 1] are set. The op that contains this struct gives the element type of the
+     * gradients. */
     const void *dw[OP_USES];
     uint32_t n; /* at least 1 */
     bool mean;
 };
 /* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. Without
- * momentum, the pointer `v` is NULL. */
+ * momentum, the pointer `v` is NULL and w -= lr * (g + weight_decay * w). */
 struct op_sgd {
     void *w;
     struct op_gradients g;
     float *v;
-    /* The group state after the decision of this step. If this pointer is NULL, the op always applies the
-     * update, and the scale is 1. */
+    /* The state that the decision of this step has written, which contains the scale. If this pointer is
+     * NULL, the op always applies the update, and the scale is 1. */
     const struct group_state *group;
     uint64_t n;
     float momentum, weight_decay;
@@ -321,8 +326,8 @@ struct op_adamw {
     void *w;
     struct op_gradients g;
     float *m, *v;
-    /* The group state that this step's decision wrote. If this pointer is NULL, the op always applies the
-     * update, and scale, bc1 and bc2 are 1. */
+    /* The state that the decision of this step has written. If this pointer is NULL, the op always applies
+     * the update, and the scale, bc1 and bc2 are 1. */
     const struct group_state *group;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
@@ -335,9 +340,9 @@ struct op_add {
     uint64_t n;
     enum dtype dtype; /* of x and y */
 };
-/* Computes the squared norm of a gradient in double precision: *sum is the sum of the squares of the combined
- * gradients. The op adds in blocks of a fixed size. The order of the additions is therefore fixed, and the
- * bits of the result are always the same. */
+/* Computes the squared norm of a gradient: *sum is the sum of the squares of the combined gradients. The op
+ * adds in double precision and in blocks of a fixed size. So the order of the additions never changes, and
+ * the bits of the result are always the same. */
 struct op_sumsq {
     struct op_gradients g;
     double *sum;
@@ -366,8 +371,8 @@ struct op_decide {
     float beta1, beta2;
 };
 
-/* One launch of an op, with its arguments. A stream copies this struct into its queue, but not the struct
- * that `step` points at. *step must stay valid until the launch has run. */
+/* One launch of an op, with its arguments. A stream copies this struct into its queue, but it does not copy
+ * *step. So *step must stay valid until the launch has run. */
 struct op_call {
     enum op op;
     const struct step_args *step;
@@ -378,7 +383,8 @@ struct op_call {
     };
 };
 
-#define OP_DTYPES 2 /* largest number of types that the arguments of an op give */
+/* The largest number of type fields that the arguments of an op have. */
+#define OP_DTYPES 2
 /* The fields of an op's arguments that give types of elements: their number, and their offsets in struct
  * op_call. For example, the row of linear_fwd has n = 2 and the offsets of linear_fwd.dtype and
  * linear_fwd.w_dtype. The row of decide has n = 0. */
@@ -388,8 +394,8 @@ struct op_dtypes {
 };
 extern const struct op_dtypes op_dtypes[OP_COUNT];
 
-/* Returns true if every type in the arguments of `call` is `dtype`. A backend that implements only this type
- * refuses all other calls. Also returns true for an op without types. */
+/* Returns true if all types in the arguments of `call` are `dtype`, or if the op has no types. Backends that
+ * implement only `dtype` use this function to refuse other calls. */
 bool op_has_only(const struct op_call *call, enum dtype dtype);
 
 /* One array that an op_call reads or writes. */
@@ -405,8 +411,8 @@ struct op_range {
  * the values in *step. */
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES]);
 
-/* The receiver of the ops that a layer launches. It is a stream of a device, or a test that runs each op at
- * once. */
+/* The receiver of the ops that a layer launches. The receiver is a stream of a device, or a test that runs
+ * each op immediately. */
 struct op_sink {
     int (*launch)(void *ctx, const struct op_call *call); /* 0 or negative errno */
     void *ctx;

@@ -37,8 +37,8 @@ static uint64_t floats(uint64_t a, uint64_t b)
     return array(DTYPE_F32, a, b);
 }
 
-/* Adds the arrays of an elementwise op to the list. If the op works in place, its input and its output are
- * one array, which is listed once, as an output. */
+/* Adds the arrays of an elementwise op to the list. If the op works in place, input and output are the same
+ * array, which is listed only as an output. */
 static void add_mapped(struct range_list *l, const void *from, void *to, uint64_t bytes)
 {
     if (from != to)

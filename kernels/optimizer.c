@@ -106,7 +106,8 @@ static bool has_no_decay(const struct optimizer *o, const struct layer_param *p)
     return (o->no_decay & 1u << p->class) != 0;
 }
 
-/* This function needs parameters that fill W without gaps, in the order in which `params` lists them. */
+/* This function relies on parameters that fill the weights without gaps, in the order in which `params` lists
+ * them. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret)
 {

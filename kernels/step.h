@@ -33,15 +33,15 @@ struct step_result {
     double correct;
 };
 
-/* The decision whether a step's update is applied. If the job clips gradients or skips steps, the task DECIDE
- * writes this struct, and the trainer reads it after the step. Updates do not read this struct. They read the
- * copy of `apply` in struct group_state. */
+/* Tells whether the update of a step is applied. If the job clips gradients or skips steps, the task DECIDE
+ * writes this struct, and the trainer reads it after the step. Updates read the copy of `apply` in struct
+ * group_state instead. */
 struct step_decision {
     /* The squared norm of the whole gradient. The squared norms of the layers are added in ascending order
      * of layer ids, so the bits are always the same. */
     double sumsq;
-    /* The reason why the step is skipped, if `apply` is 0. This is the id of the last layer whose gradient is
-     * not finite. If all gradients are finite and only their sum overflows, the field is STEP_NO_LAYER. */
+    /* Set if `apply` is 0: the id of the last layer whose gradient is not finite. If all gradients are finite
+     * and only the sum of their squares overflows, the field is STEP_NO_LAYER. */
     uint32_t bad_layer;
     uint32_t apply; /* 0 if the step is skipped */
 };

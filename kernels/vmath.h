@@ -40,8 +40,8 @@ VMATH_INLINE float vmath_exp_steps(float x)
     return x * 1.44269504f + VMATH_ROUND_MAGIC;
 }
 
-/* Returns the rest r = x - n ln 2, where n is the integer in `t`, the result of vmath_exp_steps. The constant
- * ln 2 is split into two parts. n times the first part has no rounding error. */
+/* Returns r = x - n ln 2. `t` is the result of vmath_exp_steps, and contains the integer n. The constant ln 2
+ * is split into two parts, so that n times the first part has no rounding error. */
 VMATH_INLINE float vmath_exp_rest(float x, float t)
 {
     float n = t - VMATH_ROUND_MAGIC;
@@ -49,8 +49,8 @@ VMATH_INLINE float vmath_exp_rest(float x, float t)
     return r - n * -2.12194440e-4f;
 }
 
-/* Returns 2^n e^r, where n is the integer in `t`, the result of vmath_exp_steps. The polynomial for e^r is
- * precise even if |r| is slightly more than ln 2 / 2. */
+/* Returns 2^n e^r. `t` is the result of vmath_exp_steps, and contains the integer n. The polynomial for e^r
+ * is precise even if |r| is slightly more than ln 2 / 2. */
 VMATH_INLINE float vmath_exp_finish(float r, float t)
 {
     float p = 1.9875691500e-4f;
@@ -61,8 +61,8 @@ VMATH_INLINE float vmath_exp_finish(float r, float t)
     p = p * r + 5.0000001201e-1f;
     p = ((p * r) * r + r) + 1.0f;
 
-    /* p is multiplied by 2^n, so a NaN in p stays a NaN. Adding n to the exponent bits of p would be another
-     * way, but it could turn a NaN into a number. */
+    /* 2^n is computed separately and then multiplied by p, so that a NaN in p stays a NaN. Adding n to the
+     * exponent bits of p could turn a NaN into a number. */
     uint32_t bits;
     memcpy(&bits, &t, sizeof bits);
     bits = (bits << 23) + 0x3f800000u;
@@ -98,8 +98,8 @@ VMATH_INLINE float vmath_tanh(float x)
 }
 
 /* The tanh form of gelu is x * s(v), where s is the logistic function and v = 2 sqrt(2/pi) (x + 0.044715
- * x^3). This formula is used because it is precise even at negative x. The code clamps x to the range from
- * -12 to 12, so that x^3 stays small. */
+ * x^3). This form is precise even at negative x. The code clamps x to the range from -12 to 12, so that x^3
+ * stays small. */
 #define VMATH_GELU_SCALE 1.59576912f
 #define VMATH_GELU_CUBE  0.044715f
 

@@ -38,8 +38,8 @@
 #define STREAM_BYTES (256u << 10) /* smallest copy that bypasses the caches */
 #define PIECE_BYTES  STREAM_BYTES /* about ten microseconds of work */
 
-/* Copies one cache line of 64 bytes. `dst` must be the start of a cache line, because the stores that bypass
- * the caches need alignment. */
+/* Copies one cache line of 64 bytes. `dst` must be the start of a cache line, because the special stores used
+ * here require alignment. */
 static inline void copy_line(uint8_t *dst, const uint8_t *src)
 {
     __m128i a = _mm_loadu_si128((const __m128i *)(const void *)src);
@@ -53,8 +53,8 @@ static inline void copy_line(uint8_t *dst, const uint8_t *src)
     _mm_stream_si128((__m128i *)(void *)(dst + 48), d);
 }
 
-/* Copies a block of at least LINE bytes with stores that bypass the caches. The data of running ops therefore
- * stays in the caches. */
+/* Copies a block of at least LINE bytes. The stores bypass the caches, so the copy does not evict the data of
+ * running ops. */
 static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
     uint64_t head = -(uintptr_t)dst % LINE;
@@ -66,8 +66,8 @@ static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t bytes)
             for (unsigned p = 0; p < PAGES; p++)
                 copy_line(dst + p * PAGE + at, src + p * PAGE + at);
     memcpy(dst, src, bytes);
-    /* When a lock is released, stores that bypass the caches may still be under way. This fence makes the
-     * stores visible to other threads before the copy counts as done. */
+    /* Stores that bypass the caches may still be under way when a lock is released. This fence makes them
+     * visible to other threads before the copy counts as done. */
     _mm_sfence();
 }
 
@@ -106,8 +106,8 @@ void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *po
 
 #else
 
-/* In builds with sanitizers, the calling thread makes the whole copy. A shared copy would use the pool's
- * lock, which orders memory accesses. The thread sanitizer would then not notice a missing wait between
+/* In builds with sanitizers, the calling thread makes the whole copy. If threads shared the copy, the pool's
+ * lock would order their memory accesses. The thread sanitizer could then miss a missing wait between two
  * streams. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
 {

@@ -25,8 +25,8 @@ void pool_run(struct pool *p, void (*fn)(void *ctx, uint32_t i), void *ctx, uint
  * sleeps, and the pool's threads run the pieces later. Pieces must be short and must not call pool_run. */
 struct pool *pool_background(struct pool *p);
 
-/* Turns off oneDNN's own threads for the calling thread, because Tutti's pool shares the work instead. Every
- * thread must call this function before it runs its first op. */
+/* Makes oneDNN use only one thread when the calling thread calls oneDNN. Tutti's own pool shares the work
+ * between threads. Every thread must call this function before it runs its first op. */
 void cpu_thread_init(void);
 
 /* Returns a scratch buffer of at least `bytes` bytes that belongs to the calling thread. The buffer is not

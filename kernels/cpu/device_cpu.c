@@ -36,9 +36,9 @@
 
 #define DELAY_ONE_IN 4       /* one in this many commands is delayed */
 #define DELAY_MAX_NS 200000u /* longest delay: 200 us */
-/* If the config has a delay_seed, the first 256 MiB of each arena are filled with NaN. A test then notices
- * when a task reads memory that was never written. Without this limit, filling large arenas would take
- * long. */
+/* If the config has a delay_seed, at most this number of bytes (256 MiB) of each arena are filled with NaN. A
+ * test then notices when a task reads memory that was never written. Filling the whole of a large arena would
+ * take long. */
 #define FILL_MAX (UINT64_C(256) << 20)
 
 /* One stream of a device or of the host, with its counters. The stream's thread gets a pointer to this
@@ -46,8 +46,8 @@
 struct cpu_stream {
     struct stream *stream;
     /* The threads of this pool share the work of the stream's commands. Compute streams of devices use the
-     * pool of the devset. All other streams use the background handle of this pool (pool_background), so that
-     * they do not slow down ops. */
+     * pool of the devset. All other streams use its background handle (pool_background), so that they do not
+     * slow down ops. */
     struct pool *pool;
     uint64_t bytes_per_s; /* speed limit of copies, or 0 */
     bool delayed;         /* delay_seed was given */
@@ -72,8 +72,8 @@ struct cpu_devset {
     struct cpu_stream streams[LANE_COUNT * DEVICE_MAX + 1]; /* numbered as in plans */
 };
 
-/* An event of the cpu backend, which is a position in a stream. Both fields are zero until the event is
- * recorded for the first time. Only the thread that enqueues commands uses this struct. */
+/* An event of the cpu backend: a position in a stream. Both fields are zero until the event is recorded for
+ * the first time. Only the thread that enqueues commands uses this struct. */
 struct cpu_event {
     struct stream *on;
     uint64_t position;
@@ -101,7 +101,7 @@ static void add_count(_Atomic uint64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-/* On average, sleeps in one of DELAY_ONE_IN calls, for a random time of up to DELAY_MAX_NS. */
+/* Sleeps in about one of DELAY_ONE_IN calls, for a random time of up to DELAY_MAX_NS. */
 static void delay(struct rng *rng)
 {
     if (rng_below(rng, DELAY_ONE_IN) == 0)
@@ -284,8 +284,8 @@ static void cpu_close(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);
 
-    /* A stream may wait for another stream. If the other stream were stopped first, the wait would never end.
-     * Therefore wait until all streams are empty before stopping any stream. */
+    /* Wait until all streams are empty before stopping any stream. If a stream were stopped while another
+     * stream waits for it, that wait would never end. */
     wait_all(ds);
     for (uint32_t d = 0; d < base->n_devices; d++)
         if (!guarded_intact(&ds->arenas[d]))
@@ -357,15 +357,16 @@ static int record(struct devset *base, uint32_t stream, struct event *event)
     return 0;
 }
 
-/* Enqueues the wait even if the event has already happened. If such a wait were left out, timing would decide
- * which waits are enqueued. The thread sanitizer could then fail to notice that another wait is missing. */
+/* Enqueues the wait even if the event has already happened. Otherwise the timing of a run would decide which
+ * waits are enqueued. An enqueued wait could then hide from the thread sanitizer that another wait is
+ * missing. */
 static int wait(struct devset *base, uint32_t stream, struct event *event)
 {
     const struct cpu_event *e = cpu_event(event);
     struct stream *s = cpu(base)->streams[stream].stream;
 
-    /* An event that was never recorded needs no wait. An event that was recorded in the same stream needs no
-     * wait either, because the commands of a stream run in order. */
+    /* No wait is needed for an event that was never recorded. No wait is needed for an event of the same
+     * stream either, because the commands of a stream run in order. */
     if (e->position == 0 || e->on == s)
         return 0;
     stream_push(
@@ -385,8 +386,8 @@ static int sync_event(struct devset *base, struct event *event)
 
 /* ---- results ---- */
 
-/* Waits until all streams are empty. Commands of the cpu backend cannot fail. The only possible error is
- * that something has overwritten the memory in front of an arena. */
+/* Waits until all streams are empty. The commands of the cpu backend cannot fail. The only possible error is
+ * that the guard bytes in front of an arena were overwritten. */
 static int drain(struct devset *base)
 {
     struct cpu_devset *ds = cpu(base);

@@ -35,8 +35,8 @@
 #define TILE_N       512
 #define TILE_M_LEAST 64
 #define TILE_N_LEAST 96
-/* The smallest width of a tile if k is at least DEEP. Tiles that are side by side all copy the same rows of
- * operand `a`. A few wide tiles therefore make fewer copies than many narrow tiles. */
+/* The smallest width of a tile if k is at least DEEP. All tiles that are side by side copy the same rows of
+ * operand `a`, so a few wide tiles copy less than many narrow tiles. */
 #define TILE_N_DEEP     192
 #define DEEP            8192u
 #define TILE_STEP       16
@@ -44,21 +44,21 @@
 /* The number of tiles that a large product should have. Many small tiles finish at about the same time on all
  * threads, so no thread waits long for the last tile. */
 #define TILES_WANTED 8
-/* This number replaces TILES_WANTED if a product transposes an operand or if k is large. Each tile then
- * transposes or copies its own parts of the operands. More tiles would repeat more of this work. */
+/* Used instead of TILES_WANTED if a product transposes an operand or if k is large. Each tile then transposes
+ * or copies its own parts of the operands, so more tiles would repeat more of this work. */
 #define TILES_TURNED 4
 
 /* If the distance between the rows of an operand is a multiple of FAR_APART floats, the rows compete for the
- * same few cache lines. The operand is then copied before it is used. The copy is made only if each row is
- * read at least READS_ENOUGH times. */
+ * same few cache lines. The operand is then copied before it is used, provided that each row is read at least
+ * READS_ENOUGH times. */
 #define FAR_APART    1024
 #define READS_ENOUGH 128
 
 /* The division of one matrix product into tiles. The struct lives on the stack of gemm_run_variant. */
 struct tiling {
     const struct gemm *g;
-    /* turn_a and turn_b are true if oneDNN reads a transposed copy of `a` or `b`. copy_b is true if oneDNN
-     * reads a plain copy of `b`. With AVX512, this choice does not change the bits of the result. */
+    /* turn_a and turn_b say whether oneDNN reads a transposed copy of `a` or `b`. copy_b says whether oneDNN
+     * reads a plain copy of `b`. With AVX512, these copies do not change the bits of the result. */
     bool turn_a, turn_b, copy_b;
     uint32_t rows, cols; /* number of rows and columns of tiles */
 };
@@ -90,9 +90,9 @@ static void choose_tiles(struct tiling *t)
     }
 }
 
-/* Returns the first row of tile number `i`, where `size` rows are divided evenly among `tiles` tiles. If `i`
- * is `tiles`, returns `size`. The function also serves for columns. Tiles start at multiples of TILE_STEP and
- * are never narrower than GEMM_SMALL. */
+/* Divides `size` rows evenly among `tiles` tiles, and returns the first row of tile `i`. If `i` is `tiles`,
+ * returns `size`. The function also serves for columns. Tiles start at multiples of TILE_STEP and have at
+ * least GEMM_SMALL rows. */
 static uint32_t tile_begin(uint32_t size, uint32_t tiles, uint32_t i)
 {
     if (i == tiles)
@@ -107,16 +107,15 @@ struct operand {
     bool trans;
 };
 
-/* Each thread has two buffers for copied operands. A tile starts at a multiple of TILE_STEP, so it can be a
+/* Each thread has two buffers for copied operands. Tiles start at multiples of TILE_STEP, so a tile can be a
  * little larger than TILE_M x TILE_N. The buffers have space for such a tile. */
 #define COPIED_A_LD (GEMM_K_BLOCK + TILE_STEP)
 #define COPIED_B_LD (TILE_N + TILE_STEP)
 static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
 static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
 
-/* operand_a and operand_b return the part of an operand that one call into oneDNN reads. If choose_copies has
- * chosen a copy of the operand, the function first copies or transposes this part into the thread's
- * buffer. */
+/* operand_a and operand_b return the part of an operand that one call into oneDNN reads. If choose_copies
+ * wants a copy of the operand, they first copy or transpose this part into the thread's buffer. */
 static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;
@@ -148,8 +147,8 @@ static struct operand operand_b(const struct tiling *t, uint32_t n0, uint32_t n1
     return (struct operand){copied_b, COPIED_B_LD, false};
 }
 
-/* Computes the part of one tile's product that comes from the indices k0 <= k < k1, and adds it to the tile
- * if k0 > 0. */
+/* Computes one tile, but sums only over the indices k0 <= k < k1. If k0 > 0, the sums are added to the
+ * tile. */
 static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1,
                        uint32_t k0, uint32_t k1)
 {
@@ -195,7 +194,7 @@ static bool has_avx512(void)
 }
 
 /* Decides which operands are copied or transposed before oneDNN reads them. Variant 0 is the default. Variant
- * 1 differs from it in one operand, which is copied or transposed in only one of the two variants. */
+ * 1 makes the opposite choice for one of the operands. */
 static void choose_copies(struct tiling *t, uint32_t variant)
 {
     const struct gemm *g = t->g;

@@ -30,9 +30,9 @@ struct gemm {
     float *c;
     uint32_t m, n, k;
     bool a_trans, b_trans, accumulate;
-    /* gemm_run calls this function for each complete part of c, while the part is still in a cache. The part
-     * consists of the rows m0 to m1 - 1 and the columns n0 to n1 - 1. The result must not depend on the size
-     * of the parts. This pointer may be NULL. */
+    /* gemm_run calls this function for each finished part of c, while the part is still in a cache. The part
+     * consists of the rows m0 to m1 - 1 and the columns n0 to n1 - 1. The result of the function must not
+     * depend on the size of the parts. This pointer may be NULL. */
     void (*done)(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1);
     const void *ctx; /* argument for `done` */
 };
@@ -51,9 +51,9 @@ enum gemm_isa gemm_small_best(void);
 void gemm_small_run(const struct gemm *g, enum gemm_isa isa, struct pool *pool);
 
 #define GEMM_ROWS 8
-/* A product of GEMM_ROWS rows whose operands are in a cache: c[i][j] = sum over k of a[i * a_i + k * a_k] *
- * b[k * ldb + j], added to the old c if `accumulate` is true. Each sum is a chain of fused multiply-adds
- * in ascending k, from zero. `n` must be a multiple of 16. */
+/* A product of GEMM_ROWS rows whose operands are in a cache. c[i][j] is the sum over k of a[i * a_i + k *
+ * a_k] * b[k * ldb + j]. If `accumulate` is true, the sum is added to the old c. Each sum starts from zero
+ * and is made by fused multiply-adds in ascending k. `n` must be a multiple of 16. */
 struct gemm_rows {
     const float *a, *b;
     float *c;

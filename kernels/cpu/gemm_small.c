@@ -24,22 +24,22 @@
 
 #define LANES 16
 /* The size of one piece of work, in rows or columns of the wide operand. Each piece copies the whole narrow
- * operand. If a piece were smaller, this copy would take most of its time. */
+ * operand, which would take most of the time of a smaller piece. */
 #define WIDE_PIECE 128
 
-/* A copy of the narrow operand for one block of k. The panel has LANES columns, so that a row fills a vector.
- * The columns without data are zero. */
+/* A copy of the narrow operand (the matrix with fewer than 16 rows), for one block of indices k. Each row of
+ * the panel fills a vector of LANES floats. Columns without data are zero. */
 typedef float panel[GEMM_K_BLOCK][LANES];
 
 /* The kernels of one instruction set. */
 struct kernels {
     /* The kernel for a wide operand that is contiguous along k. For each j < count, out[j][i] is the sum over
-     * k < n of wide[j * ld + k] * p[k][i]. Each sum is one chain of fused multiply-adds. */
+     * k < n of wide[j * ld + k] * p[k][i]. The sums use fused multiply-adds in ascending k. */
     void (*rows)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                  float (*out)[LANES]);
     /* The kernel for a wide operand that is not contiguous along k. For each i < narrow and l < lanes,
-     * out[i][l] is the sum over k < n of wide[k * ld + l] * p[k][i]. Each sum is one chain of fused
-     * multiply-adds. */
+     * out[i][l] is the sum over k < n of wide[k * ld + l] * p[k][i]. The sums use fused multiply-adds in
+     * ascending k. */
     void (*lanes)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t narrow, uint32_t n,
                   float (*out)[WIDE_PIECE]);
     void (*some_rows)(const struct gemm_rows *g);
@@ -51,8 +51,8 @@ struct small {
     const struct gemm *g;
     const float *wide, *narrow;
     float *c;
-    /* The distance in floats between neighbouring elements. For example, wide(j, k) is wide[j * wide_j + k *
-     * wide_k]. Either wide_j or wide_k is 1. The same holds for narrow and c. */
+    /* The distances in floats between neighbouring elements. For example, wide(j, k) is wide[j * wide_j + k *
+     * wide_k]. Each matrix is contiguous in one of its two directions, so either wide_j or wide_k is 1. */
     size_t wide_j, wide_k;
     size_t narrow_i, narrow_k;
     size_t c_j, c_i;
@@ -216,8 +216,8 @@ static const struct kernels *kernels_of(enum gemm_isa isa)
     return &kernels_plain;
 }
 
-/* Copies a part of the narrow operand into the panel `p`: its elements with k0 <= k < k0 + n. The operand can
- * have two layouts. Each layout has its own loops, so that the inner loop always reads contiguous memory. */
+/* Copies the elements of the narrow operand with k0 <= k < k0 + n into the panel `p`. There are two loops,
+ * one for each memory layout of the operand, so that the inner loop always reads contiguous memory. */
 static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
 {
     const float *from = s->narrow + k0 * s->narrow_k;
@@ -311,8 +311,8 @@ static void run_piece(void *ctx, uint32_t piece)
         s->g->done(s->g, 0, s->g->m, j0, j0 + count);
 }
 
-/* Describes the product *g as a product of a wide and a narrow operand. If n < GEMM_SMALL, the narrow operand
- * is b. Otherwise it is a. */
+/* Describes the product *g as a product of a wide and a narrow operand. The narrow operand is b if n <
+ * GEMM_SMALL, and a otherwise. */
 static struct small from_gemm(const struct gemm *g)
 {
     struct small s = {.g = g, .c = g->c, .k = g->k, .accumulate = g->accumulate};

@@ -37,7 +37,7 @@ TARGET INLINE void NAME(rows_group)(const float *wide, size_t ld, const panel p,
 }
 
 /* Multiplies `count` rows of the wide operand by the panel, which contains the narrow operand. The loop
- * handles ROWS_AT_ONCE rows at a time. The rows that remain at the end are handled one by one. */
+ * handles ROWS_AT_ONCE rows at a time. Rows that are left at the end are handled one by one. */
 TARGET static void NAME(rows_form)(const float *wide, size_t ld, uint32_t count, const panel p, uint32_t n,
                                    float (*out)[LANES])
 {
@@ -73,7 +73,7 @@ TARGET INLINE void NAME(lanes_group)(const float *wide, size_t ld, const panel p
 }
 
 /* Multiplies `rows` rows of the narrow operand, starting at row `i`, by all columns of the wide operand. The
- * loop handles `vecs` vectors of columns at a time. The vectors that remain at the end are handled one by
+ * loop handles `vecs` vectors of columns at a time. Vectors that are left at the end are handled one by
  * one. */
 TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lanes, const panel p, uint32_t i,
                                      uint32_t n, uint32_t rows, uint32_t vecs, float (*out)[WIDE_PIECE])
@@ -87,8 +87,8 @@ TARGET INLINE void NAME(lanes_strip)(const float *wide, size_t ld, uint32_t lane
 }
 
 /* Multiplies the narrow operand by `lanes` columns of the wide operand. `lanes` must be a multiple of LANES.
- * The rows of the narrow operand are rounded up to a multiple of 4. The panel contains zeros in the added
- * rows, so the results of other rows do not change. */
+ * The number of rows of the narrow operand is rounded up to a multiple of 4, and the panel contains zeros for
+ * the additional rows. */
 TARGET static void NAME(lanes_form)(const float *wide, size_t ld, uint32_t lanes, const panel p,
                                     uint32_t narrow, uint32_t n, float (*out)[WIDE_PIECE])
 {

@@ -11,18 +11,18 @@
 /* A block of memory between two guard pages. An access to a guard page crashes the program. guarded.c has a
  * picture of the layout. */
 struct guarded {
-    /* The start of the block. If `bytes` is a multiple of a power of two, such as 256, the address is a
-     * multiple of this number too. This holds up to the size of a page. */
+    /* The start of the block. If `bytes` is a multiple of a power of two, such as 256, `base` is aligned to
+     * the same power of two, up to the size of a page. */
     uint8_t *base;
     uint64_t bytes;
-    /* The start of the whole mapping. The mapping begins with the front guard page. Then comes the slack,
-     * which is less than a page, and then the block at `base`. */
+    /* The start of the whole mapping: first the front guard page, then less than a page of slack, then the
+     * block at `base`. */
     uint8_t *map;
     size_t map_bytes;
 };
 
-/* Maps a zeroed block of `bytes` bytes, at least 1. The system provides each page of memory only when the
- * page is first touched. Returns -ENOMEM if there is too little memory. */
+/* Maps a zeroed block of `bytes` bytes, where `bytes` is at least 1. The system provides each page of memory
+ * when the page is first touched. Returns -ENOMEM if there is too little memory. */
 int guarded_init(struct guarded *g, uint64_t bytes);
 /* Unmaps the block and sets *g to zero. Does nothing if *g is already zero. */
 void guarded_finish(struct guarded *g);

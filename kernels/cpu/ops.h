@@ -1,6 +1,7 @@
-/* The op functions of the cpu backend, and helpers that they share. CPU_CLONES compiles loops for several
- * instruction sets, and all of them must give the same bits. Therefore the compiler must not fuse operations
- * or change their order. Every sum uses LANES partial sums, which are added up in one fixed order. */
+/* The op functions of the cpu backend, and helpers that they share. The loops are compiled for several
+ * instruction sets (CPU_CLONES), and all versions must give the same bits. Therefore the compiler must not
+ * fuse operations or change their order. Every sum uses LANES partial sums, which are added up in one fixed
+ * order. */
 #ifndef KERNELS_CPU_OPS_H
 #define KERNELS_CPU_OPS_H
 
@@ -49,8 +50,8 @@ void cpu_act_fwd(enum act act, const float *x, float *y, size_t n);
 void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_t n);
 
 /* The settings of the dropout of attention scores. `q` is the row's position in the global batch. The
- * function cpu_dropout_keep, below, sets keep[i] to 1 if dropout keeps score number first + i. Otherwise it
- * sets keep[i] to 0. */
+ * function cpu_dropout_keep below sets keep[i] to 1 if score number first + i is kept, and to 0 if it is
+ * dropped. */
 struct cpu_dropout {
     const struct step_args *step;
     uint32_t layer, q;
@@ -58,8 +59,8 @@ struct cpu_dropout {
 };
 void cpu_dropout_keep(const struct cpu_dropout *d, uint64_t first, float *keep, size_t n);
 
-/* The number of elements in one piece of work. A piece takes several times as long as waking up a thread.
- * Sharing the pieces among threads is therefore worthwhile. */
+/* The number of elements in one piece of work. Computing a piece takes several times as long as waking up a
+ * thread, so it pays to share the pieces among threads. */
 #define PIECE 32768u
 
 /* Returns the number of pieces of work into which `n` elements are cut. */

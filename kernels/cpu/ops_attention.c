@@ -42,8 +42,8 @@
 #define QUERIES 64
 #define KEYS    128
 
-/* Every block of keys begins at the first token of a strip of queries. Under the causal mask, the first key
- * of a block is therefore visible to all queries of a strip or to none of them. */
+/* Every block of keys begins at the first token of a strip of queries. Under the causal mask, either all
+ * queries of a strip see the first key of a block, or none of them does. */
 _Static_assert(KEYS % STRIP == 0 && STRIP % QUERIES == 0, "a block begins where a strip begins");
 _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of rows");
 
@@ -71,8 +71,8 @@ struct attention_run {
     const struct op_attention_bwd *bwd;
 };
 
-/* The work on one key head of one sample, and the memory that this work uses. Such a task also covers the
- * query heads that use the key head. */
+/* A task is the work on one key head of one sample, including the query heads that use this key head. The
+ * struct also has the memory of the task. */
 struct attention_task {
     const struct attention_run *run;
     uint32_t r, kv; /* number of the sample and key head */
@@ -82,7 +82,9 @@ struct attention_task {
     /* The transposed keys and the transposed values. Each block of KEYS keys is stored as a matrix with one
      * row for each element of the head and one column for each key. Only the backward pass uses `vt`. */
     float *kt, *vt;
-    float *dk, *dv; /* backward only */
+    /* The queries of a strip, the gradients dy of their outputs, and their results, [queries][width] each.
+     * Only the backward pass uses `dy`. */
+    float *dk, *dv;
     /* The queries of a strip, their dy and their results, [queries][width] each. Only the backward pass uses
      * `dy`. */
     float *q, *dy, *out;
@@ -94,8 +96,8 @@ struct attention_task {
 struct query_strip {
     uint32_t h, q0, rows; /* head, first query, number of queries */
     const float *lse;     /* backward only: lse of these queries */
-    /* The forward pass stores for each query the factor by which the query's output is multiplied. The
-     * backward pass stores the number D of each query, which the comment at the top of this file defines. */
+    /* In the forward pass, factor[i] is the number by which the output of query i is multiplied. In the
+     * backward pass, factor[i] is the sum D of query i, which the comment at the top of this file defines. */
     float factor[STRIP];
 };
 
@@ -139,8 +141,9 @@ CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict fro
         to[i] = from[i] * factor;
 }
 
-/* Copies one head of `rows` tokens into padded rows and multiplies each element by `factor`. Adds rows of
- * zeros until the number of rows is a multiple of `multiple`. */
+/* Copies one head of `rows` tokens, and multiplies each element by `factor`. Each row of the copy is padded
+ * to the head's padded width. Rows of zeros are added until the number of rows is a multiple of
+ * `multiple`. */
 static void copy_in(const struct cpu_attention *a, float *to, const float *from, size_t ld, uint32_t rows,
                     uint32_t multiple, float factor)
 {
@@ -174,7 +177,7 @@ static void copy_out_head(const struct attention_task *t, const float *from, uin
 }
 
 /* Returns the number of keys in the block that starts at key `first`. The padding after the last key of the
- * sequence counts as keys. */
+ * sequence is counted too. */
 static uint32_t block_keys(const struct cpu_attention *a, uint32_t first)
 {
     return least(a->keys - first, KEYS);
@@ -190,8 +193,8 @@ static void transpose(const struct cpu_attention *a, float *to, const float *fro
 
 /* ---- products of queries and keys ---- */
 
-/* Returns how many keys of a block are visible to a group of GEMM_ROWS queries. A key counts if at least one
- * query of the group sees it. The first query is query `i` of the strip, and the first key is key `first`. */
+/* Returns how many keys of the block that starts at key `first` are visible to a group of GEMM_ROWS queries.
+ * A key counts if at least one query of the group sees it. The group starts at query `i` of the strip. */
 static uint32_t seen_keys(const struct cpu_attention *a, const struct query_strip *s, uint32_t i,
                           uint32_t first)
 {
@@ -199,7 +202,7 @@ static uint32_t seen_keys(const struct cpu_attention *a, const struct query_stri
 }
 
 /* Computes to[queries][ld] = x[queries][width] * transposed, for the block of keys that starts at key
- * `first`. `x` is the queries if `transposed` is the keys, and dy if `transposed` is the values. */
+ * `first`. Either `x` is the queries and `transposed` the keys, or `x` is dy and `transposed` the values. */
 static void multiply_transposed(const struct attention_task *t, const struct query_strip *s, uint32_t first,
                                 const float *x, const float *transposed, float *to)
 {
@@ -276,8 +279,8 @@ CPU_INLINE float fold_scores(float lane[LANES])
     return lane[0];
 }
 
-/* Returns the largest element that is not NaN. A NaN still reaches the result, because the sum of
- * exponentials becomes NaN. */
+/* Returns the largest element, ignoring NaNs. A NaN still reaches the result of the softmax, because the sum
+ * of exponentials becomes NaN. */
 CPU_CLONES static float score_max(const float *x, size_t n)
 {
     float lane[LANES];
@@ -313,8 +316,8 @@ CPU_CLONES static void row_multiply(float *restrict x, const float *restrict y, 
         x[i] = x[i] * y[i];
 }
 
-/* Turns `score` into the softmax weights P, and `dscore` into the gradients dS of the scores. The comment at
- * the top of this file defines P and dS. This function is for attention without dropout. */
+/* Replaces `score` by the softmax weights P, and `dscore` by the gradients dS of the scores. The comment at
+ * the top of this file has the formulas. This function is for attention without dropout. */
 CPU_CLONES static void score_gradient(float *restrict score, float *restrict dscore, size_t n, float lse,
                                       float d)
 {
@@ -325,8 +328,8 @@ CPU_CLONES static void score_gradient(float *restrict score, float *restrict dsc
     }
 }
 
-/* Turns `score` into keep * P, and `dscore` into the gradients dS of the scores. keep[i] is 1 if score i is
- * kept and 0 if it is dropped. The comment at the top of this file defines P and dS. This function is for
+/* Replaces `score` by keep * P, and `dscore` by the gradients dS of the scores. The comment at the top of
+ * this file has the formulas. keep[i] is 1 if dropout keeps score i, and 0 otherwise. This function is for
  * attention with dropout. */
 CPU_CLONES static void score_gradient_kept(float *restrict score, float *restrict dscore,
                                            const float *restrict keep, size_t n, float lse, float d)
@@ -353,7 +356,7 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold_scores(lane);
 }
 
-/* For every k < n, sets keep[k] to 1 if dropout keeps the score of query `i` of the strip and key first + k,
+/* For every k < n, sets keep[k] to 1 if dropout keeps the score of key first + k for query `i` of the strip,
  * and to 0 otherwise. */
 static void keep_keys(const struct attention_task *t, const struct query_strip *s, uint32_t i, uint32_t first,
                       float *keep, uint32_t n)
@@ -378,8 +381,9 @@ static void drop_row(const struct attention_task *t, const struct query_strip *s
 
 /* ---- forward ---- */
 
-/* Turns the scores of query `i` into keep * exp(score - max), which is 0 for keys that the query does not
- * see. Later, these values are divided by the sum of the exponentials and so become the softmax weights. */
+/* Replaces the scores of query `i` by keep * exp(score - max), which is 0 for keys that the query does not
+ * see. These values become the softmax weights later, when they are divided by the sum of the
+ * exponentials. */
 static void soften_row(const struct attention_task *t, struct query_strip *s, uint32_t i)
 {
     const struct cpu_attention *a = &t->run->a;
@@ -387,8 +391,8 @@ static void soften_row(const struct attention_task *t, struct query_strip *s, ui
     uint32_t n = s->q0 + i + 1, whole = round_up(n, LANES);
 
     for (uint32_t k = n; k < whole; k++)
-        /* vmath_exp clamps -infinity to -80 and returns e^-80. The sum is at least 1, so adding e^-80 does
-         * not change the sum. */
+        /* vmath_exp treats -infinity as -80 and returns e^-80. The sum of exponentials is at least 1, so
+         * adding e^-80 does not change the sum. */
         row[k] = -INFINITY;
     float max = score_max(row, whole), sum = row_exp(row, whole, max);
     memset(row + n, 0, (whole - n) * sizeof *row);
@@ -415,8 +419,8 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
         copy_scaled(y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
 }
 
-/* Returns the address *at, and moves *at forward by `n` floats. `n` must fill whole cache lines, so that
- * every array is aligned. */
+/* Reserves `n` floats: returns the address *at, and moves *at forward by `n` floats. `n` must fill whole
+ * cache lines, so that every array is aligned. */
 static float *take(float **at, size_t n)
 {
     float *piece = *at;
@@ -424,8 +428,8 @@ static float *take(float **at, size_t n)
     return piece;
 }
 
-/* Returns the number of queries in a strip of the forward pass, at most STRIP. The strip is so small that all
- * its scores fit into a cache. */
+/* Returns the number of queries in a strip of the forward pass, which is at most STRIP. All scores of such a
+ * strip fit into a cache. */
 static uint32_t fwd_strip_rows(uint32_t seq)
 {
     uint32_t strip = STRIP;
@@ -458,7 +462,8 @@ static void fwd_task(struct attention_task *t)
     uint32_t strip = fwd_strip_rows(a->seq), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_fwd(t, strip);
-    /* Copy the keys to t->v and transpose them from there to t->kt. Then t->v gets the values. */
+    /* t->v is used twice. It first holds the keys, which are transposed from there to t->kt. Then it gets the
+     * values. */
     copy_in_head(t, t->v, k);
     transpose(a, t->kt, t->v);
     copy_in_head(t, t->v, v);
@@ -469,9 +474,9 @@ static void fwd_task(struct attention_task *t)
 
 /* ---- backward ---- */
 
-/* Turns a strip's scores for a block of keys into keep * P, and the gradients of these scores into dS. The
- * comment at the top of this file defines keep, P and dS. Both results are 0 for keys that a query does not
- * see. */
+/* For a strip and a block of keys, replaces the scores by keep * P, and the elements of dscore by the
+ * gradients dS of the scores. The comment at the top of this file has the formulas. Both results are 0 for
+ * keys that a query does not see. */
 static void block_gradient(const struct attention_task *t, const struct query_strip *s, uint32_t first)
 {
     float keep[KEYS] = {0};
@@ -539,7 +544,8 @@ static void bwd_task(struct attention_task *t)
     uint32_t strip = least(round_up(a->seq, GEMM_ROWS), QUERIES), k = a->heads + t->kv, v = k + a->kv_heads;
 
     take_bwd(t, strip);
-    /* Copy the values to t->k and transpose them from there to t->vt. Then t->k gets the keys. */
+    /* t->k is used twice. It first holds the values, which are transposed from there to t->vt. Then it gets
+     * the keys. */
     copy_in_head(t, t->k, v);
     transpose(a, t->vt, t->k);
     copy_in_head(t, t->k, k);

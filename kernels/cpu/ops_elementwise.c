@@ -123,14 +123,14 @@ void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, act_bwd_piece, &o, piece_count(o.n));
 }
 
-/* BLOCKS is the number of Philox blocks that are computed together, in vector code. Each block gives 4 random
- * numbers, so BLOCKS blocks give the numbers for SPAN elements. */
+/* BLOCKS is the number of blocks of the Philox random generator that are computed together, in vector code.
+ * Each block gives 4 random numbers, so BLOCKS blocks give the numbers for SPAN elements. */
 #define BLOCKS 32
 #define SPAN   ((size_t)4 * BLOCKS)
 
-/* Computes BLOCKS Philox blocks. Block number `b` is rng_philox(seed, block + b, q, c2, c3), and its word `w`
- * is stored in bits[4 * b + w]. The innermost loop is over the blocks, so that the compiler can turn it into
- * vector code. */
+/* Computes BLOCKS blocks of the Philox random generator. Block `b` is rng_philox(seed, block + b, q, c2, c3),
+ * and word `w` of this block goes to bits[4 * b + w]. The inner loops are over the blocks, so that the
+ * compiler can vectorize them. */
 CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t c2, uint32_t c3,
                             uint32_t bits[SPAN])
 {
@@ -180,9 +180,8 @@ CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p
     }
 }
 
-/* Sets keep[i] for `n` elements: to 1 if dropout keeps element i, and to 0 if dropout drops it. The random
- * numbers come in quads (groups of four). The first quad has number `quad`, and its first `skip` numbers are
- * not used. */
+/* Sets keep[i] to 1 if dropout keeps element i, and to 0 otherwise, for all i < n. The random numbers come in
+ * quads (groups of four). The first quad has the number `quad`, and its first `skip` numbers are not used. */
 CPU_CLONES static void keep_span(float *restrict keep, size_t n, float p, uint64_t seed, uint64_t quad,
                                  size_t skip, uint32_t q, uint32_t c2, uint32_t c3)
 {

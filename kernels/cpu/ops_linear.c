@@ -24,8 +24,8 @@ CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, flo
         y[i] = x[i] + b[i];
 }
 
-/* Adds the bias to a finished part of the matrix product, and then applies the activation. The part is still
- * in a cache. */
+/* Adds the bias to a finished part of the matrix product, and then applies the activation. This is done while
+ * the part is still in a cache. */
 static void finish_fwd(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
 {
     const struct op_linear_fwd *o = g->ctx;

@@ -22,8 +22,8 @@
 #define BATCH_ROWS 512
 #define LEAST_WORK 4096u
 
-/* Returns the number of rows in one piece of work. A piece of short rows has about LEAST_WORK elements.
- * Longer rows are pieces of their own. */
+/* Returns the number of rows in one piece of work. Short rows share a piece of about LEAST_WORK elements. A
+ * longer row is a piece of its own. */
 static uint32_t rows_per_piece(uint32_t n)
 {
     return n < LEAST_WORK ? LEAST_WORK / n : 1;
@@ -37,8 +37,8 @@ static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uin
     return left < rows ? left : rows;
 }
 
-/* The context of the rows that one pool_run computes. The pool's threads call `row` for each row. The arrays
- * `loss` and `correct` receive the results of the rows. */
+/* The arguments of one pool_run that computes the losses of some rows. The pool's threads call `row` for each
+ * row. The arrays `loss` and `correct` receive the results of the rows. */
 struct rows_ctx {
     const struct op_call *call;
     uint32_t begin, end; /* rows of this pool_run */
@@ -66,8 +66,8 @@ static void for_rows(struct rows_ctx *c, uint32_t begin, uint32_t end, struct po
     pool_run(pool, run_rows, c, n / c->per_piece + (n % c->per_piece != 0));
 }
 
-/* Computes the losses of the rows 0 to rows - 1 and adds the losses to *sum in the order of the rows, so that
- * the bits of the sum are always the same. */
+/* Computes the losses of rows 0 to rows - 1, and adds them to *sum in the order of the rows. So the bits of
+ * the sum are always the same. */
 static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, struct pool *pool)
 {
     double loss[BATCH_ROWS];
@@ -87,9 +87,9 @@ static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, 
     }
 }
 
-/* Copies the last `n` elements of a row to `group`. These elements do not fill LANES lanes, so the other
- * lanes become -infinity. In a sum of exponentials, each -infinity adds only e^-80. The sum is at least 1, so
- * it does not change. */
+/* Copies the last `n` elements of a row to `group` and fills the other lanes with -infinity. In a sum of
+ * exponentials, each -infinity adds only e^-80, which does not change the sum, because the sum is at least
+ * 1. */
 CPU_INLINE void pad_group(const float *x, size_t n, float group[LANES])
 {
     for (int l = 0; l < LANES; l++)
@@ -109,8 +109,8 @@ CPU_INLINE void exp_sum_group(const float *restrict x, float max, float *restric
         lane[l] = lane[l] + vmath_exp(x[l] - max);
 }
 
-/* Returns the largest logit that is not NaN. A NaN still reaches the result, because the sum of exponentials
- * becomes NaN. */
+/* Returns the largest logit, ignoring NaNs. A NaN still reaches the result of the softmax, because the sum of
+ * exponentials becomes NaN. */
 CPU_CLONES static float logits_max(const float *x, size_t n)
 {
     float lane[LANES], group[LANES];
@@ -176,8 +176,8 @@ CPU_CLONES static float logits_sum(const float *x, size_t n)
 }
 
 /* Computes dx = (softmax(x) - uniform) * scale, where `uniform` is the probability that label smoothing gives
- * to each class. This is the gradient of the loss, except in the element of the target, which the caller
- * overwrites. `dx` may be equal to `x`. */
+ * to each class. The caller must then overwrite the element of the target, whose gradient is different. `dx`
+ * may be equal to `x`. */
 CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, float max, float inverse,
                                           float uniform, float scale)
 {
@@ -186,8 +186,7 @@ CPU_CLONES static void row_softmax_scaled(const float *x, float *dx, size_t n, f
         dx[i] = (vmath_exp(x[i] - max) * inverse - uniform) * scale;
 }
 
-/* Returns true if row `r` counts in the loss. A padding row does not count, nor does a row whose target is
- * negative. */
+/* Returns true if row `r` contributes to the loss: the row is not padding, and its target is not negative. */
 static bool xent_counts(const struct op_call *call, uint32_t r)
 {
     const struct op_softmax_xent *o = &call->softmax_xent;

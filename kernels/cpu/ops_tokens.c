@@ -110,8 +110,8 @@ CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct
     }
 }
 
-/* Rotates pairs of elements for all tokens at position `t` of their sequence. In each head, these are `pairs`
- * pairs, starting with pair number `first`. */
+/* Rotates some pairs of elements in every token at position `t` of its sequence: in each head, `pairs` pairs,
+ * starting with pair number `first`. */
 static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first,
                             uint32_t pairs)
 {
@@ -209,7 +209,8 @@ void cpu_op_swiglu_bwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, swiglu_bwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-#define ZERO_BYTES (128u << 10) /* bytes in one piece of the zero op */
+/* The size in bytes of one piece of the zero op's work. */
+#define ZERO_BYTES (128u << 10)
 
 static void zero_piece(void *ctx, uint32_t i)
 {

@@ -79,8 +79,8 @@ struct sgd_scalars {
     float scale, momentum, weight_decay, lr;
 };
 
-/* The gradients that an update reads: one gradient, or two gradients whose sum is used. The update adds the
- * two gradients while it reads them. gradients_at and combine_gradients give the arrays their type. */
+/* The gradients that an update reads. If there are two, the update adds them element by element while it
+ * reads them. In this struct the gradients have the type float. */
 struct gradient_pair {
     /* `dw2` is NULL if there is only one gradient. */
     const float *dw, *dw2;
@@ -110,8 +110,8 @@ static bool is_pair(const struct op_gradients *g)
 }
 
 /* Returns `n` elements of the gradients, starting at element `at`. If the update can read the gradients
- * directly, the function returns their addresses. Otherwise it combines the elements in `buffer` and returns
- * `buffer`. In this case, `n` is at most COMBINED. */
+ * directly, the function returns their addresses. Otherwise it stores the combined elements in `buffer` and
+ * returns `buffer`. In this case, `n` must be at most COMBINED. */
 static struct gradient_pair gradients_at(const struct op_gradients *g, uint64_t at, size_t n, float *buffer)
 {
     if (is_pair(g))
@@ -121,15 +121,15 @@ static struct gradient_pair gradients_at(const struct op_gradients *g, uint64_t 
     return (struct gradient_pair){buffer, NULL};
 }
 
-/* Returns how many of the next `n` elements an update takes at once. These are all elements, or as many as
- * fit into the buffer for combined gradients. */
+/* Returns how many of the next `n` elements an update processes at once: all of them, or as many as fit into
+ * the buffer for combined gradients. */
 static size_t gradients_span(const struct op_gradients *g, size_t n)
 {
     return is_pair(g) || n < COMBINED ? n : COMBINED;
 }
 
 /* Returns dw[i], or dw[i] + dw2[i] if `dw2` is not NULL. `dw2` is the same in every iteration, so the
- * compiler tests it only once, outside the loop. */
+ * compiler moves the test out of the loop. */
 CPU_INLINE float gradient(const float *restrict dw, const float *restrict dw2, size_t i)
 {
     return dw2 ? dw[i] + dw2[i] : dw[i];

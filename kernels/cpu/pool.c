@@ -34,8 +34,8 @@ struct pool_run_state {
     void *ctx;
     uint32_t n;
     bool background;
-    /* The number of the next piece to hand out. Each idle thread adds 1 even after the last piece, so the
-     * number may exceed `n`. The 64-bit number never wraps around. */
+    /* The number of the next piece to hand out. Each idle thread adds 1 even if no piece is left, so the
+     * number may exceed `n`. With 64 bits, the number never wraps around. */
     _Atomic uint64_t next;
     /* The number of threads that work on this run, not counting its caller. This number changes only under
      * crew.mutex. */
@@ -43,8 +43,8 @@ struct pool_run_state {
     struct pool_run_state *next_run; /* guarded by crew.mutex */
 };
 
-/* A handle of a pool. Each pool has two handles. If `background` is true, the runs that are started through
- * this handle use only cores that ops do not need. */
+/* A handle of a pool. Each pool has two handles. Runs that are started through the background handle use only
+ * cores that ops do not need. */
 struct pool {
     struct crew *crew;
     bool background;
@@ -112,17 +112,16 @@ static void join(struct pool_run_state *r)
     atomic_fetch_add_explicit(&r->helpers, 1, memory_order_relaxed);
 }
 
-/* Ends the calling thread's work on run `r`, by reducing the number of helpers by one. The caller holds the
- * mutex. Once the mutex is released, *r may no longer exist, because it is on the stack of another thread. */
+/* Ends the calling thread's work on run `r`. The caller holds the mutex. When the caller has released the
+ * mutex, it must not use *r any more, because *r is on the stack of another thread, which may return. */
 static void leave(struct crew *c, struct pool_run_state *r)
 {
     if (atomic_fetch_sub_explicit(&r->helpers, 1, memory_order_release) == 1)
         pthread_cond_broadcast(&c->done);
 }
 
-/* The time that an idle thread spins before it sleeps, in cycles of the processor's time stamp counter. The
- * time is about 0.1 ms. In a training step, the next op usually arrives before a thread could fall asleep and
- * wake up again. */
+/* An idle thread spins for this number of cycles, about 0.1 ms, before it sleeps. In a training step, the
+ * next op usually arrives before a thread could fall asleep and wake up again. */
 #define LOOK_CYCLES 250000u
 
 #if defined(__x86_64__)
@@ -147,8 +146,8 @@ static void relax(void)
 }
 #endif
 
-/* Spins until a run is added or LOOK_CYCLES have passed. `seen` is the value that `posted` had when the
- * caller last looked. */
+/* Spins until a run is added or LOOK_CYCLES have passed. `seen` is the value of `posted` when the caller last
+ * looked for runs. */
 static void look_for_work(const struct crew *c, uint32_t seen)
 {
     uint64_t begin = cycles();
@@ -166,8 +165,8 @@ static void look_for_end(const struct pool_run_state *r)
 
 /* ---- workers ---- */
 
-/* Waits for work: first spins, then sleeps. The caller holds the mutex before and after the call. The
- * function may return even if there is no work. */
+/* Waits for work. The thread first spins and then sleeps. The caller holds the mutex before and after the
+ * call. The function may return although there is no work. */
 static void idle(struct crew *c)
 {
     uint32_t seen = atomic_load_explicit(&c->posted, memory_order_relaxed);
@@ -233,7 +232,7 @@ static void remove_run(struct crew *c, struct pool_run_state *r)
 }
 
 /* Adds run `r` to the list and wakes workers for it. The caller holds the mutex, and this function releases
- * the mutex. `joins` is true if the caller will work on the run too. */
+ * it. `joins` is true if the caller will work on the run too. */
 static void post(struct crew *c, struct pool_run_state *r, bool joins)
 {
     uint32_t wake = joins ? r->n - 1 : r->n;
@@ -248,7 +247,7 @@ static void post(struct crew *c, struct pool_run_state *r, bool joins)
 }
 
 /* Works on background runs until the helpers of run `own` have finished. A thread that runs an op calls this
- * function when the last piece of the op is taken, so that its core is not idle. */
+ * function when the op has no pieces left to hand out, so that the core of the thread is not idle. */
 static void help_background(struct crew *c, const struct pool_run_state *own)
 {
     struct pool_run_state *r;
@@ -276,7 +275,7 @@ static void run_op(struct crew *c, struct pool_run_state *r)
     while (take_piece(r))
         ;
 
-    /* Every piece of `r` has been taken, but helpers may still work on their last pieces. When the helpers
+    /* No piece of `r` is left to hand out, but helpers may still work on their last pieces. When the helpers
      * have left, all pieces are done, and no other thread uses `r`. */
     pthread_mutex_lock(&c->mutex);
     remove_run(c, r);

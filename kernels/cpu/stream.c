@@ -67,8 +67,7 @@ struct stream {
 };
 
 /* Wakes the waiters whose position has been reached, and removes them from the list. The caller must hold the
- * lock. A waiter's struct is on the stack of the waiting thread. Without the lock, the thread could return
- * before this function is done with the struct. */
+ * lock, which keeps the waiters' structs alive. These structs are on the stacks of the waiting threads. */
 static void wake_waiters(struct stream *s)
 {
     struct stream_waiter **at = &s->waiters;
@@ -90,7 +89,7 @@ static void *stream_main(void *arg)
 
     cpu_thread_init();
     /* A copy with a speed limit ends with a short sleep, which must be precise. By default, Linux may wake a
-     * thread 50 microseconds late. A small copy takes less time than that. */
+     * thread 50 microseconds late, which is longer than a small copy takes. */
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 
     pthread_mutex_lock(&s->lock);
@@ -195,8 +194,8 @@ void stream_push(struct stream *s, const struct stream_command *c)
     bool was_empty;
 
     pthread_mutex_lock(&s->lock);
-    /* If the queue is full, sleep until half of it is free. Waking up for each command would take longer than
-     * the commands. */
+    /* If the queue is full, sleep until half of it is free. Waking up after each command would take longer
+     * than the commands themselves. */
     if (s->pushed - s->done == STREAM_QUEUE)
         await_locked(s, s->pushed - STREAM_QUEUE / 2);
     was_empty = s->done == s->pushed;

@@ -71,7 +71,7 @@ void stream_push(struct stream *s, const struct stream_command *c);
 uint64_t stream_pushed(const struct stream *s);
 
 /* Sleeps until the stream has reached `position`, which must be at most stream_pushed(s). The stream's own
- * thread must not call this function: it would wait for itself forever. */
+ * thread must not call this function, because it would wait for itself forever. */
 void stream_await(struct stream *s, uint64_t position);
 
 #endif

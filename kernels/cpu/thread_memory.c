@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "kernels/cpu/cpu.h"
 
-/* The size of a buffer in bytes is a multiple of STEP. STEP is a multiple of the size of a cache line. */
+/* The sizes of buffers are multiples of STEP bytes. STEP is a multiple of the size of a cache line. */
 #define STEP ((size_t)1 << 16)
 
 static _Thread_local void *buffer;

@@ -30,9 +30,9 @@ static void plain(const float *from, size_t ld, size_t rows, size_t columns, flo
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* A vector has four quarters of four floats, and each quarter has a low pair and a high pair of floats. In
- * each quarter of the result, low_pairs puts the low pairs of `a` and `b` side by side. high_pairs does the
- * same with the high pairs. */
+/* A vector has four quarters, and each quarter has a low and a high pair of floats. In each quarter of the
+ * result, low_pairs puts the low pairs of `a` and `b` side by side. high_pairs does the same with the high
+ * pairs. */
 TARGET INLINE __m512 low_pairs(__m512 a, __m512 b)
 {
     return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));

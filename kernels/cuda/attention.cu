@@ -41,8 +41,8 @@
 /* The two factors of a product are loaded into shared memory in slices of DEPTH elements. */
 #define DEPTH 16u
 
-/* The distance between two rows in shared memory, in floats. The distance has 4 extra floats, so that rows
- * stay aligned to 16 bytes and neighbouring rows start in different memory banks. */
+/* The distance between two rows in shared memory, in floats. The 4 extra floats keep the rows aligned to 16
+ * bytes and let neighbouring rows start in different memory banks. */
 #define PITCH      (TILE + 4u)
 #define WIDE_PITCH (WIDE * TILE + 4u)
 
@@ -63,31 +63,30 @@ struct cuda_attention {
     struct dropout dropout;
 };
 
-/* The tokens of one head, in the array qkv, y or dy. Element number `c` of token number `t` is at[t * pitch +
- * c]. */
+/* The tokens of one head, in the array qkv, y or dy. Element `c` of token `t` is at[t * pitch + c]. */
 struct head_tokens {
     const float *at;
     uint64_t pitch;
 };
 
-/* The work of one thread block: the tokens of one tile, in one head of one row, and some columns of the
- * result. */
+/* The work of one thread block: it computes some columns of the result, for the tokens of one tile in one
+ * head of one row. */
 struct tile_block {
     uint32_t row, head, own; /* own: first token of the block's tile */
     uint32_t column;         /* first column of the block's result */
 };
 
-/* The shared memory of a thread block. `a` and `b` contain slices of the two factors of a matrix product.
- * `tile` contains a tile of softmax weights or of gradients of scores. */
+/* The shared memory of a thread block. `a` and `b` hold slices of the two factors of a matrix product. `tile`
+ * holds a tile of softmax weights or of gradients of scores. */
 struct shared_tiles {
     float a[DEPTH][PITCH];
     float b[DEPTH][WIDE_PITCH];
     float tile[TILE][PITCH]; /* [other][own] */
 };
 
-/* Each thread computes a PART x PART square of a tile. my_own returns the first row of this square, and
- * my_other returns its first column. The rows of a tile are tokens that the thread block owns. The columns
- * are the tokens by which these tokens are multiplied. */
+/* Each thread computes a PART x PART square of a tile, with the first row my_own() and the first column
+ * my_other(). The rows of a tile are the tokens that the thread block works on. The columns are the tokens by
+ * which these tokens are multiplied. */
 static __device__ __forceinline__ uint32_t my_own(void)
 {
     return threadIdx.x / LANES * PART;
@@ -106,8 +105,8 @@ static __device__ __forceinline__ uint64_t qkv_pitch(const struct cuda_attention
     return ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head;
 }
 
-/* Returns where head number `index` of a row's first token begins in qkv. Each token has its query heads
- * first, then its key heads, then its value heads. */
+/* Returns the index in qkv of head number `index`, in the first token of a row. Each token has its query
+ * heads first, then its key heads, then its value heads. */
 static __device__ __forceinline__ uint64_t qkv_at(const struct cuda_attention *a, uint32_t row,
                                                   uint32_t index)
 {
@@ -122,8 +121,8 @@ static __device__ __forceinline__ struct head_tokens qkv_of(const struct cuda_at
     return t;
 }
 
-/* The functions for the arrays y and dy. y_pitch and y_at do the same for y as qkv_pitch and qkv_at do for
- * qkv. dy_of does the same for dy as qkv_of does for qkv. */
+/* The same functions for the arrays y and dy: y_pitch, y_at and dy_of correspond to qkv_pitch, qkv_at and
+ * qkv_of. */
 static __device__ __forceinline__ uint64_t y_pitch(const struct cuda_attention *a)
 {
     return (uint64_t)a->heads * a->head;
@@ -154,9 +153,9 @@ static __device__ __forceinline__ uint32_t key_head(const struct cuda_attention 
     return h / (a->heads / a->kv_heads);
 }
 
-/* Returns the tile that this thread block works on. Thread blocks of one head have neighbouring numbers,
- * because they read the same data. If `last` is true, the tiles are handed out in descending order, so that
- * the tiles that take longest start first. */
+/* Returns the tile that this thread block works on. Thread blocks that work on the same head have
+ * neighbouring numbers, because they read the same data. If `last` is true, the last tile of a head comes
+ * first, because it takes longest. */
 static __device__ __forceinline__ struct tile_block my_block(const struct cuda_attention *a, uint32_t heads,
                                                              uint32_t columns, bool last)
 {
@@ -172,7 +171,7 @@ static __device__ __forceinline__ struct tile_block my_block(const struct cuda_a
 
 /* ---- products ---- */
 
-/* Loads a tile in which each token is a column: to[k][i] = element depth + k of token first + i. Elements
+/* Loads a tile with one column for each token: to[k][i] = element depth + k of token first + i. Elements
  * beyond the end of the head or of the sequence become 0. */
 static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct head_tokens t,
                                                    uint32_t first, uint32_t depth,
@@ -186,8 +185,8 @@ static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch,
     }
 }
 
-/* Loads a tile in which each token is a row: to[k][j] = element column + j of token first + k. Elements
- * beyond the end of the head or of the sequence become 0. */
+/* Loads a tile with one row for each token: to[k][j] = element column + j of token first + k. Elements beyond
+ * the end of the head or of the sequence become 0. */
 static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct head_tokens t,
                                                   uint32_t first, uint32_t column, uint32_t columns,
                                                   const struct cuda_attention *a)
@@ -233,9 +232,9 @@ static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, st
     }
 }
 
-/* Multiplies a tile of weights or gradients by tokens of `y`, and adds the product to `sum`. `c` is this
- * thread's part of the tile. The tokens are the TILE tokens that start at token `other`. All threads of the
- * block must call this function together, because they share the memory *s. */
+/* Multiplies a tile of weights or gradients by TILE tokens of `y`, starting at token `other`, and adds the
+ * product to `sum`. `c` is this thread's part of the tile. All threads of the block must call this function
+ * together, because they share the memory *s. */
 static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
                                                      struct head_tokens y, uint32_t other, uint32_t column,
                                                      uint32_t wide, const struct cuda_attention *a,
@@ -258,8 +257,8 @@ static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, flo
     }
 }
 
-/* Writes this thread's part of the block's result to memory. `to` is the address of the first element of the
- * head in token 0. */
+/* Writes this thread's part of the block's result to memory. `to` is the address where the head begins in
+ * token 0. */
 static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct tile_block *b,
                                                   uint32_t wide, const struct cuda_attention *a,
                                                   float (*sum)[PART][PART])
@@ -285,16 +284,16 @@ static __device__ __forceinline__ void clear_part(float (*sum)[PART][PART])
 
 /* ---- weights ---- */
 
-/* Returns true if the causal mask lets query `q` see key `k`. A query sees the keys up to its own
+/* Returns true if query `q` sees key `k`. Under the causal mask, a query sees only the keys up to its own
  * position. */
 static __device__ __forceinline__ bool sees(const struct cuda_attention *a, uint32_t q, uint32_t k)
 {
     return k <= q && q < a->seq;
 }
 
-/* Returns a mask of 16 bits, one for each of PART queries and PART keys. Bit 4 * n + m, for n and m from 0 to
- * 3, is set if dropout keeps the weight of query q + n and key k + m. The loop is not unrolled, because the
- * unrolled loop would need more registers. */
+/* Returns 16 bits, for the PART queries from `q` on and the PART keys from `k` on. Bit 4 * n + m is set if
+ * dropout keeps the weight of query q + n and key k + m. The loop is not unrolled, because an unrolled loop
+ * would need more registers. */
 static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention *a, uint32_t row, uint32_t h,
                                                      uint32_t q, uint32_t k)
 {
@@ -313,7 +312,7 @@ static __device__ __forceinline__ unsigned kept_part(const struct cuda_attention
     return all;
 }
 
-/* Applies dropout to `x`, which is one softmax weight or the gradient of one softmax weight. */
+/* Applies dropout to `x`, which is a softmax weight or the gradient of a softmax weight. */
 static __device__ __forceinline__ float drop(const struct cuda_attention *a, bool kept, float x)
 {
     return a->keep == 0.0f ? x : kept ? x * a->keep : 0.0f;
@@ -321,15 +320,15 @@ static __device__ __forceinline__ float drop(const struct cuda_attention *a, boo
 
 /* ---- forward ---- */
 
-/* The state of the softmax of one query. The state covers the keys that have been processed so far. */
+/* The softmax of one query over the keys that have been processed so far. */
 struct running {
     float max;
     float sum; /* sum over the keys of this lane */
 };
 
-/* Turns this thread's scores of one query into exp(score - max), where `max` is the largest score so far.
- * `max` may have grown in this call. The caller must therefore multiply all earlier sums by the factor that
- * this function returns. */
+/* Replaces this thread's scores of one query by exp(score - max), where `max` is the largest score so far.
+ * `max` may grow in this call. The caller must therefore multiply the sums of earlier calls by the factor
+ * that this function returns. */
 static __device__ __forceinline__ float weigh(const struct cuda_attention *a, uint32_t q, uint32_t k,
                                               float *c, struct running *r)
 {
@@ -351,8 +350,8 @@ static __device__ __forceinline__ float weigh(const struct cuda_attention *a, ui
     return shrink;
 }
 
-/* Turns this thread's scores in one tile into softmax weights. `sum` contains the results of earlier tiles.
- * weigh() returns a factor for each query, and the function multiplies the query's results by this factor. */
+/* Replaces this thread's scores in one tile by softmax weights. `sum` contains the results of earlier tiles.
+ * The function multiplies the results of each query by the factor that weigh() returns for this query. */
 static __device__ __forceinline__ void weigh_tile(const struct cuda_attention *a, const struct tile_block *b,
                                                   uint32_t other, uint32_t wide, float (*c)[PART],
                                                   struct running *running, float (*sum)[PART][PART])
@@ -412,8 +411,8 @@ static __device__ __forceinline__ void attend(const struct cuda_attention *a, ui
 
 static __global__ void attend_deltas(const struct cuda_attention a)
 {
-    /* The heads of all tokens of y are numbered: head h of token t has number n = t * heads + h. Half a warp
-     * computes the delta of head number n. */
+    /* Half a warp computes one element of delta. Element n belongs to head h of token t, with n = t * heads +
+     * h. */
     const uint32_t n = my_row(), lane = threadIdx.x % LANES;
     const uint64_t at = (uint64_t)n * a.head;
     float sum = 0;
@@ -600,8 +599,8 @@ int cuda_op_attention_bwd(const struct cuda_compute *at, const struct op_call *c
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Launches every attention kernel once, so that CUDA loads the kernels. Without tokens, these launches read
- * and write nothing. */
+/* Launches every attention kernel once, so that CUDA loads the kernels. There are no tokens, so these
+ * launches read and write nothing. */
 int cuda_warm_attention(const struct cuda_compute *at)
 {
     struct cuda_attention none = {0};

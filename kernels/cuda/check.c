@@ -27,8 +27,8 @@ int cuda_errno(cudaError_t e)
 {
     if (e == cudaSuccess)
         return 0;
-    /* The CUDA runtime stores the last error. Clear this error, because otherwise a later call would report
-     * it again. */
+    /* Clear the error that the CUDA runtime has stored. Otherwise a later call would report this error
+     * again. */
     cudaGetLastError();
     switch (e) {
     case cudaErrorMemoryAllocation:

@@ -21,8 +21,8 @@
 #include "kernels/cuda/cuda_ops.h"
 
 /* The memory that a device needs beside its arena. cuda_open allocates the workspace and the partial sums.
- * The spare bytes are not allocated. They are left to cuBLAS, which may load more kernels at the first use of
- * a shape. */
+ * The spare bytes stay free for cuBLAS, which may load more kernels when a shape is used for the first
+ * time. */
 #define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* as cuBLAS itself uses on large devices */
 #define CUDA_PARTIALS_BYTES  (CUDA_PARTIALS * sizeof(double))
 #define CUDA_SPARE_BYTES     (UINT64_C(128) << 20)
@@ -55,8 +55,8 @@ struct host_slot {
 struct host_queue {
     struct pool *pool;
     struct host_slot slots[HOST_QUEUE];
-    /* half_done[h] is recorded after the last call in half h of the ring. When this event has happened, half
-     * h may be used again. */
+    /* The event half_done[h] is recorded after the last call in half h of the ring. When this event has
+     * happened, half h may be used again. */
     cudaEvent_t half_done[2];
     uint64_t pushed;
 };
@@ -75,9 +75,9 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
 
 #define RELAY_BYTES (UINT64_C(4) << 20) /* size of one buffer */
 
-/* The stream, the buffers and the events that a device needs for copies to and from devices that it cannot
- * access. The sender's peer stream copies the data to pinned buffers of the host. The receiver's stream `in`
- * copies the data from these buffers. */
+/* What a device needs for copies to and from devices that it cannot access directly. Such a copy has two
+ * steps. The sender's peer stream copies the data to pinned host memory, and the receiver's stream `in`
+ * copies the data from there. */
 struct relay {
     /* The stream on which this device receives data from other devices' buffers. NULL if all devices can
      * access each other directly. */
@@ -85,27 +85,27 @@ struct relay {
     uint8_t *buffers[2]; /* pinned buffers for sending */
     /* The sender records filled[b] when it has copied a piece into its buffer b. */
     cudaEvent_t filled[2];
-    /* The device uses these events when it sends. The receiver records emptied[b] when it has copied a piece
-     * out of this device's buffer b. */
+    /* The device uses these events when it receives. It records its event emptied[b] when it has copied a
+     * piece out of the sender's buffer b. */
     cudaEvent_t emptied[2];
 };
 
-/* One device of a devset. The device's arena is not here but in struct devset. */
+/* One device of a devset. The device's arena is in struct devset. */
 struct cuda_device {
     struct cuda_compute compute;
     void *workspace;
-    /* Bit p is set if this device can access the memory of device number p of the devset directly. */
+    /* Bit p is set if this device can access the memory of device p of the devset directly. */
     uint64_t direct;
     struct relay relay;
 };
 
 /* ---- host_memory.c: pinned memory ---- */
 
-/* Host memory is pinned by registering it with CUDA, one chunk after another. This is the size of a chunk in
- * bytes if the config does not give another size. */
+/* The default size of a chunk, in bytes. Host memory is pinned by registering it with CUDA, one chunk after
+ * another. */
 #define HOST_CHUNK_BYTES (UINT64_C(256) << 20)
 
-/* The memory that one call of devset_host_alloc has returned. The blocks of a devset form a linked list. */
+/* A block of memory that devset_host_alloc has returned. The blocks of a devset form a linked list. */
 struct host_block {
     struct host_block *next;
     uint8_t *base;
@@ -125,8 +125,8 @@ struct cuda_devset {
     int number[DEVICE_MAX]; /* CUDA's number for each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];
-    /* All streams of the devset, with the same numbers as in plans. The last stream is the host's stream,
-     * which is a CUDA stream of device 0. */
+    /* All streams of the devset. The index is the stream's number, which plans use too. The last stream is
+     * the host's stream, which is a CUDA stream of device 0. */
     struct cuda_stream streams[LANE_COUNT * DEVICE_MAX + 1];
 };
 
@@ -141,15 +141,16 @@ static inline uint32_t cuda_device_of(const struct cuda_devset *ds, uint32_t str
     return stream / LANE_COUNT < ds->base.n_devices ? stream / LANE_COUNT : 0;
 }
 
-/* Sets the number of bytes of host memory that one call registers with CUDA. If `chunk_bytes` is 0, the
- * number is HOST_CHUNK_BYTES. */
+/* Sets the size of the chunks in which host memory is registered with CUDA. If `chunk_bytes` is 0, the size
+ * is HOST_CHUNK_BYTES. */
 void host_memory_init(struct cuda_devset *ds, uint64_t chunk_bytes);
 /* Frees all host memory that the caller has not freed with cuda_host_free. The devset must be drained. */
 void host_memory_finish(struct cuda_devset *ds);
 int cuda_host_alloc(struct devset *base, uint64_t bytes, void **ret, struct err *err);
 void cuda_host_free(struct devset *base, void *p, uint64_t bytes);
-/* Returns how many of the `bytes` bytes at `p` the next copy may move. A copy must not cross the end of a
- * registration, so this number can be less than `bytes`. Returns 0 if some of the bytes are not pinned. */
+/* Returns how many bytes the next copy may move if `bytes` bytes at `p` are to be copied. The result can be
+ * less than `bytes`, because a copy must not cross the end of a registration. Returns 0 if some of the bytes
+ * are not pinned. */
 uint64_t host_piece(const struct cuda_devset *ds, const void *p, uint64_t bytes);
 
 /* Prepares copies between all devices of the devset. A copy goes directly if the hardware allows this, and

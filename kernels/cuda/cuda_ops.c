@@ -26,7 +26,7 @@ cuda_op_fn *const cuda_ops[OP_COUNT] = {
 };
 
 /* A product of row-major matrices: c[m][n] = a * b. If `accumulate` is true, the product is added to the old
- * c. a_trans or b_trans is true if the operand a or b is stored transposed. */
+ * c. a_trans and b_trans say whether a and b are stored transposed. */
 struct product {
     const float *a, *b;
     float *c;

@@ -20,8 +20,8 @@
 extern "C" {
 #endif
 
-/* The number of partial sums in the buffer of each device. A partial sum is a double. One thread adds up the
- * partial sums in order. An op with more partial sums fills the buffer several times. */
+/* The number of partial sums in the buffer of each device. A partial sum is a double. One thread adds them up
+ * in order. An op that needs more partial sums fills the buffer several times. */
 #define CUDA_PARTIALS 65536u
 
 /* Everything that an op needs in order to run on one device. The fields do not change while the devset is
@@ -44,8 +44,8 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 #include "kernels/ops.def"
 #undef OP
 
-/* Adds the bias to the result of a matrix product, and then applies the activation. The result is in o->z, or
- * in o->y if o->z is NULL. Does nothing if the op has neither a bias nor an activation. */
+/* Adds the bias to the result of a matrix product, and then applies the activation. The result of the product
+ * is in o->z, or in o->y if o->z is NULL. Does nothing if the op has neither a bias nor an activation. */
 int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o);
 
 /* Each of these functions launches all kernels of one .cu file once, on empty input. CUDA loads a kernel at

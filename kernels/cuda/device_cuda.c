@@ -52,8 +52,8 @@ static int check_device_count(uint32_t wanted, struct err *err)
 
 /* ---- arenas ---- */
 
-/* Allocates an arena of `bytes` bytes on device `d`. Returns an error if the device would then have less than
- * `beside_bytes` free bytes for other uses. */
+/* Allocates an arena of `bytes` bytes on device `d`. Returns an error if fewer than `beside_bytes` bytes
+ * would then be free for other uses. */
 static int open_arena(struct cuda_devset *ds, uint32_t d, uint64_t bytes, uint64_t beside_bytes,
                       struct err *err)
 {
@@ -190,7 +190,7 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
 /* ---- names ---- */
 
 /* Writes the version of cuBLAS and the kinds of devices to ds->numerics, because the bits of a matrix product
- * depend on both. Each kind of device is named once. */
+ * depend on both. Several devices of one kind are named once. */
 static int name_devices(struct cuda_devset *ds)
 {
     char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;
@@ -218,8 +218,8 @@ static const char *numerics(const struct devset *base)
 /* ---- which device is broken ---- */
 
 /* Asks each device for the state of its compute stream. A broken device answers every call with its error. If
- * a device's compute stream was never created, the handle is NULL, and CUDA uses the default stream
- * instead. */
+ * the compute stream of a device was never created, its handle is NULL, which CUDA takes as the default
+ * stream. */
 static void blame(struct devset *base, struct device_blame *ret)
 {
     struct cuda_devset *ds = cuda(base);

@@ -28,7 +28,8 @@ static inline struct dropout dropout_of(const struct step_args *step, enum rng_p
     return d;
 }
 
-/* Returns four bits for four elements of a row. Bit w is set if dropout keeps element 4 * quad + w. */
+/* Returns four bits, one for each of four elements of a row. Bit w is set if dropout keeps element 4 * quad +
+ * w. */
 static __device__ __forceinline__ unsigned dropout_kept(const struct dropout *d, uint32_t row, uint64_t quad)
 {
     const struct rng_block random = rng_quad(d->seed, quad, d->first_row + row, d->word2, d->step);

@@ -223,9 +223,9 @@ int cuda_op_bias_fwd(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* bias_bwd divides its work as follows. A thread block owns COLUMNS columns of the matrix. The threads of the
- * block form CHUNKS rows of COLUMNS threads. A row of threads adds up CHUNK_ROWS matrix rows at a time. The
- * first row of threads then adds these sums in ascending order. */
+/* How bias_bwd divides its work. A thread block computes the sums of COLUMNS columns. Its threads form CHUNKS
+ * rows of COLUMNS threads, and each row of threads adds up CHUNK_ROWS rows of the matrix at a time. The first
+ * row of threads then adds these sums in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u

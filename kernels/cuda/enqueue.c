@@ -48,8 +48,8 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
     return cuda_ops[call->op](&ds->devices[device].compute, call);
 }
 
-/* Enqueues a copy between the host and a device. CUDA refuses a copy that crosses the end of a registration
- * of host memory, so such a copy is split there. */
+/* Enqueues a copy between the host and a device. If the copy crosses the end of a registration of host
+ * memory, it is split there, because CUDA would refuse it. */
 static int host_copy(struct cuda_devset *ds, cudaStream_t stream, uint8_t *dst, const uint8_t *src,
                      uint64_t bytes, bool in)
 {
@@ -86,8 +86,8 @@ int cuda_copy(struct devset *base, uint32_t stream, void *dst, const void *src, 
     return r;
 }
 
-/* On a real device, this function does nothing. In tests with the simulator (tests/cudasim), it fills the
- * memory with NaN. The race detector sees this as a write. */
+/* Does nothing on a real device. In tests with the simulator (tests/cudasim), this function fills the memory
+ * with NaN, and the race detector treats it as a write. */
 int cuda_discard(struct devset *base, uint32_t stream, void *at, uint64_t bytes)
 {
     struct cuda_devset *ds = cuda(base);
@@ -106,9 +106,9 @@ static void mark_now(void *at)
     *(uint64_t *)at = cuda_host->now_ns();
 }
 
-/* A host function in the stream reads the clock. CUDA's timing events are not used, because all devices and
- * the host must use one clock. The stream stands still during the host function, so only a few training steps
- * are traced. */
+/* Enqueues a host function that reads the clock. CUDA's timing events cannot be used, because all devices and
+ * the host must use the same clock. The stream stands still while the host function runs. Therefore only a
+ * few training steps are traced. */
 int cuda_mark(struct devset *base, uint32_t stream, uint64_t *at)
 {
     struct cuda_devset *ds = cuda(base);
@@ -171,8 +171,8 @@ int cuda_event_wait(struct devset *base, uint32_t stream, struct event *event)
 
     if (ds->fault.code < 0)
         return ds->fault.code;
-    /* An event that was never recorded needs no wait. An event that was recorded in the same stream needs no
-     * wait either, because the commands of a stream run in order. */
+    /* No wait is needed for an event that was never recorded. No wait is needed for an event of the same
+     * stream either, because the commands of a stream run in order. */
     if (e->stream == UINT32_MAX || e->stream == stream)
         return 0;
     CUDA_TRY(&ds->fault, cudaStreamWaitEvent(ds->streams[stream].stream, e->on[e->device], 0));
@@ -193,8 +193,8 @@ int cuda_event_sync(struct devset *base, struct event *event)
 
 /* ---- results ---- */
 
-/* Waits for all streams, even if one of them has failed. This code waits with events, which let the thread
- * sleep. cudaStreamSynchronize would keep a core busy. */
+/* Waits for all streams, even if one of them has failed. The thread sleeps while it waits for an event.
+ * cudaStreamSynchronize would keep a core busy instead. */
 int cuda_drain(struct devset *base)
 {
     struct cuda_devset *ds = cuda(base);

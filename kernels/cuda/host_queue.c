@@ -58,9 +58,8 @@ int host_queue_launch(struct host_queue *q, cudaStream_t stream, const struct op
     const uint64_t at = q->pushed % HOST_QUEUE;
     struct host_slot *s = &q->slots[at];
 
-    /* Before the first slot of a half of the ring is used again, wait until the last call of this half is
-     * done. In the first round through the ring, the event was never recorded, so the wait returns at
-     * once. */
+    /* Before the first slot of a half is used again, wait until the last call in this half is done. In the
+     * first round, the event has never been recorded, and the wait returns immediately. */
     if (at % HALF == 0)
         CUDA_TRY(f, cudaEventSynchronize(q->half_done[at / HALF]));
     s->call = *call;

@@ -13,8 +13,8 @@
 #define LANES   16u
 #define SUMS    (THREADS / LANES) /* sums in a block, LANES threads each */
 
-/* Returns the number of thread blocks for `n` pieces of work if each block handles `per` pieces. The number
- * is at most 2^20, so kernels loop until all pieces are done. */
+/* Returns the number of thread blocks for `n` pieces of work if each block handles `per` pieces at a time.
+ * The number is at most 2^20, so a kernel must loop until all pieces are done. */
 static inline unsigned grid_for(uint64_t n, uint64_t per)
 {
     const uint64_t blocks = (n + per - 1) / per, most = 1u << 20;
@@ -22,7 +22,7 @@ static inline unsigned grid_for(uint64_t n, uint64_t per)
     return (unsigned)(blocks < most ? blocks : most);
 }
 
-/* Loops over i = 0 to n - 1. All threads of the grid share the iterations. */
+/* Loops over i = 0 to n - 1. The threads of the grid share the iterations. */
 #define FOR_EACH(i, n)                                                                                       \
     for (uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                                 \
          i += (uint64_t)gridDim.x * THREADS)
@@ -34,14 +34,14 @@ static __device__ __forceinline__ uint32_t column_of(uint64_t i, uint32_t n)
     return i >> 32 ? (uint32_t)(i % n) : (uint32_t)i % n;
 }
 
-/* Returns a mask of the 16 threads of the warp that compute the same sum as this thread. */
+/* Returns a mask of the 16 threads of the warp that work on the same sum as this thread. */
 static __device__ __forceinline__ unsigned lanes_mask(void)
 {
     return 0xffffu << (threadIdx.x & 16u);
 }
 
-/* Adds up the 16 lanes of a sum by halving: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. All 16
- * threads get the result. */
+/* Adds up the 16 lanes of a sum: lane[l] = lane[l] + lane[l + w] for w = 8, 4, 2, 1. All 16 threads get the
+ * result. */
 static __device__ __forceinline__ float fold_lanes_float(float v)
 {
     for (unsigned w = LANES / 2; w > 0; w /= 2)
@@ -78,8 +78,8 @@ static inline unsigned row_grid(uint32_t rows)
     return rows / SUMS + (rows % SUMS != 0);
 }
 
-/* Adds the `n` numbers at `x` to `start`, in ascending order. Thread 0 gets the result. All threads of the
- * block help to load the numbers. The grid must have only one block. */
+/* Returns `start` plus the `n` numbers at `x`, added in ascending order. Only thread 0 gets the result. All
+ * threads of the block help to load the numbers. The grid must have only one block. */
 static __device__ double add_in_order(double start, const double *x, uint32_t n)
 {
     __shared__ double tile[THREADS];

@@ -50,8 +50,8 @@ static __device__ float row_sum(const float *x, uint32_t n)
     return fold_lanes_float(sum);
 }
 
-/* Returns the sum of exp(x - max) over a row. If the last group has fewer than 16 elements, it is filled up
- * with -infinity. The cpu backend does the same, so both give the same bits. */
+/* Returns the sum of exp(x - max) over a row. The last group of 16 elements is filled up with -infinity if it
+ * is incomplete. The cpu backend does the same, so both give the same bits. */
 static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
 {
     const uint32_t lane = threadIdx.x % LANES;
@@ -118,8 +118,8 @@ static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t 
     }
 }
 
-/* Sets the loss and the gradient of row `r` to 0. Used for a padding row and for a row whose target is
- * negative, because these rows do not count. */
+/* Sets the loss and the gradient of row `r` to 0. Used for padding rows and for rows with a negative target,
+ * which do not contribute to the loss. */
 static __device__ void xent_nothing(const struct xent *o, uint32_t r)
 {
     if (o->loss && threadIdx.x % LANES == 0) {
@@ -146,8 +146,8 @@ static __global__ void xent(const struct xent o)
     const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
     if (o.loss)
         xent_loss(&o, r, (uint32_t)target, max, sum);
-    /* `dx` may be equal to `x`. Therefore all threads of the row must have read the logits before any thread
-     * writes its part of the gradient. */
+    /* `dx` may be the same array as `x`. So no thread may write its part of the gradient before all threads
+     * of the row have read the logits. */
     __syncwarp(lanes_mask());
     if (o.dx)
         xent_gradient(&o, r, (uint32_t)target, max, sum);
@@ -195,8 +195,8 @@ int cuda_op_mse_bwd(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- from rows to the result ---- */
 
-/* Adds the figures of `rows` rows to the result. `first_loss` and `first_correct` are true if the sum of that
- * figure starts at 0. */
+/* Adds the losses and the correct answers of all rows to *result. If `first_loss` or `first_correct` is true,
+ * the sum in question starts at 0 and replaces the old value. */
 static __global__ void add_rows(const double *loss, const double *correct, uint32_t rows, bool first_loss,
                                 bool first_correct, struct step_result *result)
 {
@@ -209,8 +209,8 @@ static __global__ void add_rows(const double *loss, const double *correct, uint3
     }
 }
 
-/* Returns the number of rows in the batch that starts at row `begin`, which is at most ROWS_AT_ONCE. The
- * result is 0 if `rows` is 0. The callers then still run one empty batch, which sets the sums to 0. */
+/* Returns the number of rows in the batch that starts at row `begin`, at most ROWS_AT_ONCE. If `rows` is 0,
+ * the callers still run one batch of 0 rows, because this batch sets the sums to 0. */
 static uint32_t batch_rows(uint32_t rows, uint64_t begin)
 {
     const uint64_t left = rows > begin ? rows - begin : 0;

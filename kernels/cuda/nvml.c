@@ -1,5 +1,5 @@
-/* Implements nvml.h. The library is loaded with dlopen. A call may fail without harm: old drivers lack some
- * functions, and containers refuse others. */
+/* Implements nvml.h. The library is loaded with dlopen. Failures of its calls are ignored, because old
+ * drivers lack some functions, and containers refuse others. */
 #include "kernels/cuda/nvml.h"
 
 #include <dlfcn.h>
@@ -19,9 +19,9 @@ struct nvml {
     nvml_return (*numa_node)(nvml_device d, unsigned *ret);
 };
 
-/* Stores the result of dlsym in a function pointer. ISO C has no cast from a data pointer to a function
- * pointer. POSIX allows this conversion, so the macro writes to the function pointer as if it were a void
- * pointer. */
+/* Stores the result of dlsym in a function pointer. ISO C does not allow a cast from a data pointer to a
+ * function pointer, but POSIX allows the conversion. So the macro writes to the function pointer as if it
+ * were a void pointer. */
 #define LOAD(n, field, name) (*(void **)&(n)->field = dlsym((n)->library, name))
 
 struct nvml *nvml_open(void)

@@ -102,8 +102,8 @@ static int relay_copy(struct cuda_devset *ds, uint32_t from, uint32_t to, uint8_
     for (uint64_t at = 0; at < bytes; at += RELAY_BYTES, b ^= 1) {
         const uint64_t piece = bytes - at < RELAY_BYTES ? bytes - at : RELAY_BYTES;
         /* The two buffers are used in turn. Wait until the receiver has emptied the buffer that this piece
-         * needs. The first two pieces need not wait: both buffers are empty, because every earlier copy ended
-         * with such a wait. */
+         * needs. The first two pieces need no wait, because every earlier copy ended by waiting until both
+         * buffers were empty. */
         if (at >= 2 * RELAY_BYTES)
             CUDA_TRY(f, cudaStreamWaitEvent(out, receiver->emptied[b], 0));
         CUDA_TRY(f, cudaMemcpyAsync(sender->buffers[b], src + at, piece, cudaMemcpyDeviceToHost, out));

@@ -89,7 +89,7 @@ struct norm_bwd {
     bool rms, accumulate;
 };
 
-/* Computes dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd. Here g is dy * w, and xhat is the normalized x.
+/* Computes dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd, where g is dy * w and xhat is the normalized x.
  * RMS norm omits mean(g). Each thread reads and writes only its own elements, so `dx` may be equal to
  * `dy`. */
 static __global__ void norm_bwd_rows(const struct norm_bwd o)
@@ -115,9 +115,9 @@ static __global__ void norm_bwd_rows(const struct norm_bwd o)
         dx[i] = ((dy[i] * o.w[i] - g_mean) - (x[i] - mean) * rstd * hat_mean) * rstd;
 }
 
-/* norm_bwd_columns divides its work as follows. A thread block owns COLUMNS columns of the matrix. The
- * threads of the block form CHUNKS rows of COLUMNS threads. A row of threads adds up CHUNK_ROWS matrix rows
- * at a time. The first row of threads then adds these sums in ascending order. */
+/* How norm_bwd_columns divides its work. A thread block computes the sums of COLUMNS columns. Its threads
+ * form CHUNKS rows of COLUMNS threads, and each row of threads adds up CHUNK_ROWS rows of the matrix at a
+ * time. The first row of threads then adds these sums in ascending order. */
 #define COLUMNS    32u
 #define CHUNKS     (THREADS / COLUMNS)
 #define CHUNK_ROWS 32u
@@ -169,7 +169,8 @@ static __global__ void norm_bwd_columns(const struct norm_bwd o)
         o.db[column] = o.accumulate ? o.db[column] + total.b : total.b;
 }
 
-/* Launches the kernel for columns first, because it reads dy. The kernel for rows may overwrite dy. */
+/* The kernel for columns must be launched first, because it reads dy, which the kernel for rows may
+ * overwrite. */
 int cuda_op_rownorm_bwd(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rownorm_bwd *o = &call->rownorm_bwd;

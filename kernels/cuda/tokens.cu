@@ -50,7 +50,7 @@ static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
     return found;
 }
 
-/* Adds one row of dy to a row of the table. Each thread handles the same columns in every call, so threads
+/* Adds one row of dy to a row of the table. A thread handles the same columns in every call, so the threads
  * need not wait for each other. */
 static __device__ __forceinline__ void add_row(float *to, const float *from, uint32_t n)
 {
@@ -61,8 +61,8 @@ static __device__ __forceinline__ void add_row(float *to, const float *from, uin
 static __global__ void embedding_bwd(const int32_t *ids, const float *dy, float *dtable, uint32_t rows,
                                      uint32_t n, uint32_t vocab)
 {
-    /* A bit mask of the rows that have the same token id as this thread block's row. Row begin + 32 * w + l
-     * has bit l of word w. */
+    /* A bit mask of the rows that have the same token id as this thread block's row. Bit l of word w stands
+     * for row begin + 32 * w + l. */
     __shared__ unsigned same[WARPS];
     const uint32_t row = blockIdx.x;
 
@@ -102,8 +102,8 @@ int cuda_op_embedding_bwd(const struct cuda_compute *at, const struct op_call *c
 
 /* ---- rotary positions ---- */
 
-/* This number of thread blocks keeps a device busy. With more blocks, more threads would have to compute the
- * same angles. */
+/* This number of thread blocks is enough to keep a device busy. More blocks would compute the same angles
+ * more often. */
 #define ROPE_BLOCKS 1024u
 
 /* The arguments of the rope kernel. */
@@ -114,9 +114,9 @@ struct rope {
     bool inverse;
 };
 
-/* Each thread computes the angle of one pair of elements at one position. The angle is the same in all heads
- * and all sequences, so the thread rotates this pair in many of them. The angle is computed as a double,
- * because a float is not precise enough at large positions. */
+/* Each thread computes the angle of one pair of elements at one position. This angle is the same in all heads
+ * and all sequences, so the thread then rotates the pair in many of them. The angle is a double, because a
+ * float is not precise enough at large positions. */
 static __global__ void rope(const struct rope o)
 {
     const uint32_t half = o.head / 2;

@@ -40,7 +40,7 @@ static __device__ __forceinline__ float group_scale(const struct group_state *g)
     return g ? g->scale : 1.0f;
 }
 
-/* Returns element i of the combined gradients. The loop is unrolled. The compiler then reads the pointers
+/* Returns element i of the combined gradients. The loop is unrolled, so that the compiler reads the pointers
  * directly from the arguments of the kernel. */
 static __device__ __forceinline__ float gradient(const struct op_gradients &g, uint64_t i)
 {
@@ -55,8 +55,8 @@ static __device__ __forceinline__ float gradient(const struct op_gradients &g, u
 
 /* ---- sgd ---- */
 
-/* The constant factors of one sgd update. The scale of the gradients is not in this struct, because the
- * kernel reads it from the group state. */
+/* The constants of one sgd update. The scale of the gradients is not one of them, because the kernel reads
+ * the scale from the group state. */
 struct cuda_sgd_scalars {
     float momentum, weight_decay, lr;
 };
@@ -91,8 +91,8 @@ int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- adamw ---- */
 
-/* The constant factors of one adamw update. The scale of the gradients and the bias corrections are not in
- * this struct, because the kernel reads them from the group state. */
+/* The constants of one adamw update. The scale of the gradients and the bias corrections are not among them,
+ * because the kernel reads both from the group state. */
 struct cuda_adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };
@@ -140,8 +140,8 @@ int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
 
 #define BLOCK 4096u /* elements of one partial sum */
 
-/* Writes sums of squares to `sums`, one for each block of the combined gradients. Block 0 begins at element
- * `first`, and the last block ends at element n - 1. Half a warp, which is 16 threads, computes one block. */
+/* Computes the sum of squares of each block of the combined gradients. Block 0 begins at element `first`, and
+ * the last block ends at element n - 1. Half a warp, which is 16 threads, computes one block. */
 static __global__ void block_sumsq(struct op_gradients gradients, uint64_t first, uint64_t n, double *sums,
                                    uint32_t blocks)
 {

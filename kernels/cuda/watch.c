@@ -1,6 +1,6 @@
-/* Implements watch.h. The race detector is part of the simulator in tests/cudasim. The simulator's libcudart
- * has a function that NVIDIA's libcudart lacks. This function is declared weak here, so its address is NULL
- * with the real library. Any thread may call these functions. */
+/* Implements watch.h. The race detector belongs to the simulator of CUDA in tests/cudasim. The simulator's
+ * libcudart has a function that NVIDIA's libcudart lacks. The function is declared weak here, so that its
+ * address is NULL with NVIDIA's library. Any thread may call these functions. */
 #include "kernels/cuda/watch.h"
 
 #include <stddef.h>
