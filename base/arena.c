@@ -58,15 +58,15 @@ struct arena {
 
 static _Noreturn void out_of_memory(size_t bytes)
 {
-    /* If a scope of bounded work (bounded.h) is open, bounded_no_memory ends that scope and does not
-     * return. */
+    /* If a scope is open (a function with a memory limit runs, see bounded.h), bounded_no_memory ends the
+     * scope and does not return. */
     bounded_no_memory();
     log_error("out of memory: cannot get %zu bytes", bytes);
     abort();
 }
 
-/* get, get_zeroed and get_more allocate memory, by malloc, calloc and realloc. In a scope of bounded work,
- * they use the functions of mem.h, so that a test can make an allocation fail. */
+/* get, get_zeroed and get_more allocate memory with malloc, calloc and realloc. While a scope of bounded.h is
+ * open, they use the functions of mem.h instead, so that a test can make an allocation fail. */
 static void *get(size_t bytes)
 {
     return bounded_is_open() ? mem_alloc(bytes) : malloc(bytes ? bytes : 1);
@@ -117,8 +117,8 @@ void *xrealloc(void *p, size_t bytes)
     void *q = get_more(p, bytes);
 
     if (!q && known)
-        /* realloc failed, so the old block is still allocated. Record the old block in the scope again, so
-         * that the block is freed when the scope ends early. */
+        /* realloc failed, so the old block is still allocated. Register the old block with the scope again,
+         * so that it is freed if the scope ends early. */
         bounded_remember(p, before);
     if (!q)
         out_of_memory(bytes);

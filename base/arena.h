@@ -23,7 +23,7 @@ void arena_destroy(struct arena *a);
  * call returns a different pointer, even if `bytes` is 0. */
 void *arena_alloc(struct arena *a, size_t bytes);
 /* Returns a zeroed array of `count` elements of `size` bytes each. If count * size overflows, the call fails
- * in the same way as when memory runs out. */
+ * as if memory had run out. */
 void *arena_alloc_array(struct arena *a, size_t count, size_t size);
 /* Copies the `bytes` bytes at `p` into the arena and returns a pointer to the copy. */
 void *arena_memdup(struct arena *a, const void *p, size_t bytes);

@@ -1,5 +1,5 @@
-/* Implements base64.h. Decoding is strict, so that no two texts decode to the same data: padding is allowed
- * only at the end, and unused bits must be zero. */
+/* Implements base64.h. Decoding is strict: padding is allowed only at the end, and unused bits must be zero.
+ * So no two texts decode to the same data. */
 #include "base/base64.h"
 
 #include <errno.h>

@@ -20,7 +20,7 @@
 /* If a scope has used more bytes than TRIM_ABOVE, its freed memory is given back to the system. */
 #define TRIM_ABOVE (1 << 20)
 
-/* One slot of a scope's hash table. A used slot describes one block of memory that was allocated in the
+/* One slot of a scope's hash table. A used slot describes a block of memory that was allocated in the
  * scope. */
 struct bounded_block {
     void *at;     /* NULL: the slot is unused */
@@ -88,8 +88,8 @@ static int grow_table(struct scope *s)
     return 0;
 }
 
-/* Empties slot `i`. An empty slot ends the search in find_slot, so blocks from the following slots are moved
- * up to fill the gap where necessary. */
+/* Empties slot `i`. find_slot stops at an empty slot, so this function moves up any later block that
+ * find_slot could otherwise not reach. */
 static void clear_slot(struct scope *s, size_t i)
 {
     size_t mask = s->n_slots - 1;
@@ -177,17 +177,17 @@ static void free_all(struct scope *s)
         free(s->slots[i].at);
 }
 
-/* Returns freed memory to the system if the scope used much memory. Otherwise malloc would keep this memory
- * in the process, which may never need so much again. */
+/* If the scope used much memory, returns the freed memory to the system. Otherwise malloc would keep it in
+ * the process, which may never need so much again. */
 static void return_memory(const struct bounded *b)
 {
     if (b->peak_bytes > TRIM_ABOVE)
         malloc_trim(0);
 }
 
-/* Calls work(arg). If the scope ends early, longjmp jumps back to this function, which then frees the scope's
- * memory. setjmp is called here and not in bounded_run, because longjmp can change the local variables of the
- * function that calls setjmp. */
+/* Calls work(arg). If the scope ends early, longjmp returns to this function, which then frees the scope's
+ * memory. setjmp is not in bounded_run, because longjmp may spoil the local variables of the function that
+ * calls setjmp. */
 static int run_in(struct scope *s, int (*work)(void *arg), void *arg)
 {
     if (setjmp(s->end) == 0)

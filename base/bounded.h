@@ -32,14 +32,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The limits and the results of one scope. The caller sets the first four fields before the call of
- * bounded_run, which sets the other fields. */
+/* The limits and the results of one scope. The caller sets the first four fields before it calls bounded_run.
+ * bounded_run sets the other fields. */
 struct bounded {
     /* The largest number of bytes that the function may have allocated at the same time. 0 means no
      * limit. */
     uint64_t limit_bytes;
-    /* A function that bounded_poll calls now and then, on the thread of the scope. If the function returns
-     * true, the scope ends early, for example because the user cancelled the work. May be NULL. */
+    /* bounded_poll calls this function now and then, on the thread of the scope. If it returns true, the
+     * scope ends early. For example, the function returns true when the user has cancelled the work. May be
+     * NULL. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
     /* The number of bounded_poll calls that lead to one call of `stop`. 0 means BOUNDED_POLL_EVERY. */
@@ -77,8 +78,8 @@ static inline void bounded_poll(void)
         bounded_ask();
 }
 
-/* Does the same as `n` calls of bounded_poll. In a loop whose iterations are very short, call this function
- * once for every `n` iterations. */
+/* Has the effect of `n` calls of bounded_poll. In a loop with very short iterations, call this function once
+ * for every `n` iterations. */
 static inline void bounded_poll_steps(size_t n)
 {
     if (n >= bounded_polls_left)
@@ -91,8 +92,8 @@ static inline void bounded_poll_steps(size_t n)
 
 /* Returns true if a scope of bounded work is open on the calling thread. */
 bool bounded_is_open(void);
-/* Call this function before an allocation of `bytes` bytes. If realloc will replace a block, `old` is this
- * block. Otherwise `old` is NULL. If the allocation would exceed the limit, the scope ends. */
+/* Call this function before an allocation of `bytes` bytes. `old` is the block that a realloc will replace,
+ * or NULL. If the allocation would exceed the limit, the scope ends. */
 void bounded_charge(const void *old, size_t bytes);
 /* Call this function after an allocation. It records that the block of `bytes` bytes at `p` belongs to the
  * scope. */

@@ -26,7 +26,7 @@ static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *ret)
     return true;
 }
 
-/* Rounds `v` up to a multiple of `to`, which must be a power of two. Does not check for overflow: the caller
+/* Rounds `v` up to a multiple of `to`, which must be a power of two. Overflow is not detected, so the caller
  * must know that the result fits. */
 static inline uint64_t round_up(uint64_t v, uint64_t to)
 {

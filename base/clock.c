@@ -29,8 +29,8 @@ static uint64_t system_wall_ns(void *ctx)
     return read_clock(CLOCK_REALTIME);
 }
 
-/* Sleeps until an absolute time. If a signal interrupts the sleep, the loop sleeps again until the same time.
- * Interruptions therefore do not make the sleep longer. */
+/* Sleeps until an absolute time. If a signal interrupts the sleep, the loop continues to sleep until the same
+ * time, so interruptions do not make the sleep longer. */
 static void system_sleep_ns(void *ctx, uint64_t ns)
 {
     struct timespec until;

@@ -1,4 +1,4 @@
-/* Implements the loss curve of curve.h. New values are added to `sum`. When `sum` contains `stride` values,
+/* Implements the loss curve of curve.h. New values are added to `sum`. When `stride` values have been added,
  * their mean becomes a point of the curve. Only one thread at a time may use a curve. */
 #include "base/curve.h"
 
@@ -10,8 +10,8 @@ static uint32_t stride_of(const struct curve *c)
     return c->stride > 0 ? c->stride : 1;
 }
 
-/* Drops all points from training step `step` on. A job that resumes from an earlier checkpoint repeats these
- * steps and reports their losses again. */
+/* Drops all points from training step `step` on. A job that resumes from a checkpoint repeats these steps and
+ * reports their losses again. */
 static void drop_from(struct curve *c, uint64_t step)
 {
     while (c->n > 0 && c->points[c->n - 1].step >= step)

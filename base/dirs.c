@@ -1,5 +1,5 @@
-/* Implements dirs_make, which creates missing directories one after another. After each new directory, the
- * directory that contains it is synced to disk. Any thread may call dirs_make. */
+/* Implements dirs_make, which creates missing directories one after another. Each time, it also syncs the
+ * parent of the new directory to disk. Any thread may call dirs_make. */
 #include "base/dirs.h"
 
 #include <errno.h>

@@ -18,8 +18,8 @@
 
 int err_setv(struct err *err, int code, const char *path, const char *fmt, va_list ap)
 {
-    /* `msg` is 8 bytes longer than err->msg. If vsnprintf cuts a text, the rest is still too long for
-     * err->msg. utf8_scrub then cuts the text again and appends "...". */
+    /* `msg` is 8 bytes longer than err->msg. If vsnprintf must cut a text, the text in `msg` is still too
+     * long for err->msg. utf8_scrub then cuts it once more and appends "...". */
     char msg[sizeof err->msg + 8], where[sizeof err->path];
 
     assert(code < 0);

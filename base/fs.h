@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 
-/* An open directory. `name` is its name for messages. The owner of this struct opens and closes `fd`. */
+/* An open directory and its name for messages. The owner of this struct opens and closes `fd`. */
 struct outdir {
     int fd;
     const char *name;
@@ -47,14 +47,14 @@ int fs_checksum(int fd, uint64_t *ret_bytes, uint32_t *ret_crc);
  * the file has more than `max` bytes. */
 int fs_read_text(int dirfd, const char *name, uint64_t max, char **ret, size_t *ret_bytes);
 
-/* Replaces the contents of `file` in the directory `out`. The data is first written to "file.tmp", which is
- * then renamed. After a crash, the file therefore has either the old or the new contents. `file` has at most
- * 59 characters. */
+/* Replaces the contents of `file` in the directory `out`. The data is written to "file.tmp", which is then
+ * renamed. So after a crash, the file has either the old or the new contents. `file` has at most 59
+ * characters. */
 int fs_replace(const struct outdir *out, const char *file, const void *p, uint64_t bytes, struct err *err);
 
 int fs_sync(int fd);
 /* Syncs `fd` to disk and closes it, even if the sync fails. Do not retry a failed sync: the system may have
- * dropped the data, and a second sync would then report success. */
+ * dropped the data, and the second sync would report success anyway. */
 int fs_sync_close(int fd);
 
 /* Removes the file `name`, or the directory `name` and everything inside it. Returns 0 if `name` does not
@@ -66,8 +66,8 @@ int fs_remove_tree(int dirfd, const char *name);
 #define FS_PATH_BYTES 4400
 void fs_path(char *buf, size_t size, const char *dir, const char *file);
 
-/* Records the failure "cannot <what>: <reason>" for the path "dir/file" and returns `code`. The reason is
- * the text of the errno `code`. `dir` or `file` may be NULL. */
+/* Records the failure "cannot <what>: <reason>" for the path "dir/file", and returns `code`. The reason is
+ * the system's text for the errno `code`. `dir` or `file` may be NULL. */
 int fs_fail(struct err *err, int code, const char *dir, const char *file, const char *what);
 
 #endif

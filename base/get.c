@@ -1,5 +1,5 @@
-/* Implements the tolerant JSON lookups of get.h. A returned string is exactly what the other program wrote,
- * so replace its unsafe characters (utf8_scrub) before you show it on a terminal. */
+/* Implements the tolerant JSON lookups of get.h. A returned string is exactly what the other program wrote.
+ * Call utf8_scrub before you show it on a terminal, because it may contain unsafe characters. */
 #include "base/get.h"
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Tolerant lookups in JSON that another program wrote. A member that is missing or has the wrong type counts
- * as absent. `object` may be NULL or a node of any type. Code that must refuse bad input uses the json_take
- * functions of json.h instead. */
+ * as absent. `object` may be NULL or a node of any type. Code that must refuse bad input uses json_take and
+ * its variants (json.h) instead. */
 #ifndef BASE_GET_H
 #define BASE_GET_H
 

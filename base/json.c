@@ -70,7 +70,7 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorts the keys. If a key occurs twice, returns this key. Otherwise returns NULL. Sorting makes the search
+/* Sorts the keys, and returns a key that occurs twice, or NULL if there is none. Sorting makes the search
  * fast even for an object with 100,000 keys. */
 static const char *sort_and_find_twin(const char **keys, size_t n)
 {
@@ -105,8 +105,8 @@ static int check_keys(const cJSON *object, const struct tree_path *at, const cha
     return err_set_at(err, -EINVAL, path, "duplicate key \"%s\" in %s; keep one of them", shown, name);
 }
 
-/* Returns -EINVAL if the tree has duplicate keys or a number that overflowed to infinity. The recursion is
- * at most JSON_MAX_DEPTH levels deep, because json_scan refuses deeper documents. */
+/* Returns -EINVAL if the tree has duplicate keys, or a number that overflowed to infinity. json_scan refuses
+ * documents deeper than JSON_MAX_DEPTH, so the recursion cannot be deeper either. */
 static int check_tree(const cJSON *node, const struct tree_path *at, const char *name, struct err *err)
 {
     struct tree_path below = {.up = at};

@@ -41,8 +41,7 @@ struct json; /* a document, or one value in it */
 int json_parse(const char *text, size_t bytes, const char *name, bool comments, struct json **ret,
                struct err *err);
 
-/* A range of a text, from byte `begin` up to byte `end`. The byte at `end` is not in the range. If the range
- * is empty, `end` is 0. */
+/* The bytes [begin, end) of a text. If the range is empty, `end` is 0. */
 struct json_span {
     size_t begin, end;
 };
@@ -55,9 +54,9 @@ struct json_options {
      * true, false and null counts. The limit protects memory: a value of two bytes, such as "0,", becomes a
      * node of 64 bytes. The scanner checks the limit before the tree is built. */
     size_t max_nodes;
-    /* The scanner searches for this key in the outermost object. The position of the key's value in the text
-     * is stored in *found, even if parsing fails later. An error reply can then name the request. NULL means
-     * that no key is searched for. */
+    /* A key to look for in the outermost object, or NULL. The position of the key's value in the text is
+     * stored in *found, even if parsing fails later. So an error reply can still contain the id of the
+     * request. */
     const char *find;
     struct json_span *found;
 };
@@ -70,23 +69,23 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSO
 enum json_type json_type(const struct json *node);
 const char *json_type_name(enum json_type t); /* for messages: "a number", "an object" */
 
-/* These functions store the value of `node` in *ret. If the node has another type, they return -EINVAL, and
- * the message names the node by `path`. json_u64 also refuses integers above JSON_MAX_INTEGER, which a double
- * cannot hold exactly. */
+/* Each of these functions stores the value of `node` in *ret. If the node has another type, it returns
+ * -EINVAL, and the message names the node by `path`. json_u64 also refuses integers above JSON_MAX_INTEGER,
+ * because they may have been rounded. */
 int json_string(const struct json *node, const char *path, const char **ret, struct err *err);
 int json_u64(const struct json *node, const char *path, uint64_t *ret, struct err *err);
 int json_double(const struct json *node, const char *path, double *ret, struct err *err);
 int json_bool(const struct json *node, const char *path, bool *ret, struct err *err);
-/* Reads a size in bytes from `node` and stores it in *ret. The node is a whole number, or a string such as
- * "9GB", "512MiB" or "9e9". */
+/* Reads a size in bytes from `node` and stores it in *ret. The node must be a whole number, or a string such
+ * as "9GB", "512MiB" or "9e9". */
 int json_bytes(const struct json *node, const char *path, uint64_t *ret, struct err *err);
 /* Parses a size from the command line, such as "9GB", and stores the number of bytes in *ret. Messages name
  * the size by `path`. */
 int json_parse_bytes(const char *text, const char *path, uint64_t *ret, struct err *err);
 
 size_t json_array_size(const struct json *node);
-/* Returns element `i` of an array, or NULL if there is no such element. The function counts from element 0,
- * so it is slow in a loop. For a loop, use json_array_first and json_array_next. */
+/* Returns element `i` of an array, or NULL if there is no such element. The call takes time proportional to
+ * `i`, so use json_array_first and json_array_next in a loop. */
 const struct json *json_array_at(const struct json *node, size_t i);
 /* json_array_first and json_array_next visit the elements of an array or the members of an object. They
  * return NULL at the end. */
@@ -115,20 +114,19 @@ struct json_obj {
      * the object is unknown. */
     const char *taken[JSON_MAX_KEYS];
     int n_taken;
-    /* A required key that is missing, if its absence is the first failure of the object. Otherwise this
-     * pointer is NULL. */
+    /* If the first failure of the object is a missing required key, this is the key. Otherwise NULL. */
     const char *missing;
 };
 
 /* Begins to read the object `node`. Messages name the object by `path`. If `node` is not an object, the
  * failure is recorded in `o`, and json_obj_end returns its code. */
 void json_obj_begin(struct json_obj *o, const struct json *node, const char *path, struct err *err);
-/* Ends the reading of an object. Returns 0, or the code of the first failure. A key that no json_take call
- * has asked for is a failure too, with the code -EINVAL. */
+/* Ends the reading of an object. Returns 0, or the code of the first failure. If no json_take call has asked
+ * for one of the object's keys, this is a failure with the code -EINVAL. */
 int json_obj_end(struct json_obj *o);
 
-/* Stores the member `key` in *ret and returns true. If the key is absent, the value is wrong or an earlier
- * call failed, returns false and does not change *ret. An absent key is a failure only if `need` is
+/* Stores the member `key` in *ret and returns true. Returns false and does not change *ret if the key is
+ * absent, the value is wrong or an earlier call has failed. An absent key is a failure only if `need` is
  * JSON_REQUIRED. */
 bool json_take(struct json_obj *o, const char *key, enum json_need need, const struct json **ret);
 bool json_take_string(struct json_obj *o, const char *key, enum json_need need, const char **ret);

@@ -1,6 +1,6 @@
 /* Parses sizes as people write them: "9GB", "512MiB", "1.5GiB", "9e9". The arithmetic is exact: "0.1GB" is
- * 100000000 bytes, and a size that is not a whole number of bytes is refused and not rounded. The functions
- * keep no state, so any thread may call them.
+ * 100000000 bytes. A size that is not a whole number of bytes is refused. The functions keep no state, so any
+ * thread may call them.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -60,8 +60,8 @@ static bool add_digit(struct decimal *d, char c)
     return true;
 }
 
-/* Reads an exponent such as "e9" or "e-2" and returns the text after it. If no digits follow the "e",
- * returns `s` itself, and the caller refuses the "e" as an unknown unit. */
+/* Reads an exponent such as "e9" or "e-2" and returns the text after it. If no digits follow the "e", returns
+ * `s` unchanged. The caller then refuses the "e" as an unknown unit. */
 static const char *read_exponent(const char *s, struct decimal *d)
 {
     const char *p = s;

@@ -8,8 +8,8 @@
 
 #include "base/json.h"
 
-/* The following functions return the value of a node. The node must have the type in the comment behind the
- * function. */
+/* Each of these functions returns the value of a node. The node must have the type that the comment behind
+ * the function names. */
 const char *json_node_text(const struct json *node); /* JSON_STRING */
 double json_node_number(const struct json *node);    /* JSON_NUMBER */
 bool json_node_true(const struct json *node);        /* JSON_BOOL */

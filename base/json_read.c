@@ -25,8 +25,8 @@
 
 /* ---------------------------------------------------------------------------------------------- values */
 
-/* Describes the node for a message and writes the description to `buf`. Two examples are: a string "abc",
- * and: the number 3.5. */
+/* Writes a description of the node to `buf`, for a message. For example: a string "abc", or: the number
+ * 3.5. */
 static void describe(const struct json *node, char *buf, size_t size)
 {
     char text[64];
@@ -93,7 +93,7 @@ int json_double(const struct json *node, const char *path, double *ret, struct e
     return 0;
 }
 
-/* Returns true if `v` is a whole number that was certainly not rounded when it was read. 2^53 is refused,
+/* Returns true if `v` is a whole number that cannot have been rounded when it was read. 2^53 is refused,
  * because 2^53 + 1 would be read as the same double. */
 static bool is_exact(double v)
 {
@@ -104,7 +104,7 @@ static int fail_inexact(double v, const char *path, const char *advice, struct e
 {
     char text[40];
 
-    /* The parser may have rounded a number as large as this. The message therefore shows only four digits. */
+    /* The parser may have rounded a number of this size, so the message shows only four digits. */
     if (v > (double)JSON_MAX_INTEGER)
         snprintf(text, sizeof text, "about %.4g", v);
     else
@@ -172,8 +172,8 @@ static bool same_letter(char a, char b)
  * letter, or swaps two neighbouring letters. Upper and lower case count as equal. */
 static int edit_distance(const char *a, int na, const char *b, int nb)
 {
-    /* Row i of the table of distances is stored in rows[i % 3]. Three rows are enough: row i is computed from
-     * row i - 1 and, for a swap of two letters, from row i - 2. */
+    /* Row i of the table of distances is stored in rows[i % 3]. Three rows are enough, because row i is
+     * computed only from row i - 1 and, for a swap of two letters, row i - 2. */
     int rows[3][MAX_WORD + 1];
 
     for (int j = 0; j <= nb; j++)
@@ -192,8 +192,8 @@ static int edit_distance(const char *a, int na, const char *b, int nb)
     return rows[na % 3][nb];
 }
 
-/* Returns true if two words are similar. At most a third of the longer word's letters may be wrong. In a
- * short word, one letter may be wrong. */
+/* Returns true if two words are similar: at most a third of the longer word's letters are wrong. In a short
+ * word, one letter may be wrong. */
 static bool is_near(int distance, int longer)
 {
     int limit = longer / 3 > 1 ? longer / 3 : 1;
@@ -310,7 +310,7 @@ static bool take_at(struct json_obj *o, const char *key, enum json_need need, co
     return json_take(o, key, need, ret);
 }
 
-/* Sets the object's status to `r`, the result of reading a value. Returns true if `r` is 0, which means
+/* Records `r`, the result of reading a value, in the object's status. Returns true if `r` is 0, which means
  * success. */
 static bool settle(struct json_obj *o, int r)
 {
@@ -406,7 +406,7 @@ bool json_take_enum(struct json_obj *o, const char *key, enum json_need need, co
 }
 
 /* Returns the first key of the object that the reader has not asked for, or NULL. If `names` is not NULL,
- * returns only a key that looks like a misspelling of one of these names. */
+ * only keys that look like a misspelled element of `names` count. */
 static const char *find_unknown(const struct json_obj *o, const char *const *names, int n)
 {
     for (const struct json *c = json_array_first(o->node); c; c = json_array_next(c))
@@ -436,8 +436,8 @@ int json_obj_end(struct json_obj *o)
         key = o->missing ? find_unknown(o, &o->missing, 1) : NULL;
         if (!key)
             return o->status;
-        /* A required key is missing, and a similar key is present. The message "unknown key, did you mean"
-         * helps more than "missing", so this message replaces the first failure. */
+        /* A required key is missing, and a similar key is present. Replace the first failure, because
+         * "unknown key, did you mean" is a better message than "missing". */
         o->status = 0;
         return fail_unknown(o, key, o->missing);
     }

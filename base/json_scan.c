@@ -99,7 +99,7 @@ static bool is_letter(int c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* Copies the word that begins at the current position to `buf`, for use in a message. */
+/* Copies the word that begins at the current position to `buf`, for a message. */
 static void copy_word(const struct scan *s, char *buf, size_t size)
 {
     size_t n = 0;
@@ -402,8 +402,8 @@ static int step_value(struct scan *s)
     return r;
 }
 
-/* Returns true if options->find is equal to the key in the bytes from `begin` to `end`. A key that is written
- * with escapes is not recognized. */
+/* Returns true if the key in the bytes [begin, end) is equal to options->find. A key that is written with
+ * escapes is not recognized. */
 static bool is_wanted(const struct scan *s, size_t begin, size_t end)
 {
     const char *find = s->options->find;
@@ -500,8 +500,8 @@ int json_scan(const char *text, size_t bytes, const char *name, const struct jso
     return r;
 }
 
-/* Replaces comments by spaces, except inside strings. A string without a closing quote is taken to end at the
- * end of its line. Comments on later lines are then still found. */
+/* Replaces comments by spaces, except inside strings. If a string has no closing quote, it is taken to end
+ * with its line, so that comments on later lines are still found. */
 void json_blank_comments(char *text, size_t bytes)
 {
     bool in_string = false;

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number of allocations until one of them fails on purpose. 1 means that the next allocation fails, and 0
- * means that no allocation fails. Only tests set this counter. */
+/* Only tests set this counter. 1 means that the next allocation fails, 2 means that the allocation after it
+ * fails, and so on. 0 means that no allocation fails. */
 static _Atomic uint64_t until_failure;
 static atomic_bool has_failed;
 

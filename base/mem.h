@@ -21,8 +21,8 @@ void *mem_calloc(size_t count, size_t size); /* zeroed; NULL also on overflow */
 void *mem_realloc(void *p, size_t bytes);    /* on failure `p` stays valid and unchanged */
 char *mem_strdup(const char *s);
 
-/* Makes only the nth allocation from now on fail. If `n` is 1, the next allocation fails; if `n` is 0, no
- * allocation fails. The allocations of all threads count. */
+/* Makes the nth allocation from now on fail. If `n` is 1, the next allocation fails. If `n` is 0, no
+ * allocation fails. The allocations of all threads are counted. */
 void mem_fail_nth(uint64_t n);
 /* Returns true if the allocation that mem_fail_nth has chosen has already failed. */
 bool mem_has_failed(void);

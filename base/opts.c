@@ -43,9 +43,8 @@ static int refuse(const struct args *a, const char *word, size_t name_bytes, str
                    near != NULL ? near : "", near != NULL ? "?" : "");
 }
 
-/* Finds an option by its letter, or by its name if `letter` is 0. Increments the option's counter in `times`,
- * and sets *ret_slot to the address where the option's value is stored. Returns NULL if there is no such
- * option. */
+/* Finds an option by its letter, or by its name if `letter` is 0. Increments the option's counter in `times`.
+ * Sets *ret_slot to the place where the option's value is stored. Returns NULL if there is no such option. */
 static const struct opt *find_row(struct args *a, const char *name, size_t bytes, char letter,
                                   const char ***ret_slot)
 {

@@ -35,9 +35,9 @@ struct args {
     int n_rest;
 };
 
-/* Parses argv into *ret. Options may come anywhere before "--". All words that are not options move to the
- * front of argv. If `first_only` is true, parsing stops at the first such word. Returns -EINVAL for an
- * unknown option or a missing value. */
+/* Parses argv into *ret. Options may come anywhere before "--". Words that are not options are moved to the
+ * front of argv. If `first_only` is true, parsing stops at the first word that is not an option. Returns
+ * -EINVAL for an unknown option or a missing value. */
 int opts_parse(const struct opt *opts, const struct opt *common, int argc, char **argv, bool first_only,
                struct args *ret, struct err *err);
 

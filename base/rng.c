@@ -53,8 +53,8 @@ uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n)
     return i;
 }
 
-/* Computes a whole block of four random words and returns only one of them. This is slow, but the generator's
- * state is only two numbers. */
+/* Computes a block of four random words and returns only one of them. This is slow, but the state of the
+ * generator is only two numbers. */
 uint32_t rng_next(struct rng *r)
 {
     uint64_t block = r->at / 4;

@@ -28,8 +28,8 @@
 #define RNG_INLINE static inline
 #endif
 
-/* The purposes of random numbers. Each purpose has its own random numbers. Do not change the values of this
- * enum, because the results of every job would change. */
+/* The purposes of random numbers. Each purpose has its own sequence. Do not change the values of this enum,
+ * because then the results of every job would change. */
 enum rng_purpose {
     RNG_INIT,    /* initial weights */
     RNG_DROPOUT, /* dropout of activations */
@@ -64,24 +64,24 @@ RNG_INLINE struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, 
     return (struct rng_block){{c0, c1, c2, c3}};
 }
 
-/* Returns word 2 of the Philox counter, which combines a purpose and a layer. `layer` must be less than
- * 2^24. */
+/* Returns the word c2 of the counter of rng_philox. It combines a purpose and the number of a layer, which
+ * must be less than 2^24. */
 RNG_INLINE uint32_t rng_word2(enum rng_purpose purpose, uint32_t layer)
 {
     return (uint32_t)purpose << 24 | layer;
 }
 
-/* Returns the seed for the random numbers of a phase of a job. For phase 0, this is the seed of the job. The
- * other phases need seeds of their own, because every phase counts its steps from 0: with one seed, all
- * phases would use the same dropout. */
+/* Returns the seed for the random numbers of a job's phase. Phase 0 has the seed of the job. Every other
+ * phase has a seed of its own, because each phase counts its steps from 0. With a common seed, all phases
+ * would draw the same dropout. */
 RNG_INLINE uint64_t rng_phase_seed(uint64_t seed, uint32_t phase)
 {
     struct rng_block b = rng_philox(seed, phase, 0, rng_word2(RNG_PHASE, 0), 0);
     return phase == 0 ? seed : (uint64_t)b.v[0] << 32 | b.v[1];
 }
 
-/* Returns the Philox key for quad number `quad` of a row. A quad is four consecutive elements. The key is the
- * seed plus a number that is 0 for the first 2^34 elements of a row. */
+/* Returns the key of rng_philox for quad number `quad` of a row. A quad is four consecutive elements. The key
+ * is the seed plus a number, which is 0 for the first 2^34 elements of a row. */
 RNG_INLINE uint64_t rng_quad_key(uint64_t seed, uint64_t quad)
 {
     return seed + (quad >> 32 << 32);
@@ -95,14 +95,15 @@ RNG_INLINE struct rng_block rng_quad(uint64_t seed, uint64_t quad, uint32_t row,
 }
 
 /* Turns 32 random bits into a float that is at least 0 and less than 1. Uses only 24 of the bits, because a
- * float holds 24 bits exactly. */
+ * float has 24 significant bits. */
 RNG_INLINE float rng_unit(uint32_t bits)
 {
     return (float)(bits >> 8) * 0x1p-24f;
 }
 
-/* Returns the sample at position `i` of a shuffled epoch. Each of the `n` samples has exactly one position.
- * The function needs no table, and its average time does not depend on `n`. Requires n >= 1 and i < n. */
+/* Returns the number of the sample at position `i` of a shuffled epoch. Each of the `n` samples occurs at
+ * exactly one position. The function needs no table, and its average time does not depend on `n`. Requires n
+ * >= 1 and i < n. */
 uint64_t rng_permute(uint64_t seed, uint32_t epoch, uint64_t i, uint64_t n);
 
 /* A small generator for tests and random delays. Each call of rng_next returns the next random number. A
@@ -112,8 +113,8 @@ struct rng {
     uint64_t at; /* numbers drawn so far */
 };
 uint32_t rng_next(struct rng *r);
-/* Returns a random number from 0 to n - 1. `n` must be at least 1 and should be far below 2^32. If `n` is
- * very large, some numbers come slightly more often than others. */
+/* Returns a random number from 0 to n - 1. `n` must be at least 1 and should be far below 2^32, because the
+ * numbers are not quite equally likely if `n` is very large. */
 uint32_t rng_below(struct rng *r, uint32_t n);
 
 #endif

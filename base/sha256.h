@@ -1,6 +1,6 @@
-/* SHA-256 (FIPS 180-4) of a block of memory. The daemon stores only the hash of a secret, and checks a secret
- * by comparing hashes. Checkpoints use the CRC of crc32c.h, which is faster but protects only against
- * accidental damage. Any thread may call these functions. */
+/* SHA-256 (FIPS 180-4) of a block of memory. The daemon stores only the hash of a secret, and compares hashes
+ * to check a secret. Checkpoints use CRC-32C (crc32c.h), which is faster but protects only against accidental
+ * damage. Any thread may call these functions. */
 #ifndef BASE_SHA256_H
 #define BASE_SHA256_H
 

@@ -10,8 +10,8 @@
 
 #include <stddef.h>
 
-/* Sorts an array of `n` elements of `size` bytes each. `compare` works as in qsort. `base` may be NULL if
- * `n` is 0. */
+/* Sorts an array of `n` elements of `size` bytes each. `compare` works as in qsort. `base` may be NULL if `n`
+ * is 0. Elements that compare equal keep their order. */
 void sort_array(void *base, size_t n, size_t size, int (*compare)(const void *a, const void *b));
 
 #endif

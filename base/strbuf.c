@@ -89,7 +89,7 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     size_t space;
     int n;
 
-    /* Make space for 32 bytes first. Most texts are shorter than that, so they are formatted only once. */
+    /* Reserve 32 bytes before formatting. Most texts are shorter, so they are formatted only once. */
     if (b->mode != STRBUF_FIXED && !reserve(b, 32))
         return;
     if (!reserve(b, 0))
@@ -100,8 +100,8 @@ void strbuf_addv(struct strbuf *b, const char *fmt, va_list ap)
     if (n < 0)
         abort(); /* the format is invalid: a programmer's error */
     if ((size_t)n >= space) {
-        /* The text did not fit, and vsnprintf wrote only its beginning. Remove this beginning, because a text
-         * is added completely or not at all. */
+        /* The text did not fit, and vsnprintf wrote only its beginning. Remove this beginning, because a
+         * strbuf adds a text completely or not at all. */
         b->at[b->n] = '\0';
         if (!reserve(b, (size_t)n)) {
             va_end(again);
@@ -192,8 +192,8 @@ void strbuf_add_json(struct strbuf *b, const char *s)
 
 /* ----------------------------------------------------------------------------------- text for people */
 
-/* Returns the length in bytes of the colour sequence at `s`, such as "ESC [ 1 ; 3 1 m". Returns 0 if there
- * is none. */
+/* Returns the length in bytes of the terminal's colour sequence at `s`, such as "ESC [ 1 ; 3 1 m". Returns 0
+ * if there is no such sequence. */
 static size_t ink_bytes(const char *s, size_t n)
 {
     size_t i = 2;
@@ -208,8 +208,8 @@ static size_t ink_bytes(const char *s, size_t n)
 /* Returns how many bytes at the start of `s` can be appended without an escape, according to `style`. */
 static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    /* The last argument of plain_bytes names two characters that do not count as plain. Here, every printable
-     * character is plain. The newline is not printable, so it is passed twice. */
+    /* The last argument of plain_bytes is a pair of characters that do not count as plain. The newline is not
+     * printable and so never plain. Passing it twice excludes no other character. */
     size_t plain = plain_bytes(s, n, "\n\n");
 
     if (plain > 0 || style == STRBUF_ONE_LINE)
@@ -252,7 +252,7 @@ void strbuf_add_bytes(struct strbuf *b, unsigned long long bytes)
         strbuf_addf(b, "%llu B", bytes);
         return;
     }
-    /* At 1023.995 and above, "%.2f" would print "1024.00". Such a value is shown in the next larger unit, as
+    /* From 1023.995 on, "%.2f" would print "1024.00". Show such a value in the next larger unit, as
      * "1.00". */
     while (v >= 1023.995 || u == 0) {
         v /= 1024;

@@ -30,8 +30,8 @@ struct strbuf {
 struct strbuf strbuf_fixed(char *buf, size_t size);
 /* Returns 0 if all additions were successful, and -ENOMEM if one of them did not fit. */
 int strbuf_status(const struct strbuf *b);
-/* Call this function if memory ran out while a text for `b` was produced. Depending on the mode of `b`, the
- * call aborts the program or marks `b` as failed. */
+/* Call this function if memory ran out while a text for `b` was made. Depending on the mode of `b`, the call
+ * aborts the program or marks `b` as failed. */
 void strbuf_fail(struct strbuf *b);
 
 /* These functions append text to `b`: a string, `n` bytes, or text formatted as by printf. */
@@ -51,7 +51,7 @@ void strbuf_add_jsonn(struct strbuf *b, const char *s, size_t n);
 /* Appends untrusted text on one line, for people to read. Characters that could control a terminal become
  * escapes. */
 void strbuf_add_text(struct strbuf *b, const char *s);
-/* The unsafe characters that strbuf_add_textn keeps and does not turn into escapes. */
+/* Says which unsafe characters strbuf_add_textn keeps instead of turning them into escapes. */
 enum strbuf_style {
     STRBUF_ONE_LINE,    /* none */
     STRBUF_LINES,       /* newlines and tabs */

@@ -20,8 +20,8 @@ static bool continues(unsigned char c)
     return (c & 0xC0) == 0x80;
 }
 
-/* Returns false if the first two bytes of a character show that UTF-8 forbids the character: its encoding is
- * longer than necessary, or it is a surrogate, or it is above U+10FFFF. */
+/* Returns false if UTF-8 forbids a character that starts with these two bytes. UTF-8 forbids encodings that
+ * are longer than necessary, surrogates, and characters above U+10FFFF. */
 static bool second_byte_fits(unsigned char first, unsigned char second)
 {
     switch (first) {
@@ -177,8 +177,8 @@ void utf8_scrub(char *dst, size_t size, const char *src)
 {
     static const char mark[] = "...";
     size_t left = strlen(src), n = 0;
-    /* The number of output bytes to keep if the text must be cut. There is space for the "..." after these
-     * bytes. */
+    /* The number of output bytes that are kept if the text must be cut. The buffer has space for "..." after
+     * these bytes. */
     size_t keep = 0;
     char shown[UTF8_SHOWN_BYTES];
 

@@ -19,17 +19,18 @@ size_t utf8_char_bytes(const void *s, size_t n);
 /* Returns the code point of the well-formed character at `s`. `bytes` is the length that utf8_char_bytes
  * returned for it. */
 uint32_t utf8_decode(const void *s, size_t bytes);
-/* Returns how many of the `n` bytes belong to complete characters. The last character may be cut off. A
- * caller that reads in pieces puts its bytes in front of the next piece. */
+/* Returns how many of the `n` bytes belong to complete characters. The last character may be incomplete. If a
+ * caller reads text in pieces, it must put the bytes of an incomplete character in front of the next
+ * piece. */
 size_t utf8_whole_bytes(const char *s, size_t n);
 
 /* Copies the string `src` to the `size` bytes at `dst`. A text that is too long is cut between two
  * characters and ends in "...". */
 void utf8_copy(char *dst, size_t size, const char *src);
 
-/* Returns true if the character `c` is not safe to show: it controls a terminal, changes the direction of
- * text, breaks a line, or is invisible. U+200C and U+200D count as safe, because some scripts and emoji need
- * them. */
+/* Returns true if the character `c` is not safe to show. An unsafe character controls a terminal, changes the
+ * direction of text, breaks a line, or is invisible. U+200C and U+200D count as safe, because some scripts
+ * and emoji need them. */
 bool utf8_is_unsafe(uint32_t c);
 /* Returns true if `s` contains an unsafe character or is not UTF-8. In that case `ret` names the first bad
  * character or byte, such as "U+202E" or "byte 0x9B". */

@@ -1,6 +1,6 @@
 /* Implements the lines and JSON-RPC messages of wire.h. Each program reads and writes its sockets itself. The
- * other side decides how long a line is, so every allocation may fail. If an allocation fails, wire_in_space
- * offers no space, and wire_parse returns -ENOMEM. */
+ * other side decides how long a line is, so every allocation may fail. In this case, wire_in_space offers no
+ * space, and wire_parse returns -ENOMEM. */
 #include "base/wire.h"
 
 #include <errno.h>
@@ -134,8 +134,8 @@ static int take_id(struct wire_msg *m, const char *line, const struct json_span 
     return 0;
 }
 
-/* Handles a line that could not be parsed, and chooses the error code. If the line contains the request's id,
- * the id is stored, so that the answer can name the request. */
+/* Handles a line that could not be parsed, and chooses the error code. If the line contains a request's id,
+ * stores the id, so that the answer can contain it. */
 static int refuse_whole(struct wire_msg *m, const char *line, const struct json_span *id, int r,
                         enum wire_code *ret_code)
 {

@@ -28,8 +28,8 @@
 #define WIRE_LINE_MAX        (1u << 20)
 #define WIRE_WORKER_LINE_MAX (2u << 20)
 
-/* The input of one connection: bytes that have arrived and that wire_in_line has not returned as lines
- * yet. */
+/* The input of one connection: the bytes that have arrived, except those that wire_in_line has already
+ * returned. */
 struct wire_in {
     char *at;
     size_t begin, end; /* bytes [begin, end) were not returned yet */
@@ -40,17 +40,18 @@ struct wire_in {
 
 void wire_in_init(struct wire_in *in, size_t max_line);
 void wire_in_finish(struct wire_in *in);
-/* Stores in *ret the address where the next read may put bytes, and in *ret_n how many bytes fit there.
- * *ret_n is 0 if memory ran out or the current line is too long. */
+/* Says where the next read may put bytes: *ret is the address, and *ret_n is the number of bytes that fit
+ * there. *ret_n is 0 if memory ran out or the current line is too long. */
 void wire_in_space(struct wire_in *in, char **ret, size_t *ret_n);
-/* Records that a read has put `n` bytes at the address that wire_in_space returned. */
+/* Tells the buffer that a read has put `n` bytes at the address from wire_in_space. */
 void wire_in_added(struct wire_in *in, size_t n);
 /* Stores the next complete line in *ret, with a NUL in place of the newline, and returns 1. The line is valid
  * until the next wire_in call. Returns 0 if no complete line has arrived, and -EMSGSIZE if a line is too
  * long. */
 int wire_in_line(struct wire_in *in, char **ret, size_t *ret_bytes);
-/* Gives the memory of the last line to the caller, who must free *ret. Call this function right after
- * wire_in_line. If memory runs out, returns -ENOMEM and changes nothing. */
+/* Hands the memory with the last line over to the caller, who must free *ret when the line is no longer
+ * needed. Call this function right after wire_in_line. If memory runs out, returns -ENOMEM and changes
+ * nothing. */
 int wire_in_steal(struct wire_in *in, char **ret);
 /* Returns true if the beginning of a line has arrived, but its end has not. */
 bool wire_in_partial(const struct wire_in *in);
@@ -63,8 +64,8 @@ enum wire_kind { WIRE_REQUEST, WIRE_NOTIFICATION, WIRE_RESULT, WIRE_ERROR };
 #define WIRE_ID_MAX 1024
 
 /* One parsed message. wire_parse fills it in, and wire_msg_finish frees it. All nodes belong to `doc`. The id
- * is stored as the sender's own text, so that the answer can repeat even a very large integer without a
- * change. */
+ * is stored as the text that the sender wrote, so that the answer can repeat even a very large integer
+ * exactly. */
 struct wire_msg {
     struct json *doc;
     enum wire_kind kind;
@@ -72,7 +73,8 @@ struct wire_msg {
     const struct json *params; /* an object, or NULL */
     const struct json *result; /* of a WIRE_RESULT */
     const struct json *error;  /* of a WIRE_ERROR: an object */
-    /* The id of the message as JSON text: a number or a string. The text is "" if the message has no id. */
+    /* The id of the message as JSON text, which is a number or a string. The text is "" if the message has no
+     * id. */
     char id[WIRE_ID_MAX + 1];
 };
 
@@ -95,7 +97,7 @@ void wire_msg_finish(struct wire_msg *m);
 /* Stores the id of the message in *ret and returns true. Returns false if the id is not a whole number from
  * 0 to JSON_MAX_INTEGER. */
 bool wire_msg_id(const struct wire_msg *m, uint64_t *ret);
-/* Copies the error message `m` (kind WIRE_ERROR) to *ret: its text, its path and its errno. Returns this
+/* Copies the text, the path and the errno of the error message `m` (kind WIRE_ERROR) to *ret. Returns this
  * errno, or -EIO if this system does not know the errno's name. */
 int wire_msg_error(const struct wire_msg *m, struct err *ret);
 
@@ -106,8 +108,8 @@ void wire_begin_request(struct strbuf *b, uint64_t id, const char *method);
 void wire_begin_notification(struct strbuf *b, const char *method);
 void wire_begin_result(struct strbuf *b, const char *id); /* `id` as in struct wire_msg */
 void wire_end(struct strbuf *b);
-/* The largest number of bytes that wire_add_error appends if there is no hint. This number is large enough
- * even if every byte of the path and of the text becomes an escape. */
+/* The largest number of bytes that wire_add_error appends if there is no hint. The limit holds even if every
+ * byte of the path and of the text becomes an escape. */
 #define WIRE_ERROR_MAX (WIRE_ID_MAX + 6 * sizeof(struct err) + 512)
 /* Appends a complete line with the error `err`, as the answer to request `id`. If `id` is NULL or "", the
  * answer has the id null. `hint` may be NULL. */
