@@ -56,13 +56,13 @@ struct candidate {
     /* How often a forward pass saves the values that the backward pass needs (S). For example, with 4, every
      * fourth micro-batch saves S, and the others compute S again later. With 0, no micro-batch saves S. */
     uint32_t save_every;
-    /* Whether save_every also holds for the packs just before the fused segment. If false, these packs save
-     * nothing for the backward pass and compute it again instead. */
+    /* Whether save_every also holds for the last packs before the fused segment. If false, these packs save
+     * nothing for the backward pass, and compute S again. */
     bool save_last_packs;
     struct knobs knobs;
 };
 
-/* The interface through which the search of a policy tries candidates. plan_make gives it to the policy.
+/* The interface through which the search of a policy tries candidates. plan_make makes it for the policy.
  * Tests replace `run` to see every candidate. The fields from `need` to `moves_data_only` describe the last
  * candidate that was tried. */
 struct trial {
@@ -71,7 +71,8 @@ struct trial {
     int (*run)(struct trial *t, const struct candidate *c);
     const struct profile *profile;
     struct plan_need need;
-    bool made; /* the candidate gave a plan, and `score` is its score */
+    /* Whether the candidate gave a plan. If so, `score` is the score of this plan. */
+    bool made;
     struct score score;
     bool moves_data_only; /* the plan moves neither state nor stash */
     /* Whether the search of the policy should end: further candidates cannot be better, or the search has
@@ -79,7 +80,7 @@ struct trial {
     bool over;
     /* Whether `over` was set because too much was built. */
     bool cut_short;
-    /* Estimated effort of building all candidates so far: the sum of their plan_need.work. */
+    /* Estimated work of building all candidates so far, which is the sum of their plan_need.work. */
     uint64_t work;
 };
 
@@ -98,8 +99,8 @@ struct policy {
      *
      * What the lean candidates need must not depend on the memory of the machine (lean.h). */
     bool (*lean)(const struct plan_request *r, uint32_t i, struct arena *a, struct candidate *ret);
-    /* Makes the task order of candidate `c`. The caller frees the order with order_finish. r->update must
-     * already be a definite choice, not UPDATE_AUTO. */
+    /* Makes the task order of candidate `c`. If the job leaves open where weights are updated, r->update must
+     * be the policy's default_update. The caller frees the order with order_finish. */
     void (*order)(const struct plan_request *r, const struct profile *prof, const struct candidate *c,
                   struct order *ret);
 };

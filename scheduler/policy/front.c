@@ -52,8 +52,9 @@ static uint32_t choose_entry(const struct front *f)
     return 0;
 }
 
-/* Frees all plans except two: the chosen one, and the fastest, which is chosen if the other becomes too slow
- * in comparison. The scores stay, for printing. */
+/* Frees the plans that cannot be chosen any more. The chosen plan stays. Unless the objective is the fewest
+ * bytes, the fastest plan stays too, because it is chosen if the other plan becomes too slow in comparison.
+ * The scores of all entries stay, because they are printed. */
 static void free_hopeless(struct front *f)
 {
     uint32_t chosen = choose_entry(f);
@@ -77,8 +78,8 @@ void front_add(struct front *f, const struct score *score, struct plan *plan)
     for (uint32_t i = f->n; i-- > 0;)
         if (is_dominated(&f->at[i].score, score))
             remove_entry(f, i);
-    /* If the front is full, one of the slowest entries makes room. The two ends of the front always stay, and
-     * so does the chosen entry. */
+    /* If the front is full, remove one of the slowest entries. The first entry, the last entry and the chosen
+     * entry always stay. */
     if (f->n == FRONT_MAX)
         remove_entry(f, choose_entry(f) == FRONT_MAX - 2 ? FRONT_MAX - 3 : FRONT_MAX - 2);
     while (at < f->n && f->at[at].score.ns < score->ns)

@@ -23,7 +23,8 @@ struct front_entry {
     struct plan *plan; /* NULL if only the score was kept */
 };
 
-/* The entries stand in ascending order of time, and thus in descending order of bytes. */
+/* The entries are sorted by ascending time. They are therefore also sorted by descending bytes, because no
+ * entry beats another in both time and bytes. */
 struct front {
     enum plan_objective objective;
     uint32_t n;

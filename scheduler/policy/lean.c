@@ -49,8 +49,8 @@ uint64_t lean_least_device(const struct lean_needs *l, uint64_t host_bytes)
     return least;
 }
 
-/* Returns the least number of bytes of host memory with which a candidate fits that also fits devices of
- * `device_bytes` each. */
+/* Returns the least host memory, in bytes, that is enough for some candidate that fits devices with
+ * `device_bytes` bytes each. */
 static uint64_t least_host_for(const struct lean_needs *l, uint64_t device_bytes)
 {
     uint64_t least = UINT64_MAX;
@@ -90,8 +90,8 @@ uint64_t plan_largest_task(const struct graph *g, const struct graph_task **ret)
     return most;
 }
 
-/* Writes the part of a message that names the task with the largest memory, for example "; layer 2 (dense)
- * needs most, 5120 bytes (5.00 KiB) in its backward pass". */
+/* Writes a part of a message: which task needs the most memory. For example, writes "; layer 2 (dense) needs
+ * most, 5120 bytes (5.00 KiB) in its backward pass". */
 static void largest_text(char *buf, size_t size, const struct graph *g)
 {
     const struct graph_task *t;
@@ -103,8 +103,8 @@ static void largest_text(char *buf, size_t size, const struct graph *g)
                  g->layers[t->layer].type, bytes, t->kind == INSTR_BWD ? "backward" : "forward");
 }
 
-/* Writes the part of a message that says how the host memory is used: weights, gradients and optimizer state
- * have their home there, and so do inputs of packs that wait for the backward pass. */
+/* Writes a part of a message: for what the `need` bytes of host memory are needed. Besides the weights and
+ * the optimizer state, these are gradients and activations that wait for the backward pass. */
 static void host_text(char *buf, size_t size, const struct graph *g, const struct machine *m, uint64_t need)
 {
     uint64_t state = 0;
@@ -160,8 +160,8 @@ static int refuse_device(const struct plan_request *r, uint64_t need, struct err
         r->policy == POLICY_auto ? "" : " or memory.policy \"auto\"");
 }
 
-/* Reports that neither the device memory nor the host memory is enough: with the host memory at hand no
- * device memory would do. */
+/* Reports that neither the device memory nor the host memory is enough. With this host memory, not even
+ * unlimited device memory would be enough. */
 static int refuse_both(const struct plan_request *r, const struct lean_needs *l, struct err *err)
 {
     const struct machine *m = r->machine;

@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "scheduler/policy/candidate.h"
 
-/* Maximum number of lean candidates of a request. */
+/* Maximum number of lean candidates of a request. A lean candidate is a plan that needs little memory. */
 #define LEAN_MAX 64
 
 /* What one lean candidate needs. */
@@ -22,13 +22,13 @@ struct lean_need {
     uint64_t host_bytes;   /* including host_taken_bytes of the machine */
 };
 
-/* The needs of all lean candidates of a request. */
+/* What each lean candidate of a request needs. A lean candidate is a plan that needs little memory. */
 struct lean_needs {
     uint32_t n;
     struct lean_need at[LEAN_MAX];
 };
 
-/* What the walk over lean candidates does after a visit. */
+/* How to go on after a visit to a lean candidate. */
 enum lean_next {
     LEAN_ON,          /* visits the next candidate */
     LEAN_NEXT_POLICY, /* goes on with the first candidate of the next policy */
@@ -38,13 +38,13 @@ enum lean_next {
 /* Visits lean candidate `c` of policy `policy`. Returns an enum lean_next or a negative errno. */
 typedef int lean_visit(void *ctx, enum policy_id policy, const struct candidate *c);
 
-/* Calls `visit` for the lean candidates of the policies `ids`, in this order. Returns LEAN_END if a visit
- * returned that, the negative errno of a visit, or LEAN_ON after all candidates. */
+/* Calls `visit` for the lean candidates of the policies in `ids`, in this order. Returns LEAN_END or a
+ * negative errno if a visit returned this value. Returns LEAN_ON after all candidates have been visited. */
 int lean_each(const struct plan_request *r, const enum policy_id *ids, uint32_t n_ids, lean_visit *visit,
               void *ctx);
 
-/* Returns the least number of bytes per device with which a candidate fits that also fits `host_bytes` of
- * host memory. Returns UINT64_MAX if there is none. */
+/* Returns the least device memory, in bytes for each device, that is enough for some candidate that fits into
+ * `host_bytes` of host memory. Returns UINT64_MAX if there is no such candidate. */
 uint64_t lean_least_device(const struct lean_needs *l, uint64_t host_bytes);
 
 /* Returns -ENOSPC and sets `err` to a message that says which memory is too small and how much is enough.

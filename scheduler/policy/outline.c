@@ -15,21 +15,19 @@
 #include "base/vec.h"
 #include "scheduler/rate.h"
 
-/* Saving the values for the backward pass (S) on the host, instead of recomputing them, must shorten the
+/* Saving S (the values for the backward pass) on the host, instead of recomputing S, must shorten the
  * training step by more than 1/64. A smaller gain may be an error of the estimate. */
 #define SAVE_WORTH 64
 
-/* Times and sizes of all layers at one micro-batch size. Where an array holds sums, entry l is the total of
- * layers 0 to l - 1. */
+/* Times and sizes of all layers at one micro-batch size. Some arrays hold prefix sums: entry l is the total
+ * of layers 0 to l - 1. */
 struct size_sums {
     uint32_t rows;
     uint64_t *fwd, *bwd; /* sums, in ns */
     uint64_t *s, *x;     /* sums, in bytes */
-    /* Per layer: working memory of its forward pass, in bytes. Unlike the arrays above, this array has no
-     * sums. */
+    /* work[l] is the working memory of the forward pass of layer l alone, in bytes. */
     uint64_t *work;
-    /* Per layer: working memory of its backward pass, in bytes. Unlike the first arrays, this array has no
-     * sums. */
+    /* scratch[l] is the working memory of the backward pass of layer l alone, in bytes. */
     uint64_t *scratch;
 };
 
@@ -146,13 +144,14 @@ uint64_t outline_floor_ns(const struct outline_model *m, const struct machine *m
 
 /* ---- one outline ---- */
 
-/* An outline together with the prefix sums for the micro-batch sizes of its three parts. */
+/* An outline, with the prefix sums for the micro-batch sizes of its three parts. An outline is an estimate of
+ * a plan that is not built. */
 struct sketch {
     const struct outline_request *q;
     const struct outline_model *m;
     struct outline *o;
-    /* Sums for the layers before the fused layers (`at`), for the fused layers, and for the last layers
-     * (`head`). Each part has its own micro-batch size. */
+    /* Prefix sums for the three parts of the chain: the layers before the fused layers (`at`), the fused
+     * layers, and the last layers (`head`). Each part has its own micro-batch size. */
     const struct size_sums *at, *fused, *head;
     /* Number of rows of the batch that each device processes in a training step. */
     uint64_t local;
@@ -209,8 +208,8 @@ uint32_t outline_lead(const struct outline *o)
     return o->save_every > 2 ? o->save_every - 1 : 1;
 }
 
-/* Returns the memory in bytes for the gradients of layers [first, last) while they leave the device. This
- * includes what their exchange between devices and their updates need. */
+/* Returns the device memory, in bytes, for the gradients of layers [first, last) until they have left the
+ * device. This includes the memory for their exchange between devices and for the updates with them. */
 static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
     uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;
@@ -284,7 +283,8 @@ static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t l
     return sum(k->m->w, first, after) + sum(k->m->b, first, after) + activations;
 }
 
-/* Returns the memory in bytes that each device needs: the pass that needs most, plus the pinned state. */
+/* Returns the memory in bytes that each device needs: the memory of the pass that needs most, plus the pinned
+ * state. */
 static uint64_t device_bytes(const struct sketch *k)
 {
     const struct outline *o = k->o;
@@ -317,8 +317,8 @@ static uint64_t backward_ns(const struct sketch *k, uint32_t first)
     return (again + bwd) * micros(k, k->at);
 }
 
-/* Returns how long a device computes in one training step. Also returns the times, counted from the start of
- * the step, at which the fused layers start and end. */
+/* Returns how long a device computes in one training step. Sets *ret_forward and *ret_turned to the times at
+ * which the fused layers start and end, counted from the start of the step. */
 static uint64_t compute(const struct sketch *k, uint64_t *ret_forward, uint64_t *ret_turned)
 {
     uint32_t n = k->m->n_layers, f = k->o->fused, h = k->o->head;
@@ -379,16 +379,15 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
     return longest;
 }
 
-/* Returns the number of bytes that all devices together save on the host for their backward passes (S), in
- * one training step. */
+/* Returns how many bytes of saved values (S) all devices together store on the host in one training step. */
 static uint64_t saved_host_bytes(const struct sketch *k)
 {
     uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->n_devices;
     return k->o->save_every > 0 ? all / k->o->save_every : 0;
 }
 
-/* Counts the bytes that a training step moves from the host and to the host. Also sets host_memory of the
- * outline. */
+/* Sets *ret_in and *ret_out to the number of bytes that a training step moves from the host and to the host.
+ * Also sets host_memory of the outline. */
 static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_out)
 {
     const struct outline *o = k->o;

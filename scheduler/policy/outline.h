@@ -103,13 +103,13 @@ void outline_measure(const struct outline_request *q, struct outline *o);
  * nothing is left that could be reduced. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
 
-/* Returns how many micro-batches before their use activations are fetched. Activations that are spilled stay
- * on the device for the same number of micro-batches. */
+/* Returns by how many micro-batches activations are fetched before their use. Activations that are spilled
+ * stay on the device for the same number of micro-batches. */
 uint32_t outline_lead(const struct outline *o);
 /* Sets ret[l] to the number of rows in a micro-batch of layer l, for every layer. */
 void outline_rows(const struct outline *o, uint32_t n_layers, uint32_t *ret);
-/* Sets starts[k] to the first layer of pack k, and one more entry to the end of the last pack. Returns the
- * number of packs. `starts` must have space for n_layers + 1 entries. */
+/* Sets starts[k] to the first layer of pack k. After the n packs, sets starts[n] to the end of the last pack.
+ * Returns n. `starts` must have space for n_layers + 1 entries. */
 uint32_t outline_packs(const struct outline *o, uint32_t *starts);
 
 #endif

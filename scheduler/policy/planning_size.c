@@ -4,8 +4,8 @@
 #define BASE_BYTES    (4ull << 20)
 #define OPERAND_BYTES 1500 /* per operand */
 #define DEVICE_BYTES  60   /* per operand and device */
-/* Number of operands per layer for each pair of devices that share the layer's state. They stand for the
- * exchange between the two devices. */
+/* Estimated number of operands for the exchange of a layer's state, for each pair of devices that share the
+ * state. */
 #define SHARE_OPERANDS 2
 /* Maximum number of operands that the NORM and the UPD of a layer have together, without the gradients that
  * they read. */

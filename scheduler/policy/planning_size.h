@@ -24,10 +24,10 @@
 #include "scheduler/graph.h"
 #include "scheduler/policy/policy.h"
 
-/* If planning needs at most this many bytes, they are not counted as part of the job's host memory. */
+/* If planning needs at most this many bytes, they do not count as host memory of the job. */
 #define PLANNING_FREE_BYTES (64ull << 20)
 
-/* How large a training graph is, as a basis for estimating the cost of planning. planning_measure fills it
+/* The size of a training graph, from which the cost of planning is estimated. planning_measure fills it
  * in. */
 struct planning_size {
     uint32_t n_layers, n_micro, n_replicas;

@@ -23,7 +23,7 @@ struct plan_report {
      * order of time. */
     uint32_t n_front;
     struct score front[FRONT_MAX];
-    /* No plan for this graph and machine takes less time (predict/time_bound.h). */
+    /* A time that no plan for this graph and machine can beat (predict/time_bound.h). */
     uint64_t floor_ns;
     uint64_t work; /* instructions that the search built */
 };

@@ -90,8 +90,8 @@ static void pass_wave(struct passes *p, const struct plan_request *r, const stru
                       team_device(r, c, team, c->onward ? 2 * c->packs - k : k));
 }
 
-/* Returns the first layer whose pack saves nothing for the backward pass. Values that are spilled just before
- * the fused segment would still occupy memory that the segment needs. */
+/* Returns the first layer that saves nothing for the backward pass. The packs from this layer on come just
+ * before the fused segment. Values that they saved would still occupy memory that the segment needs. */
 static uint32_t save_end(const struct plan_request *r, const struct candidate *c)
 {
     if (c->save_last_packs)
@@ -176,9 +176,9 @@ static void auto_leanest(const struct plan_request *r, struct candidate *ret)
     ret->knobs.retain = false;
 }
 
-/* Returns the number of packs of lean candidate `i`, counted from 0: three quarters of the packs of the
- * candidate before, or one pack less if that had 8 or fewer. Candidate 0 follows a candidate with `most`
- * packs. */
+/* Returns the number of packs of lean candidate `i`. Each candidate has three quarters of the packs of the
+ * candidate before, or one pack less if that one had at most 8 packs. The candidate before candidate 0 would
+ * have `most` packs. */
 static uint32_t lean_packs(uint32_t most, uint32_t i)
 {
     uint32_t packs = most;
@@ -187,8 +187,8 @@ static uint32_t lean_packs(uint32_t most, uint32_t i)
     return packs;
 }
 
-/* Cuts the chain into fewer and fewer packs of about the same number of layers. Fewer packs leave less on the
- * host. The last candidate has only the fused segment. */
+/* Makes lean candidate number `i`. From candidate to candidate, the chain is cut into fewer packs of about
+ * the same length. Fewer packs leave less on the host. The last candidate has only the fused segment. */
 static bool auto_lean(const struct plan_request *r, uint32_t i, struct arena *a, struct candidate *ret)
 {
     uint32_t before = r->train->n_layers - 1, packs = lean_packs(before, i);
@@ -215,14 +215,17 @@ struct pipeline_search {
      * keeps the best plans over all settings. */
     struct candidate best;
     struct score best_score;
-    bool found;      /* some candidate gave a plan, or at least fitted the devices */
-    bool scored;     /* some candidate gave a plan, so that best_score is valid */
+    /* Whether some candidate fitted the devices, even if it gave no plan because the host memory was too
+     * small. */
+    bool found;
+    /* Whether some candidate gave a plan, so that best_score is valid. */
+    bool scored;
     uint32_t *packs; /* scratch for partitions: n_layers + 1 entries */
     struct arena *arena;
 };
 
-/* Tries a candidate, and makes it s->best if it is better. Returns 1 if the candidate fits the devices, 0 if
- * it does not, or a negative errno. */
+/* Tries a candidate, and stores it in s->best if it is the best so far. Returns 1 if the candidate fits the
+ * devices, 0 if it does not, or a negative errno. */
 static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
     int e = s->t->run(s->t, c);
@@ -239,7 +242,8 @@ static int attempt(struct pipeline_search *s, const struct candidate *c)
     return e;
 }
 
-/* Returns whether the best score improved since it was `before`. */
+/* Returns whether the best score has changed. Before, it was `before`, or there was none if scored_before is
+ * false. */
 static bool improved(const struct pipeline_search *s, bool scored_before, const struct score *before)
 {
     return s->scored &&
@@ -373,8 +377,9 @@ static int fewest_packs(struct pipeline_search *s, struct candidate *c, uint32_t
     return e < 0 ? e : 0;
 }
 
-/* Tries more packs than necessary, because smaller packs leave memory for pins and retained copies. In a
- * pipeline, uses multiples of the number of devices, because then every device gets equally many packs. */
+/* Tries more packs than necessary, because smaller packs leave memory for pinned layers and retained copies.
+ * In a pipeline, uses multiples of the number of devices, because then every device gets equally many
+ * packs. */
 static int try_packs(struct pipeline_search *s, uint32_t fewest)
 {
     const uint32_t n = team_devices(s->r, &s->best), most = s->r->train->n_layers;
@@ -417,7 +422,8 @@ static int try_fused(struct pipeline_search *s)
     return 0;
 }
 
-/* Tries the shortest possible fused segments, because they leave memory for pins and retained copies. */
+/* Tries the shortest possible fused segments, because they leave memory for pinned layers and retained
+ * copies. */
 static int try_short_fused(struct pipeline_search *s)
 {
     const uint32_t last = s->r->train->n_layers - 1;
@@ -449,7 +455,8 @@ static int try_onward(struct pipeline_search *s)
     return e < 0 ? e : 0;
 }
 
-/* Tries 2, 4, 8 and more waves. Stops as soon as more waves do not give a better candidate. */
+/* Tries to divide the batch into 2, 4, 8 and more waves, which go through the chain one after another. Stops
+ * as soon as more waves do not give a better candidate. */
 static int try_waves(struct pipeline_search *s)
 {
     uint32_t most = s->r->train->n_micro / (s->best.teams > 1 ? s->best.teams : 1); /* no wave is empty */
@@ -494,8 +501,8 @@ static void pin(struct pipeline_search *s, struct candidate *c, const uint64_t *
     c->knobs.pinned = pinned;
 }
 
-/* Sets ret[d] to the number of bytes that device d can use for pinned state. For this, tries the candidate
- * without pins and without retained copies. */
+/* Sets ret[d] to the number of bytes that device d can use for pinned state. To find out, tries the candidate
+ * without pinned layers and without retained copies. */
 static int spare_bytes(struct pipeline_search *s, const struct candidate *c, uint64_t *ret)
 {
     struct candidate bare = *c;
@@ -607,11 +614,12 @@ static int search_pipeline(const struct plan_request *r, struct trial *t, uint32
     return e;
 }
 
-/* Maximum number of outlines whose plans are built, for data-parallel devices. */
+/* Maximum number of outlines (estimated plans) that are built, for data-parallel devices. */
 #define OUTLINES 3
 
-/* Builds the plan of an outline. Sets *ret_excess to the bytes that are missing on the device that exceeds
- * its memory the most, or to 0 if only host memory is too small. */
+/* Builds the plan of an outline. Sets *ret_excess to the number of bytes by which the plan exceeds the memory
+ * of a device, or to 0 if only host memory is too small. If several devices are too small, the largest excess
+ * counts. */
 static int try_outline(const struct plan_request *r, struct trial *t, const struct outline *o,
                        uint32_t lead_state, uint64_t *ret_excess)
 {

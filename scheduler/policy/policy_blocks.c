@@ -49,12 +49,13 @@ static void blocks_leanest(const struct plan_request *r, struct candidate *ret)
 
 /* ---- cutting the model ---- */
 
-/* The blocks of a graph. Block i has the layers from first[i] up to first[i + 1]. */
+/* The blocks of a graph. Block i has the layers from first[i] to first[i + 1] - 1. */
 struct block_cut {
     uint32_t *first; /* [n + 1] */
     uint32_t n;
-    uint32_t *group_end; /* for each decision group: the block that has the last layer of the group */
-    uint32_t *device;    /* [n] */
+    /* group_end[i] is the block that has the last layer of decision group i. */
+    uint32_t *group_end;
+    uint32_t *device; /* [n] */
 };
 
 static uint32_t later(uint32_t a, uint32_t b)
@@ -62,9 +63,8 @@ static uint32_t later(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Sets ends[l], for each layer l, to the last layer that must be in the same block as l: a layer that
- * returns a gradient to l, that uses the weights of l, that is its twin, or that is in the same decision
- * group. */
+/* For each layer l, sets ends[l] to the last layer that must be in the same block as l. Such a layer returns
+ * a gradient to l, uses the weights of l, is a twin of l, or is in the same decision group. */
 static void find_ends(const struct graph *g, uint32_t *ends)
 {
     uint32_t *group_first = xcalloc(g->n_groups, sizeof *group_first);
@@ -103,8 +103,8 @@ static struct block_cut cut_blocks(const struct graph *g)
     return b;
 }
 
-/* Deals consecutive blocks out to the devices. The boundary between two devices is where the work so far is
- * nearest to the share of the devices so far. */
+/* Divides the blocks among the devices. Each device gets consecutive blocks, with about the same amount of
+ * work. */
 static void deal_out(struct block_cut *b, const struct graph *g, const struct profile *prof,
                      uint32_t n_devices)
 {
@@ -137,11 +137,13 @@ struct writer {
     struct order *o;
     const struct plan_request *r;
     const struct block_cut *b;
-    uint32_t *bwd_device;           /* for each layer: the device of its block */
-    uint32_t next_item[DEVICE_MAX]; /* for each device: the number of its next item */
+    /* bwd_device[l] is the device of the block that contains layer l. */
+    uint32_t *bwd_device;
+    /* next_item[d] is the number of the next item on device d. */
+    uint32_t next_item[DEVICE_MAX];
 };
 
-/* Adds the tasks of one micro-batch in a block: forward, and at once backward. */
+/* Adds the tasks of one micro-batch in a block: the forward tasks, and then at once the backward tasks. */
 static void add_micro(struct writer *w, uint32_t block, uint32_t micro)
 {
     const struct graph *g = w->r->train;
@@ -182,7 +184,8 @@ static void add_step(struct writer *w, uint32_t block, uint32_t step)
     for (uint32_t i = 0; i < g->n_groups; i++)
         if (w->b->group_end[i] == block)
             order_update_group(w->o, w->r, i, w->bwd_device, spans, w->next_item);
-    /* The whole state of the block stays until its last step. */
+    /* Put all these tasks into the span of the block, so that the block's state stays on the device until the
+     * last step. */
     for (size_t i = begin; i < w->o->todos.n; i++) {
         struct todo *t = &w->o->todos.at[i];
         t->keep_k = t->kind == INSTR_UPD && t->loc != PLAN_HOST;

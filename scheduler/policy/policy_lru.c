@@ -31,7 +31,7 @@ static void lru_leanest(const struct plan_request *r, struct candidate *ret)
     *ret = (struct candidate){.knobs = {.keep = KEEP_LRU, .least_cache = true}};
 }
 
-/* Sets device[l] to the device of layer l in a pipeline over `n` devices. */
+/* Divides the chain of layers into a pipeline over `n` devices. Sets device[l] to the device of layer l. */
 static void divide_chain(const struct profile *prof, uint32_t n_layers, uint32_t n, uint32_t *device)
 {
     uint32_t starts[DEVICE_MAX + 1], n_parts = n < n_layers ? n : n_layers;
@@ -41,8 +41,9 @@ static void divide_chain(const struct profile *prof, uint32_t n_layers, uint32_t
             device[l] = k;
 }
 
-/* Sets device[l] to the device, of `n`, that adds up and updates layer l in the data-parallel form. Each
- * layer goes to the device that has the fewest bytes of weights so far. */
+/* Used only in the data-parallel form. Sets device[l] to the device, from 0 to n - 1, that adds up the
+ * gradients of layer l and updates the layer. Each layer goes to the device that has the fewest bytes of
+ * weights so far. */
 static void deal_layers(const struct graph *g, uint32_t n, uint32_t *device)
 {
     uint64_t bytes[DEVICE_MAX] = {0};
@@ -54,8 +55,8 @@ static void deal_layers(const struct graph *g, uint32_t n, uint32_t *device)
     }
 }
 
-/* Returns where a task runs. DECIDE runs on the host. NORM, RED and UPD also run there if the request says
- * so. In the data-parallel form, on n_dp > 1 devices, FWD and BWD run on the device of their replica. All
+/* Returns where a task runs. DECIDE runs on the host, and so do NORM, RED and UPD if the request asks for
+ * updates there. In the data-parallel form (n_dp > 1), FWD and BWD run on the device of their replica. All
  * other tasks run on the device of their layer. */
 static uint32_t location_of(const struct plan_request *r, const struct graph_task *t, uint32_t n_dp,
                             const uint32_t *device)

@@ -36,11 +36,11 @@ static void stream_leanest(const struct plan_request *r, struct candidate *ret)
     *ret = (struct candidate){.knobs = variants[N_VARIANTS - 1]};
 }
 
-/* The order that is being written, together with the next free number for a span or item on each device. */
+/* The order that is being written, and the next free numbers of spans and items. */
 struct unit_cursor {
     struct order *o;
-    /* Per device: the number of its next span. Every pass of a layer is one span with one item of the same
-     * number. */
+    /* next[d] is the number of the next span on device d. Every pass of a layer is one span, with one item of
+     * the same number. */
     uint32_t next[DEVICE_MAX];
 };
 
@@ -70,7 +70,7 @@ static void add_task(struct unit_cursor *c, enum instr_kind kind, uint32_t layer
                                   .output = kind == INSTR_FWD});
 }
 
-/* Ends the present pass of layer `layer`. The next task on the device of this layer begins a new pass. */
+/* Ends the current pass of layer `layer`. The next task on the device of this layer begins a new pass. */
 static void end_unit(struct unit_cursor *c, uint32_t layer)
 {
     c->next[layer % c->o->n_devices]++;
@@ -95,8 +95,8 @@ static void stream_order(const struct plan_request *r, const struct profile *pro
                 continue;
             add_task(&c, INSTR_FWD, l, j, l);
             if (!turns_at(g, l))
-                /* The last loss is different: its forward and backward pass form one span, which ends after
-                 * the backward pass. */
+                /* The last loss is an exception: its forward and backward pass form one span, which ends
+                 * after the backward pass. */
                 end_unit(&c, l);
         }
         for (uint32_t l = g->n_layers; g->training && l-- > 0;) {

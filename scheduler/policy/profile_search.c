@@ -17,8 +17,8 @@
 #define LISTED 24 /* outlines in the list */
 /* The search stops after it built this many plans that fit. */
 #define BUILDS 3
-/* The search stops after this many plans that fit, among outlines that save values on the host instead of
- * recomputing them. */
+/* When outlines save values on the host instead of recomputing them, the search stops after it built this
+ * many plans that fit. */
 #define SAVE_BUILDS 2
 /* Maximum number of times that an outline is made smaller because its plan does not fit. */
 #define SHRINKS   4
@@ -89,7 +89,8 @@ static void consider_plan(struct profile_search *s, const struct plan_request *r
 }
 
 /* Builds the plan of an outline. Returns 1 if the plan fits, 0 if it does not, or a negative errno. Sets
- * *ret_excess to the bytes that are missing on the device that exceeds its memory the most. */
+ * *ret_excess to the number of bytes by which the plan exceeds the memory of a device. If several devices are
+ * too small, the largest excess counts. */
 static int build(struct profile_search *s, const struct outline *o, uint64_t *ret_excess)
 {
     struct profile_search_result made = {0};
@@ -158,7 +159,8 @@ static uint32_t find_devices(const struct profile_search_request *q)
     return n;
 }
 
-/* Returns whether an outline has other micro-batch sizes than each of the `n` outlines in `built`. */
+/* Returns whether the micro-batch sizes of an outline differ from those of each of the `n` outlines in
+ * `built`. */
 static bool is_new(const struct outline *o, const struct outline *built, int n)
 {
     for (int i = 0; i < n; i++)
@@ -223,8 +225,8 @@ static bool vary(const struct profile_search *s, int way, struct outline *ret)
     return ret->pins != o->pins || ret->pack != o->pack || ret->fused != o->fused;
 }
 
-/* Tries variations of the best plan as long as its devices wait. Stops when all kinds of variation in a row
- * brought no improvement. */
+/* Tries variations of the best plan as long as its devices wait. Stops when every kind of variation has
+ * failed since the last improvement. */
 static int refine(struct profile_search *s)
 {
     int failed = 0;

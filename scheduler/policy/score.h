@@ -1,5 +1,6 @@
-/* The score of a plan: what a training step takes under the plan. Scores decide which of two plans is better,
- * everywhere in the planner. A score comes from a simulated plan, or is the estimate of an outline.
+/* The score of a plan: the time of a training step, and the bytes that the step moves. Everywhere in the
+ * planner, scores decide which of two plans is better. A score comes from a simulation, or from an outline
+ * (outline.h), which is an estimate.
  *
  * All functions are pure.
  */

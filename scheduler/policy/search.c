@@ -19,7 +19,8 @@
 #include "scheduler/predict/simulate.h"
 #include "scheduler/predict/time_bound.h"
 
-/* The policies that `auto` asks, in this order. `blocks` is for graphs with several decision groups. */
+/* The policies that `auto` asks for plans, in this order. The second list is for graphs with several decision
+ * groups. */
 static const enum policy_id auto_tries[] = {POLICY_resident, POLICY_auto, POLICY_stream, POLICY_harmony_dp};
 static const enum policy_id auto_tries_blocks[] = {POLICY_resident, POLICY_blocks, POLICY_auto, POLICY_stream,
                                                    POLICY_harmony_dp};
@@ -27,7 +28,7 @@ static const enum policy_id auto_tries_blocks[] = {POLICY_resident, POLICY_block
 /* A search ends when its plan takes at most 1/FLOOR_SLACK longer than the time that no plan can beat. */
 #define FLOOR_SLACK 100
 
-/* The state of one call of plan_make, which owns it. */
+/* The state of one call of plan_make. */
 struct plan_search {
     /* Must be the first field, because try_candidate casts the pointer to a trial into a pointer to
      * plan_search. */
@@ -36,7 +37,7 @@ struct plan_search {
     struct plan_request request;
     const struct policy *policy;
     struct front front;
-    /* The plan of a lean candidate, for the case that the search of the policy finds none. */
+    /* The plan of a lean candidate, used only if the search of the policy finds no plan. */
     struct front fallback;
     uint64_t floor_ns;
     struct lean_needs needs; /* of the lean candidates so far */
@@ -83,7 +84,7 @@ static bool is_perfect(const struct plan_search *s, bool moves_data_only)
     }
 }
 
-/* Ends the search if it has built enough. Without any plan so far, the limit is higher. */
+/* Ends the search if it has built enough. The limit is higher as long as there is no plan. */
 static void check_work(struct plan_search *s)
 {
     uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
@@ -91,7 +92,7 @@ static void check_work(struct plan_search *s)
         s->trial.over = s->trial.cut_short = true;
 }
 
-/* Simulates a plan and gives it to the front. */
+/* Simulates a plan, computes its score and adds the plan to the front. */
 static void score_plan(struct plan_search *s, struct plan *p)
 {
     struct trial *t = &s->trial;
@@ -108,13 +109,14 @@ static void score_plan(struct plan_search *s, struct plan *p)
         t->over = true;
 }
 
-/* Returns the host memory that the machine must have for the last candidate. */
+/* Returns how much host memory the machine must have for the last candidate to give a plan. */
 static uint64_t host_bytes_needed(const struct plan_search *s)
 {
     return s->trial.need.host_bytes + s->request.machine->host_taken_bytes;
 }
 
-/* Notes the host memory that would do for a candidate that fits the devices. */
+/* The last candidate fits the devices, but the host memory is too small. Updates s->least_host_bytes with the
+ * host memory that the candidate needs. */
 static void note_host(struct plan_search *s)
 {
     uint64_t host = host_bytes_needed(s);
@@ -132,8 +134,9 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
     if (p != NULL)
         score_plan(s, p);
     else if (s->trial.need.devices_fit && !c->single)
-        /* `single` marks the candidates that were made from outlines. They depend on the host memory: with
-         * exactly what this one needs, others would be made. */
+        /* Leave out the candidates made from outlines, which have `single` set. Which of them are made
+         * depends on the host memory. On a machine with the memory that this candidate needs, it might not be
+         * made. */
         note_host(s);
     check_work(s);
     return s->trial.need.devices_fit;
@@ -173,7 +176,7 @@ static uint32_t requested(const struct plan_request *request, const enum policy_
 
 /* ---- the lean candidates ---- */
 
-/* Arguments of the functions that visit lean candidates. */
+/* The argument `ctx` of the functions that visit lean candidates. */
 struct lean_walk {
     struct plan_search *s;
     const struct plan_request *request;
@@ -186,9 +189,9 @@ static struct lean_walk start_walk(struct plan_search *s, const struct plan_requ
     return (struct lean_walk){s, request, POLICY_COUNT, UINT64_MAX};
 }
 
-/* Notes what a lean candidate of policy `id` needs, and returns true. Returns false without noting it if an
- * earlier candidate of the policy needs no more host memory. With that much host memory a walk would end at
- * the earlier one (after_misfit), so the needs of the later one must not be named as enough. */
+/* Notes what a lean candidate of policy `id` needs, and returns true. Returns false if an earlier candidate
+ * of the policy needs no more host memory. A machine with that much host memory uses the earlier candidate
+ * (after_misfit), so the needs of the later one do not count. */
 static bool note_need(struct lean_walk *w, enum policy_id id)
 {
     struct plan_search *s = w->s;
@@ -202,8 +205,8 @@ static bool note_need(struct lean_walk *w, enum policy_id id)
     return true;
 }
 
-/* Returns whether the later lean candidates of the same policy are worth a visit. They need less host memory
- * and more device memory, so they are useless once the host memory is enough. */
+/* Returns how to go on after a lean candidate. The later candidates of its policy need less host memory, but
+ * more device memory. So they are worth a visit only if the host memory is not enough for this candidate. */
 static int after_misfit(const struct lean_walk *w)
 {
     return host_bytes_needed(w->s) <= w->request->machine->host_bytes ? LEAN_NEXT_POLICY : LEAN_ON;
@@ -227,7 +230,7 @@ static int try_lean(void *ctx, enum policy_id id, const struct candidate *c)
     return LEAN_END;
 }
 
-/* Notes what a lean candidate needs on a machine with unlimited memory. */
+/* Notes what a lean candidate would need on a machine with unlimited memory. */
 static int measure_lean(void *ctx, enum policy_id id, const struct candidate *c)
 {
     struct lean_walk *w = ctx;
@@ -258,13 +261,15 @@ static bool may_be_resident(const struct plan_request *r)
     return state <= has;
 }
 
-/* Tries the lean candidates until one fits. Returns 0 whether one fits or not, or a negative errno. */
+/* Tries the lean candidates until one fits. Returns a negative errno if there is an error, and otherwise 0,
+ * even if none fits. */
 static int try_leanest(struct plan_search *s, const struct plan_request *request)
 {
     const enum policy_id *ids;
     enum policy_id order[POLICY_COUNT];
     uint32_t n = requested(request, &ids);
-    /* `ids` begins with `resident` if there are several. That policy comes last here, unless it may fit. */
+    /* If there are several policies, the first of them is `resident`. Visit it last, unless all state may fit
+     * the devices. */
     bool first = n == 1 || may_be_resident(request);
     for (uint32_t i = 0; i < n; i++)
         order[i] = first ? ids[i] : ids[(i + 1) % n];
@@ -273,8 +278,8 @@ static int try_leanest(struct plan_search *s, const struct plan_request *request
     s->trial.over = false;
     if (r < 0 || request->policy == POLICY_auto)
         return r < 0 ? r : 0;
-    /* The plans of the other policies are for comparison. A lean candidate replaces them only if they do not
-     * fit. */
+    /* The request names one policy, whose own search should find the plan. The plan of a lean candidate is
+     * used only if that search finds none. */
     s->fallback = s->front;
     s->front.n = 0;
     return 0;

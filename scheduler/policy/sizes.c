@@ -8,21 +8,26 @@
 #include "base/vec.h"
 #include "scheduler/build/build.h"
 
-/* Number of rows at which a product takes twice as long per row as one with very many rows. */
+/* A matrix product with this number of rows takes twice as long for each row as a product with very many
+ * rows. */
 #define HALF_SPEED_ROWS 32
-/* More rows than this do not make a product faster. */
+/* Matrix products do not become faster with more rows than this. */
 #define FULL_SPEED_ROWS 512
-/* Sizes with more tasks in a step are considered only if nothing else fits, because planning them is slow. */
+/* Micro-batch sizes that give more tasks in a step are considered only if nothing else fits, because planning
+ * them is slow. */
 #define MANY_TASKS (1u << 16)
-/* Maximum number of pairs that are planned although another pair already fits. */
+/* The search stops when it has planned this number of pairs that fit. A pair is a micro-batch size and a
+ * number of replicas. */
 #define TRIES 4
-/* A pair is worth planning if its estimate exceeds the best time by at most 1/ESTIMATE_SLACK. */
+/* A pair of sizes is worth planning only if its estimated time exceeds the best time by at most
+ * 1/ESTIMATE_SLACK. */
 #define ESTIMATE_SLACK 20
-/* Most instructions that may be built for all pairs together. When they are used up, each remaining pair gets
- * only the lean candidates. */
+/* Maximum number of instructions to build for all pairs of sizes together. When they are used up, only the
+ * lean candidates of each remaining pair are tried. */
 #define MOST_WORK (2ull * PLAN_WORK)
 
-/* Returns the time that a step of `ns` counts as, if its products have `product_rows` rows. */
+/* Returns the time of a step, made longer if its matrix products have few rows. The estimate `ns` ignores
+ * that such products are slow. */
 static uint64_t adjust_ns(uint64_t ns, uint64_t product_rows)
 {
     if (product_rows == 0 || ns > UINT64_MAX / (FULL_SPEED_ROWS + HALF_SPEED_ROWS))
@@ -138,7 +143,8 @@ static uint64_t pipeline_ns(const struct sizes_request *q, const struct plan_siz
     return micros > 0 ? floor_ns + floor_ns / micros * (devices - 1) : UINT64_MAX;
 }
 
-/* Estimates the time of a step for one pair, or marks the pair as impossible. */
+/* Estimates the time of a step for one pair of sizes. The estimate is UINT64_MAX if the pair seems
+ * impossible. */
 static int estimate(struct sizes_search *s, struct sizes_trial *t)
 {
     const struct sizes_request *q = s->q;
@@ -168,8 +174,8 @@ static int estimate(struct sizes_search *s, struct sizes_trial *t)
     return 0;
 }
 
-/* Ranks two pairs by how promising they are. Of equally promising pairs the one with the larger micro-batches
- * comes first, and then the one with fewer replicas. */
+/* Sorts pairs of sizes by their estimated time. Of pairs with the same time, the pair with the larger
+ * micro-batches comes first, and then the pair with fewer replicas. */
 static int compare_trials(const void *pa, const void *pb)
 {
     const struct sizes_trial *a = pa, *b = pb;
@@ -182,14 +188,14 @@ static int compare_trials(const void *pa, const void *pb)
 
 /* ---- planning ---- */
 
-/* Returns whether a pair that fits is fast enough to be chosen. `fastest_ns` is the least time of all pairs
- * that fit so far. */
+/* Returns whether a pair of sizes that fits is fast enough to be chosen. `fastest_ns` is the shortest time of
+ * all pairs that fit so far. */
 static bool is_fast_enough(const struct sizes_search *s, const struct sizes_trial *t, uint64_t fastest_ns)
 {
     return s->q->objective == OBJECTIVE_BYTES || score_is_close(t->score.ns, fastest_ns);
 }
 
-/* Returns whether pair `a` is better than pair `than`. Both fit and are fast enough. */
+/* Returns whether pair `a` of sizes is better than pair `than`. Both pairs fit and are fast enough. */
 static bool is_better_pair(const struct sizes_trial *a, const struct sizes_trial *than)
 {
     if (a->score.bytes != than->score.bytes)
@@ -198,8 +204,8 @@ static bool is_better_pair(const struct sizes_trial *a, const struct sizes_trial
                                              : a->sizes.replicas < than->sizes.replicas;
 }
 
-/* Returns whether planning a pair cannot give anything better than a plan with score `best`, which may be
- * NULL. */
+/* Returns whether a plan with score `best` is so good that planning pair `t` is useless. `best` may be NULL
+ * if there is no plan yet. */
 static bool is_hopeless(const struct sizes_search *s, const struct sizes_trial *t, const struct score *best)
 {
     if (best == NULL)
@@ -210,7 +216,7 @@ static bool is_hopeless(const struct sizes_search *s, const struct sizes_trial *
            tasks_of(s, t->sizes.rows) > MANY_TASKS;
 }
 
-/* Plans one pair. Returns 0 if the planning itself worked, whether the pair fits or not. */
+/* Plans one pair of sizes. Returns 0 if the planning worked, even if the pair does not fit. */
 static int plan_pair(struct sizes_search *s, struct sizes_trial *t)
 {
     struct plan_report report = {0};
@@ -227,7 +233,8 @@ static int plan_pair(struct sizes_search *s, struct sizes_trial *t)
     return 0;
 }
 
-/* Returns the pair that comes closest to fitting: the one that needs the least memory on a device. */
+/* Returns the pair of sizes that comes closest to fitting, which is the pair that needs the least memory on a
+ * device. */
 static const struct sizes_trial *closest(const struct sizes_search *s)
 {
     const struct sizes_trial *best = NULL;
@@ -266,7 +273,7 @@ static int plan_pairs(struct sizes_search *s, const struct sizes_trial **ret)
     return 0;
 }
 
-/* Copies the pairs with the best estimates into the result, and the chosen pair in any case. */
+/* Copies the pairs of sizes with the best estimates into the result. The chosen pair is always among them. */
 static void show_pairs(const struct sizes_search *s, const struct sizes_trial *chosen,
                        struct sizes_choice *ret)
 {
@@ -277,8 +284,8 @@ static void show_pairs(const struct sizes_search *s, const struct sizes_trial *c
     }
 }
 
-/* Handles a batch that has no possible pair, because all pairs have too many tasks. Returns the pair with the
- * fewest tasks as the one that comes closest. */
+/* Handles a batch for which every pair of sizes has too many tasks. Returns the pair with the fewest tasks,
+ * which comes closest. */
 static int no_pairs(const struct sizes_request *q, struct sizes_choice *ret)
 {
     uint32_t replicas = q->asked.replicas > 0 ? q->asked.replicas : 1;

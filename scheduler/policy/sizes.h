@@ -24,17 +24,18 @@
 #include "scheduler/policy/policy.h"
 
 struct plan_sizes {
-    uint32_t rows, replicas; /* in struct sizes_request, 0 means that the search chooses */
+    /* Micro-batch size and number of replicas. In struct sizes_request, 0 means that the search chooses. */
+    uint32_t rows, replicas;
 };
 
-/* One pair of sizes that the search considered. */
+/* One pair of micro-batch size and number of replicas that the search considered. */
 struct sizes_trial {
     struct plan_sizes sizes;
-    /* Estimated time of a step, and the time that no plan can beat. Both
-     * count products with few rows as longer. The estimate is UINT64_MAX if nothing seems to fit. */
+    /* Estimated time of a step, and a time that no plan can beat. Both are longer if matrix products have few
+     * rows. The estimate is UINT64_MAX if nothing seems to fit. */
     uint64_t estimate_ns, floor_ns;
     bool planned;
-    /* The rest is valid if `planned` is true. */
+    /* The fields from here on are valid only if `planned` is true. */
     bool fits;
     struct score score; /* with the adjusted time */
     /* If the pair does not fit: the bytes per device that would be enough, or UINT64_MAX if device memory
@@ -46,10 +47,10 @@ struct sizes_trial {
 struct sizes_request {
     uint32_t batch, n_layers;
     struct plan_sizes asked;
-    /* Number of rows that a product has for each row of a micro-batch: the length of a sequence, or 1. 0
-     * means that durations are measured, so that times need no adjustment. */
+    /* Number of rows that a matrix product has for each row of a micro-batch: the length of a sequence, or 1.
+     * 0 means that durations are measured, so that times need no adjustment. */
     uint32_t product_rows;
-    /* The micro-batch sizes that may be chosen, ascending. NULL means every divisor. */
+    /* The micro-batch sizes that may be chosen, in ascending order. NULL means every divisor of the batch. */
     const uint32_t *allowed;
     uint32_t n_allowed;
     const struct machine *machine;
@@ -77,20 +78,22 @@ struct sizes_request {
 
 /* The result of sizes_choose. */
 struct sizes_choice {
-    /* The chosen sizes. If no pair fits, the pair that comes closest. */
+    /* The chosen sizes. If no pair of sizes fits, the pair that comes closest. */
     struct plan_sizes sizes;
     bool fits;
-    /* The pairs with the best estimates, for explaining the choice. The chosen pair is among them. */
+    /* The pairs of sizes with the best estimates. They explain the choice, and the chosen pair is among
+     * them. */
     struct sizes_trial shown[SIZES_SHOWN];
     uint32_t n_shown, n_considered;
 };
 
-/* Chooses the sizes. Returns 0, or -ENOSPC if no pair fits or all have too many tasks, or an error of
- * `plan`. */
+/* Chooses the sizes. Returns -ENOSPC if no pair of sizes fits or if all have too many tasks. Otherwise
+ * returns 0 or an error of q->plan. */
 int sizes_choose(const struct sizes_request *q, struct sizes_choice *ret, struct err *err);
 
-/* Lists the divisors of a number in ascending order and returns how many there are. */
-#define SIZES_MAX_DIVISORS 1536 /* no number below 2^32 has more divisors */
+/* No number below 2^32 has more divisors than this. */
+#define SIZES_MAX_DIVISORS 1536
+/* Stores the divisors of the number `of` in `ret`, in ascending order. Returns how many there are. */
 uint32_t sizes_divisors(uint32_t of, uint32_t ret[SIZES_MAX_DIVISORS]);
 
 #endif

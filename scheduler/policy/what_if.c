@@ -1,4 +1,4 @@
-/* Implements what_if.h: every question is a plan of its own. */
+/* Implements what_if.h. Every what-if question is answered by making a plan. */
 #include "scheduler/policy/what_if.h"
 
 #include <errno.h>
