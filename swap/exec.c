@@ -50,8 +50,8 @@ struct exec {
     enum exec_state state;
     int failed;    /* first device error; 0: none */
     uint64_t runs; /* cycle runs enqueued since the last entry */
-    /* The number of runs that are known to be complete, counted from the last entry. Runs complete in order,
-     * so these are the runs 0 to done - 1. */
+    /* The number of runs that are known to be complete, counted from the last entry program. Runs complete in
+     * order, so the runs 0 to done - 1 are complete. */
     uint64_t done;
     uint64_t first_step; /* first step of run 0, if any */
     struct window window;
@@ -60,7 +60,7 @@ struct exec {
 
 /* ---- work of one instruction ---- */
 
-/* The context of launch_on_stream: the stream to which the ops are launched. */
+/* The context of launch_on_stream: the stream on which it launches an op. */
 struct stream_ref {
     struct devset *devices;
     uint32_t stream;
@@ -73,29 +73,29 @@ static int launch_on_stream(void *ctx, const struct op_call *call)
     return devset_launch(on->devices, on->stream, call);
 }
 
-/* The values that all instructions of one run of a program have in common. The struct exists only until the
- * run is enqueued. */
+/* The values that all instructions of one run of a program share. The struct exists only until all
+ * instructions of the run are enqueued. */
 struct run_ref {
-    /* The number of runs of the program between the last entry and this run. */
+    /* The number of this run, counted from the last entry program. The first run has number 0. */
     uint64_t number;
-    /* The number of the host slots that this run uses for ring tensors (see exec_slot). */
+    /* Selects the host slots of this run, for tensors with several slots in host memory (see exec_slot). */
     uint64_t slot;
     const struct step_args *args;
 };
 
-/* Returns the address of an operand in a run. Only tensors with several host slots have different addresses
- * in different runs. */
+/* Returns the address of an operand in a run. The address depends on `slot` only for tensors with several
+ * host slots. */
 static void *address(const struct exec *e, const struct bound_operand *o, uint64_t slot)
 {
     return o->ring ? (char *)store_ptr(e->config.store, o->tensor, slot) + o->begin : o->at;
 }
 
-/* The addresses of a task's operands in one run. gather_addresses fills in the struct for one instruction. */
+/* The addresses of the operands of one task in one run. gather_addresses fills in this struct. */
 struct task_addresses {
-    /* The address of the first operand with each role, or NULL if there is none. */
+    /* at[role] is the address of the first operand with this role, or NULL if there is none. */
     void *at[ROLE_COUNT];
-    /* The addresses of all operands with the roles DW and K, in the order of the operands. The task UPD may
-     * have several operands of each role. */
+    /* The addresses of all gradients dW and of all parts of the optimizer state K, in the order of the
+     * operands. The task UPD may have several of each. */
     void *dw[OPTIMIZER_USES], *k[OPTIMIZER_PARTS];
     uint32_t n_dw;
 };
@@ -153,8 +153,7 @@ static int launch_red(const struct bound_instr *in, const struct step_args *step
     return sink->launch(sink->ctx, &call);
 }
 
-/* Returns the gradients that the task NORM or UPD combines. Each layer that uses the weights has one
- * gradient. */
+/* Returns the gradients that the task NORM or UPD combines, one from each layer that uses the weights. */
 static struct op_gradients gradients(const struct bound_instr *in, const struct task_addresses *a)
 {
     struct op_gradients g = {.n = a->n_dw, .mean = in->layer->mean_uses};
@@ -178,8 +177,9 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
-/* Enqueues the op that decides whether the update of a training step is applied. The op uses the sum of the
- * gradients' squared norms. If there are no norms, it always applies the update. */
+/* Enqueues the ops that decide whether the update of a training step is applied. They add up the squared
+ * norms of the gradients and check that the sum is finite. If there are no norms, the update is always
+ * applied. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                          const struct run_ref *run, const struct task_addresses *a,
                          const struct op_sink *sink)
@@ -218,7 +218,8 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
     return sink->launch(sink->ctx, &decide);
 }
 
-/* Updates the layer's buffers with the statistics of all micro-batches, in the order of the operands. */
+/* Updates the layer's buffers with the statistics of all micro-batches, in the order in which the operands
+ * list them. */
 static int launch_folds(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                         const struct run_ref *run, void *b, const struct op_sink *sink)
 {
@@ -261,8 +262,8 @@ static int launch_update(const struct exec *e, const struct bound_instr *in, con
     return r;
 }
 
-/* Enqueues the work of one instruction. Before this call, the caller enqueues the instruction's waits, and
- * after it, the instruction's event. */
+/* Enqueues the work of one instruction. The caller enqueues the instruction's waits before this call, and its
+ * event afterwards. */
 static int issue_work(struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                       const struct run_ref *run)
 {
@@ -299,8 +300,8 @@ static int issue_work(struct exec *e, const struct bound_program *p, const struc
     case INSTR_COPY:
         return devset_copy(e->config.devices, in->stream, address(e, move + 1, run->slot),
                            address(e, move, run->slot), in->bytes);
-    /* A drop needs no work on a real device. Some backends overwrite the dropped bytes in tests, so that a
-     * later read of these bytes is noticed. */
+    /* A drop needs no work on a real device. In tests, some backends overwrite the dropped bytes, so that a
+     * later read of them is noticed. */
     case INSTR_DROP:
         return devset_discard(e->config.devices, in->stream, address(e, move, run->slot), in->bytes);
     case INSTR_KIND_COUNT:
@@ -318,8 +319,8 @@ static struct event *event_of(const struct exec *e, enum program_kind k, const s
     return e->events[k][in->event + run % in->n_events];
 }
 
-/* Enqueues one instruction: first its waits, then its work, then its event. If the run is measured, the start
- * and end of the work are written to *span when they happen. If not, `span` is NULL. */
+/* Enqueues one instruction: first its waits, then its work, then its event. If `span` is not NULL, the
+ * streams write the start and the end time of the work to *span. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, const struct run_ref *run,
                  struct plan_span *span)
 {
@@ -346,7 +347,7 @@ static int issue(struct exec *e, enum program_kind k, const struct bound_instr *
 }
 
 /* Enqueues all instructions of a program. The streams read run->args later, so the caller must not change
- * run->args until the run is complete. `spans` is NULL if the run is not measured. */
+ * run->args until the run is complete. `spans` is NULL if no times are measured. */
 static int enqueue(struct exec *e, enum program_kind k, const struct run_ref *run, struct plan_span *spans)
 {
     const struct bound_program *p = &e->programs[k];
@@ -359,7 +360,7 @@ static int enqueue(struct exec *e, enum program_kind k, const struct run_ref *ru
     return 0;
 }
 
-/* Enqueues the event that marks the end of run number `run`, on every stream that the cycle uses. */
+/* Records the end of run number `run`: enqueues an event on every stream that the cycle uses. */
 static int record_end(struct exec *e, uint64_t run)
 {
     const struct bound_program *p = &e->programs[PROGRAM_CYCLE];
@@ -372,8 +373,7 @@ static int record_end(struct exec *e, uint64_t run)
     return 0;
 }
 
-/* Waits until run number `run` of the cycle and all earlier runs are complete. `run` must be less than
- * e->runs. */
+/* Waits until the runs 0 to `run` of the cycle are complete. `run` must be less than e->runs. */
 static int wait_run(struct exec *e, uint64_t run)
 {
     if (run < e->done)
@@ -397,8 +397,8 @@ static int drain(struct exec *e)
     return r;
 }
 
-/* Returns `r`. If `r` is the first error of the executor, also stores `r`, because all later calls must
- * return the first error. */
+/* Returns `r`. Stores `r` if it is the executor's first error, because all later calls must return this
+ * error. */
 static int remember_failure(struct exec *e, int r)
 {
     if (r < 0 && e->failed == 0)
@@ -446,8 +446,8 @@ int exec_run(struct exec *e, enum program_kind program, const struct step_args *
     return 0;
 }
 
-/* Returns true if the steps in `args` are consecutive and start where the previous run ended. The first run
- * may start at any step. */
+/* Returns true if the training steps in `args` are consecutive and start where the previous run ended. The
+ * first run may start at any step. */
 static bool args_follow(const struct exec *e, const struct step_args *args)
 {
     const uint32_t steps = e->config.plan->steps, groups = e->config.plan->n_groups;
@@ -460,7 +460,7 @@ static bool args_follow(const struct exec *e, const struct step_args *args)
     return true;
 }
 
-/* Enqueues the next run of the cycle. Before that, waits until the host slots that this run uses are free. */
+/* Waits until the host slots that the next run of the cycle uses are free, and enqueues this run. */
 static int enqueue_cycle(struct exec *e, const struct step_args *args)
 {
     const uint64_t number = e->runs;
@@ -506,8 +506,8 @@ int exec_wait(struct exec *e, uint64_t step)
     if (e->failed < 0)
         return e->failed;
     if (e->runs == 0 || step < e->first_step)
-        /* The step ran before the last entry program. It is complete, because the entry program waits for all
-         * streams. */
+        /* The step ran before the last entry program. So it is complete, because the entry program waits for
+         * all streams. */
         return 0;
     const uint64_t run = (step - e->first_step) / e->config.plan->steps;
     if (run >= e->runs)

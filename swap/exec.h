@@ -46,36 +46,34 @@ struct exec_config {
     struct store *store;
 };
 
-/* Creates an executor for a plan. Returns -EINVAL if the plan was made for another model or optimizer. If the
- * device cannot create an event, returns the device's error. */
+/* Creates an executor for a plan. Returns -EINVAL if the plan does not belong to this model and optimizer. If
+ * a device cannot create an event, returns the device's error. */
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
-/* Returns the bytes of host memory that an executor of this plan takes, with the tables of its store. The
- * memory of the store's tensors is plan->host_bytes and does not count. */
+/* Returns the bytes of host memory that an executor of this plan takes for its own tables and for those of
+ * its store. The tensors in the store are not included. They take plan->host_bytes. */
 uint64_t exec_bytes(const struct plan *p);
 /* Waits until all streams are empty and frees the executor. `e` may be NULL. */
 void exec_destroy(struct exec *e);
 
 /* Runs one program other than the cycle, and waits until it is complete. Only the program eval needs `args`,
- * with `training` = 0 and with `valid_rows` set. The executor copies `args`. Eval uses the tensors of
- * training step 0 in the cycle. exec_slot(plan, args->step) is the number of the host slots of these
- * tensors. */
+ * with `training` = 0 and with `valid_rows` set. The executor copies `args`. Eval uses the same tensors as
+ * the first training step of a cycle. exec_slot(plan, args->step) selects their host slots. */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Returns the number of the host slots that a run of the cycle uses. Pass this number to store_ptr.
- * `first_step` is the first training step of the run. Consecutive runs have consecutive numbers, even if the
- * first of them does not begin at step 0. */
+/* Returns the number that selects the host slots of a run of the cycle. Pass this number to store_ptr.
+ * `first_step` is the first training step of the run. Consecutive runs have consecutive numbers. */
 static inline uint64_t exec_slot(const struct plan *p, uint64_t first_step)
 {
     return first_step / p->steps;
 }
 
-/* Enqueues one run of the cycle. For each training step of the run and each decision group, `args` has the
- * element args[step * plan->n_groups + group]. The groups of a step may have different learning rates. The
- * executor copies `args`. The first step of this run must follow the last step of the previous run. */
+/* Enqueues one run of the cycle. The arguments for a training step of the run and a decision group are
+ * args[step * plan->n_groups + group]. The groups of a step may have different learning rates. The executor
+ * copies `args`. The first step of this run must follow the last step of the previous run. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
-/* Waits until training step `step` is complete. Returns at once if an entry program ran after that step,
- * because entry waits for all earlier steps. */
+/* Waits until training step `step` is complete. Returns immediately if an entry program has run since that
+ * step, because entry waits for all earlier steps. */
 int exec_wait(struct exec *e, uint64_t step);
 
 /* Measures the next `runs` runs of the cycle. The first of them is the first run that begins at step

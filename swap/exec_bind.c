@@ -22,8 +22,8 @@
 
 #include "base/checked.h"
 
-/* The names of programs and instructions for messages. They are repeated here, because the names that plan.h
- * declares are defined in scheduler/, and swap/ is not linked with scheduler/. */
+/* The names of programs and instructions, for messages. The names that plan.h declares cannot be used here,
+ * because they are defined in scheduler/, and swap/ is not linked with scheduler/. */
 static const char *const program_names[PROGRAM_COUNT] = {
     [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
@@ -51,7 +51,7 @@ struct binder {
     struct err *err;
 };
 
-/* Records an error. The message names the instruction that is being bound. Always returns -EINVAL. */
+/* Records an error whose message names the instruction that is being bound. Always returns -EINVAL. */
 __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *b, const char *fmt, ...)
 {
     const struct plan_instr *in = &b->from->instrs[b->at];
@@ -73,7 +73,7 @@ __attribute__((format(printf, 2, 3))) static int bind_fail(const struct binder *
 
 #define T(name) (1u << INSTR_##name)
 
-/* The element for a role is a bit mask: the kinds of tasks that can have an operand with this role. */
+/* role_tasks[role] is a bit mask of the kinds of tasks that can have an operand with this role. */
 static const uint32_t role_tasks[ROLE_COUNT] = {
     [ROLE_W] = T(FWD) | T(REC) | T(BWD) | T(UPD),
     [ROLE_DW] = T(BWD) | T(RED) | T(NORM) | T(UPD),
@@ -112,8 +112,8 @@ static uint32_t most_of_role(enum instr_kind kind, enum role role, uint32_t part
     return role == ROLE_K ? parts : 1;
 }
 
-/* Computes a size in bytes for every role: ret[role] is the size that the tensor with this role must have.
- * The size is 0 if the layer has no such tensor. `size` contains the sizes of the task's layer. */
+/* Sets ret[role] to the size in bytes that a tensor with this role must have. The size is 0 if the layer has
+ * no such tensor. `size` contains the sizes of the task's layer. */
 static void role_bytes(const struct binder *b, const struct bound_instr *in, const struct layer_sizes *size,
                        uint64_t ret[ROLE_COUNT])
 {
@@ -133,7 +133,7 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, con
     ret[ROLE_NONE] = 0;
 }
 
-/* Returns the type that the elements of a tensor with this role must have. */
+/* Returns the element type that a tensor with this role must have. */
 static enum dtype role_dtype(enum role role, const struct layer_sizes *size)
 {
     switch (role) {
@@ -151,7 +151,7 @@ static enum dtype role_dtype(enum role role, const struct layer_sizes *size)
         return size->target_dtype;
     case ROLE_SUMSQ:
         return DTYPE_F64;
-    /* All other tensors are structs, or blocks that a layer or the optimizer divides into arrays. */
+    /* The other tensors are structs, or blocks of bytes that a layer or the optimizer divides into arrays. */
     default:
         return DTYPE_U8;
     }
@@ -201,7 +201,8 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
 
 /* ---- operands ---- */
 
-/* Binds an operand in host memory that is not at the home of its tensor. */
+/* Binds an operand that is in host memory, but not in the place that belongs to its tensor (the tensor's
+ * home). */
 static int bind_away_from_home(const struct binder *b, const struct plan_operand *o,
                                struct bound_operand *ret)
 {
@@ -264,8 +265,8 @@ static int bind_place(const struct binder *b, const struct plan_operand *o, stru
     return o->loc == PLAN_HOST ? bind_host_place(b, o, ret) : bind_device_place(b, o, ret);
 }
 
-/* Returns true if a task on `stream` can use memory at location `loc`. Every task can use host memory and the
- * memory of its own device. */
+/* Returns true if a task on `stream` can use memory at location `loc`. Every task can use host memory. A task
+ * of a device can also use the memory of this device. */
 static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 {
     return loc == PLAN_HOST || (stream != plan_host_stream(plan) && loc == stream / LANE_COUNT);
@@ -277,26 +278,27 @@ struct task_binding {
     struct bound_instr *to;
     /* The sizes of the task's layer. The task DECIDE has no layer, so all its sizes are 0. */
     struct layer_sizes size;
-    /* For each role, the size in bytes that the tensor with this role must have. */
+    /* want[role] is the size in bytes that a tensor with this role must have. */
     uint64_t want[ROLE_COUNT];
     /* The parts of the layer's optimizer state. */
     struct state_part parts[OPTIMIZER_PARTS];
     uint32_t n_parts;
-    /* The byte range of W and dW that the task works on. The tasks RED and UPD may work on a share of the
-     * bytes. All other tasks work on all bytes. */
+    /* The task works on the bytes [begin, end) of the weights W and their gradient dW. The tasks RED and UPD
+     * may work on a share of the bytes. All other tasks work on all bytes. */
     uint64_t begin, end;
-    /* For each role, the number of operands with this role that have been bound so far. */
+    /* n[role] is the number of operands with this role that have been bound so far. */
     uint32_t n[ROLE_COUNT];
 };
 
-/* Returns true if operand `o` is the whole optimizer state K. Only a task that works on the whole W may have
- * such an operand. */
+/* Returns true if operand `o` is the whole optimizer state, and the task works on the whole weights. A task
+ * that works on a part of the weights must not have such an operand. */
 static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
-/* Sets *ret_begin and *ret_end to the byte range that operand number `nth` with the role `role` must have. */
+/* The operand number `nth` with the role `role` must have a certain byte range. Sets *ret_begin and *ret_end
+ * to this range. */
 static void wanted_range(const struct task_binding *t, enum role role, uint32_t nth, uint64_t *ret_begin,
                          uint64_t *ret_end)
 {
@@ -363,8 +365,8 @@ static int bind_task_operand(const struct binder *b, struct task_binding *t, con
 
 /* ---- tasks ---- */
 
-/* Checks the micro-batch of a forward or backward task, and sets the number of its first row in the batch.
- * Every replica has the same number of micro-batches. */
+/* Checks the micro-batch of a forward or backward task. Sets first_row, the number of the micro-batch's first
+ * row in the batch. Every replica has the same number of micro-batches. */
 static int bind_rows(const struct binder *b, const struct plan_instr *in, struct bound_instr *ret)
 {
     const struct plan *p = b->plan;
@@ -382,9 +384,8 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
-/* Checks that the operands with one role are in ascending order of their layers and micro-batches. Tasks add
- * in the order of their operands: DECIDE the squared norms, NORM and UPD the gradients, UPD also the
- * statistics. Another order could change the bits of a sum. */
+/* Checks that the operands with this role are in ascending order of layer and micro-batch. A task adds them
+ * up in the order of its operands, so another order could change the bits of the sum. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in, enum role role)
 {
     const struct plan_tensor *last = NULL;
@@ -419,8 +420,8 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* Sets the byte range of W and dW that a task works on. Only RED and UPD may work on a share of the
- * tensor. */
+/* Sets the byte range of the weights and gradients that a task works on. The range is the whole tensor,
+ * except that RED and UPD may work on a share of it. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t whole = t->want[ROLE_DW],
@@ -447,8 +448,8 @@ static int bind_share(const struct binder *b, struct task_binding *t)
     return 0;
 }
 
-/* Lists the byte ranges that an UPD updates. Within a range, weight decay applies to all bytes or to none.
- * Offsets count from the first byte of the share that the UPD updates. */
+/* Lists the byte ranges of weights that the task UPD updates. Within a range, weight decay applies to all
+ * bytes or to none. Offsets count from the first byte of the task's share. */
 static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
     const struct optimizer *o = optimizer_of(b, t->to->group);
@@ -582,9 +583,9 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns true if a wait need not be enqueued, because it is always fulfilled. This is the case if both
- * instructions are on the same stream, which runs them in order. It is also the case if the other run is so
- * old that exec_cycle has already waited for it. */
+/* Returns true if a wait is always fulfilled and need not be enqueued. There are two such cases. Both
+ * instructions are on the same stream, which runs them in order. Or the other run is so old that exec_cycle
+ * has already waited for it. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {
@@ -611,8 +612,8 @@ static int bind_waits(const struct binder *b, const struct plan_instr *in, struc
     return 0;
 }
 
-/* Gives every instruction its own range of events. Call this function after all waits are bound, because the
- * waits determine how many events an instruction needs. */
+/* Gives every instruction its own range of events. Call this function after all waits are bound, because they
+ * determine the number of events of each instruction. */
 static void number_events(struct bound_program *p)
 {
     for (uint32_t i = 0; i < p->n_instrs; i++) {
@@ -678,8 +679,8 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Counts the operands and the waits of a bound program. Every instruction gets its own, although instructions
- * of a plan may share them. So the numbers are added up over the instructions. */
+/* Adds up the numbers of operands and waits of all instructions. In a bound program, every instruction has
+ * its own operands and waits, although instructions of a plan may share them. */
 static void count(const struct plan_program *from, uint64_t *ret_operands, uint64_t *ret_waits)
 {
     *ret_operands = *ret_waits = 0;

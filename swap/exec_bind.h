@@ -15,25 +15,25 @@
 #include "scheduler/plan.h"
 #include "swap/exec.h"
 
-/* An operand with its address. If `ring` is true, the executor computes the address again in every run. */
+/* An operand of an instruction, with its address. If `ring` is true, the address depends on the run. */
 struct bound_operand {
     enum role role; /* ROLE_NONE in moves and drops */
     /* The number of earlier operands of the same instruction with the same role. For example, the second part
-     * of K has nth 1. */
+     * of the optimizer state K has nth 1. */
     uint32_t nth;
-    /* True for a host copy with several slots. The address of such an operand is store_ptr(tensor, run) +
-     * begin. */
+    /* True for a tensor that has several slots in host memory, which the runs use in turn. The address of the
+     * operand is store_ptr(tensor, number of the run) + begin. */
     bool ring;
-    /* The tensor. This field is set only for operands of tasks and for operands with `ring`. */
+    /* The tensor. This field is set only for operands of tasks, and if `ring` is true. */
     tensor_id tensor;
     uint64_t begin; /* ring only: first byte of the tensor */
     char *at;       /* address; NULL for a ring */
 };
 
-/* A wait that must be enqueued. bind_waits leaves out waits that are always fulfilled (see wait_is_implied in
- * exec_bind.c). */
+/* A wait that must be enqueued. bind_waits has left out all waits that are always fulfilled (see
+ * wait_is_implied in exec_bind.c). */
 struct bound_wait {
-    /* The index of the instruction to wait for, in the same program. */
+    /* The index of the instruction to wait for. It is in the same program. */
     uint32_t instr;
     uint32_t distance; /* runs back: 0 is the same run */
 };
@@ -42,7 +42,9 @@ struct bound_wait {
 struct bound_instr {
     enum instr_kind kind;
     uint32_t stream;
-    uint32_t args; /* index into the run's step_args */
+    /* For tasks, the decision group of the layer (the layers that share one DECIDE task). For DECIDE, its own
+     * group. */
+    uint32_t args;
     /* For tasks, the decision group of the layer. For DECIDE, its own decision group. */
     uint32_t group;
     const struct layer *layer; /* NULL for DECIDE, moves and DROP */
@@ -52,20 +54,20 @@ struct bound_instr {
     bool accumulate; /* BWD: add to dW, do not overwrite */
     /* Used in UPD. True if every part of K is an operand of its own. */
     bool split;
-    /* Used in UPD. The byte ranges to update. Weight decay applies to all bytes of a range or to none.
-     * Offsets in a range count from the first byte of the share that the UPD updates. */
+    /* Used in UPD. The byte ranges of weights to update. Weight decay applies to all bytes of a range or to
+     * none. Offsets count from the first byte of the task's share. */
     struct optimizer_range *ranges;
     uint32_t n_ranges;
-    /* For a move, the number of bytes that the move transfers. For DROP, the number of bytes that are
-     * dropped. For RED, NORM and UPD, the number of bytes of dW, or of the share of dW. */
+    /* For a move, the number of bytes that are moved. For DROP, the number of bytes that are dropped. For
+     * RED, NORM and UPD, the number of bytes of the gradient dW, or of the task's share of dW. */
     uint64_t bytes;
-    /* Used in RED, NORM and UPD. The element type of W and dW. */
+    /* Used in RED, NORM and UPD. The element type of the weights and gradients. */
     enum dtype dtype;
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
-    /* The events that this instruction records: the first event and the number of events. Consecutive runs
-     * use these events in turn, so run r records event number event + r % n_events. n_events is 0 if no other
-     * stream waits for the instruction. */
+    /* This instruction has the events `event` to event + n_events - 1. Consecutive runs record them in turn:
+     * run r records event number event + r % n_events. n_events is 0 if no other stream waits for the
+     * instruction. */
     uint32_t event, n_events;
 };
 
@@ -82,11 +84,12 @@ struct bound_program {
     bool needs_args;
 };
 
-/* Returns the bytes that bind_program allocates for a program, without the byte ranges of updates. */
+/* Returns the number of bytes that bind_program allocates for a program. The byte ranges of updates are not
+ * included. */
 uint64_t bound_program_bytes(const struct plan_program *from);
 
-/* Binds one program of the plan, by computing everything that is the same in every run. The arrays of *ret
- * are allocated from `arena`. Returns -EINVAL if the plan was made for another model or optimizer. */
+/* Binds one program of the plan: computes everything that is the same in every run. The arrays of *ret are
+ * allocated from `arena`. Returns -EINVAL if the plan does not belong to this model and optimizer. */
 int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,
                  struct bound_program *ret, struct err *err);
 

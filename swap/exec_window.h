@@ -12,20 +12,19 @@
 
 #include "scheduler/plan.h"
 
-/* The window is the set of runs of the cycle that are measured. All fields are zero until the first call of
+/* The window: consecutive runs of the cycle that are measured. All fields are zero until the first call of
  * exec_trace. */
 struct window {
     struct plan_span *spans; /* the caller's array */
     uint64_t first_step;     /* the window opens at this step */
     uint32_t runs;           /* number of runs to measure */
     uint32_t enqueued;       /* number of measured runs enqueued so far */
-    /* The number of the last measured run, plus 1. Run 0 is the first run of the cycle after an entry
-     * program, so an entry program sets this field to 0. */
+    /* The number of the last measured run, plus 1. Runs are counted from the last entry program. */
     uint64_t end;
 };
 
-/* Returns the array for the spans (the start and end times of the instructions) of the run whose first
- * training step is `step`. Returns NULL if this run is not measured. */
+/* Returns where to store the start and end times of the instructions of a run. `step` is the first training
+ * step of this run. Returns NULL if the run is not measured. */
 static inline struct plan_span *window_spans(const struct window *w, uint64_t step, uint32_t n_instrs)
 {
     if (w->enqueued == w->runs || (w->enqueued == 0 && step < w->first_step))
@@ -33,14 +32,15 @@ static inline struct plan_span *window_spans(const struct window *w, uint64_t st
     return w->spans + (size_t)w->enqueued * n_instrs;
 }
 
-/* Records in the window that run number `run` is enqueued and will be measured. */
+/* Records that run number `run` has been enqueued as the next measured run. */
 static inline void window_advance(struct window *w, uint64_t run)
 {
     w->enqueued++;
     w->end = run + 1;
 }
 
-/* Returns how many measured runs are complete. A run is complete if its number is less than `done`. */
+/* Returns how many of the measured runs are complete. `done` is the number of complete runs since the last
+ * entry program. */
 static inline uint32_t window_complete(const struct window *w, uint64_t done)
 {
     const uint64_t under_way = w->end > done ? w->end - done : 0; /* may include runs before the window */

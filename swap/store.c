@@ -51,7 +51,7 @@ static bool tensor_fits(const struct plan_tensor *t, uint64_t pool_bytes)
            checked_add(t->host_offset, span, &end) && end <= pool_bytes;
 }
 
-/* Checks that all host copies of a plan lie inside a pool of pool_bytes bytes. */
+/* Checks that all tensors with a place in host memory lie inside a pool of pool_bytes bytes. */
 static int check_tensors(const struct plan *plan, uint64_t pool_bytes, struct err *err)
 {
     for (uint32_t i = 0; i < plan->n_tensors; i++) {
@@ -115,7 +115,7 @@ static void build_tables(struct store *s, const struct plan *plan)
     qsort_r(s->index, s->n_tensors, sizeof *s->index, compare_ids, s->tensors);
 }
 
-/* Makes the store of a plan. The store uses the pool of `with`, which already exists. */
+/* Makes the store of a plan. The store uses the memory pool of `with`. */
 static struct store *make_store(const struct store *with, const struct plan *plan)
 {
     struct arena *arena = arena_create();
@@ -211,8 +211,8 @@ tensor_id store_find(const struct store *s, enum tensor_kind kind, uint32_t of, 
     return compare_keys(&found, &want) == 0 ? s->index[lo] : PLAN_NONE;
 }
 
-/* Returns the address in `to` to which a tensor of `from` must be moved. Returns NULL if the tensor's bytes
- * need not be moved. */
+/* Returns the address in `to` to which tensor `t` of `from` must be moved. Returns NULL if the bytes of the
+ * tensor need not be moved. */
 static char *new_place(const struct store *from, const struct store *to, const struct plan_tensor *t)
 {
     const struct tensor_key key = key_of(t);
@@ -237,8 +237,8 @@ void store_move(const struct store *from, const struct store *to)
         bytes += new_place(from, to, &from->tensors[i]) ? from->tensors[i].bytes : 0;
     if (bytes == 0)
         return;
-    /* The new place of one tensor may be the old place of another tensor. Therefore all tensors are first
-     * copied to a buffer, and then from the buffer to their new places. */
+    /* The new place of one tensor may be the old place of another. Therefore all tensors are first copied to
+     * a buffer, and from there to their new places. */
     moved = xcalloc(bytes, 1);
     for (uint32_t i = 0; i < from->n_tensors; i++) {
         const struct plan_tensor *t = &from->tensors[i];

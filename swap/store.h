@@ -18,13 +18,15 @@
 struct store;
 
 /* Allocates host memory, filled with zeros, for all tensors of the plan. The store keeps no pointer to
- * `plan`. Returns -ENOMEM if there is too little memory, or -EINVAL if the plan has a wrong offset. */
+ * `plan`. Returns -ENOMEM if there is too little memory, and -EINVAL if a tensor of the plan lies outside
+ * this memory. */
 int store_create(struct devset *devices, const struct plan *plan, struct store **ret, struct err *err);
-/* Makes a store for another plan on the memory of `owner`. This memory must have at least plan->host_bytes
- * bytes and must outlive the new store. Returns -EINVAL if a tensor of the plan does not fit. */
+/* Makes a store for another plan that uses the memory of `owner`. This memory must have at least
+ * plan->host_bytes bytes and must outlive the new store. Returns -EINVAL if a tensor of the plan does not
+ * fit. */
 int store_share(const struct store *owner, const struct plan *plan, struct store **ret, struct err *err);
-/* Frees the store. If store_create made the store, the memory is freed too. All commands on the devices must
- * be done, because they could still use the memory. `s` may be NULL. */
+/* Frees the store. The memory is freed too if the store was made by store_create. All commands on the devices
+ * must be done, because they may use the memory. `s` may be NULL. */
 void store_destroy(struct store *s);
 
 /* Moves every tensor that keeps its value from step to step (W, K, B and GROUP) from its place in `from` to
@@ -34,13 +36,13 @@ void store_destroy(struct store *s);
  * moves. */
 void store_move(const struct store *from, const struct store *to);
 
-/* Returns the address of a tensor's home, or NULL if the tensor has none. If the tensor has several
- * slots, the address is that of slot number run % slots. `run` is the number that exec_slot (exec.h) returns.
- * If the tensor has one slot, `run` is ignored. */
+/* Returns the address of a tensor's own place in host memory (its home), or NULL if the tensor has none. If
+ * the tensor has several slots, `run` selects slot run % slots. exec_slot (exec.h) returns this number. If
+ * the tensor has one slot, `run` is ignored. */
 void *store_ptr(const struct store *s, tensor_id tensor, uint64_t run);
 
-/* Returns the address of `bytes` bytes at an offset in the store's memory, or NULL if they are not all inside
- * it. */
+/* Returns the address of `bytes` bytes at the offset `offset` in the store's memory. Returns NULL if these
+ * bytes are not all inside the memory. */
 void *store_at(const struct store *s, uint64_t offset, uint64_t bytes);
 
 /* Returns the tensor with this kind and these numbers, or PLAN_NONE if there is no such tensor. `of` is a
