@@ -15,7 +15,7 @@
 #include "base/get.h"
 #include "base/print.h"
 
-/* The negative errno of the first failed write to standard output. 0 if no write has failed. */
+/* The negative errno of the first failed write to standard output, or 0 if no write has failed. */
 static int output_error;
 
 int client_exit_of(int code)
@@ -34,7 +34,8 @@ int client_fail_as(const struct client *c, int exit, const struct err *err)
 {
     if (!c->json) {
         char text[sizeof(struct err)];
-        /* Do not show the path "id". It names a parameter of the protocol, which the user has never seen. */
+        /* Do not show the path "id". It is the name of a parameter of the protocol, and the user has never
+         * seen this name. */
         bool own_path = strcmp(err->path, "id") == 0;
         print_error("tutti: %s\n", own_path ? err->msg : err_text(err, text, sizeof text));
         return exit;

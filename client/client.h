@@ -1,7 +1,6 @@
-/* The parts that all commands share: options, output, reports of failures, and calls to the daemon.
- *
- * Most functions here return an exit code. If the code is not CLIENT_DONE, the function has already reported
- * the failure, and the command only has to return the code.
+/* The parts that all commands share: options, output, reports of failures, and calls to the daemon. Most
+ * functions here return an exit code. If the code is not CLIENT_DONE, the function has already reported the
+ * failure, and the command only has to return the code.
  */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
@@ -38,10 +37,11 @@ struct client_command {
     const char *summary; /* what it does, in one line */
     const char *details; /* more help; NULL: none */
     const struct opt *opts;
-    /* The smallest and the largest number of arguments that the command takes besides its options. If `most`
-     * is negative, any number is allowed. */
+    /* The smallest and the largest number of arguments that the command takes, not counting options. If
+     * `most` is negative, there is no largest number. */
     int least, most;
-    /* Runs the command and returns its exit code. `a` has the parsed and checked arguments. */
+    /* Runs the command and returns its exit code. `a` has the arguments, which main has parsed and
+     * checked. */
     int (*run)(struct client *c, const struct args *a);
 };
 
@@ -66,21 +66,21 @@ extern const struct opt common_opts[];
 /* Reports a failure to the user and returns the exit code for it. With --json, prints one JSON object on
  * standard output. Otherwise prints one line on standard error. */
 int client_fail(const struct client *c, const struct err *err);
-/* Reports a failure in the same way as client_fail, but returns the exit code `exit`. */
+/* Does the same as client_fail, but returns the exit code `exit`. */
 int client_fail_as(const struct client *c, int exit, const struct err *err);
 /* Returns the exit code for a negative errno. */
 int client_exit_of(int code);
 
-/* Prints the text of `b` and frees `b`. Returns a negative errno if this write or an earlier write failed.
- * Callers need not report such a failure, because main reports it at the end. */
+/* Prints the text of `b` and frees `b`. Returns a negative errno if this write or an earlier one failed. The
+ * caller need not report the failure, because main reports it at the end. */
 int client_print(struct strbuf *b);
-/* Prints the last output of a command and frees `b`. Returns CLIENT_DONE, or CLIENT_FAILED if any write has
- * failed. */
+/* Prints the last output of a command and frees `b`. Returns CLIENT_DONE, or CLIENT_FAILED if this write or
+ * an earlier one has failed. */
 int client_print_end(struct strbuf *b);
 /* Returns true if any write to standard output has failed. */
 bool client_print_failed(void);
-/* Returns the exit code with which the program should end. `exit` is the code of the command. If output was
- * lost, reports the loss and returns CLIENT_FAILED instead of CLIENT_DONE. */
+/* Returns the exit code with which the program should end. `exit` is the exit code of the command. If output
+ * was lost, reports the loss, and returns CLIENT_FAILED instead of CLIENT_DONE. */
 int client_end(int exit);
 
 /* Connects to the daemon at the socket that the option --socket names, or at the default socket. Returns an

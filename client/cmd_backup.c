@@ -1,7 +1,6 @@
-/* tutti backup: copies the daemon's database to a file while the daemon is running.
- *
- * The daemon sends the copy in pieces, and this program writes the file with the rights of its user. The file
- * gets its name only at the end, so a file with that name is always complete.
+/* tutti backup: copies the daemon's database to a file while the daemon is running. The daemon sends the copy
+ * in pieces, and this program writes the file with the rights of its user. The file gets its final name when
+ * the copy is complete. So a file with this name is always complete.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +40,7 @@ static int write_all(struct backup_file *c, const char *data, size_t bytes, stru
     return 0;
 }
 
-/* Asks the daemon to make a copy of its state. */
+/* Asks the daemon to make a copy of its database. */
 static int begin(struct backup_file *c, struct tutti *t, struct err *err)
 {
     struct wire_msg m = {0};
@@ -92,7 +91,7 @@ static int sync_parent(const char *path, struct err *err)
                : 0;
 }
 
-/* Creates the temporary file. Only its owner may read the file, because it contains the specs and paths of
+/* Creates the temporary file. Only the owner may read the file, because it contains the specs and paths of
  * all jobs. */
 static int open_fresh(struct backup_file *c, struct err *err)
 {

@@ -68,7 +68,8 @@ static int run_cancel(struct client *c, const struct args *a)
         exit = cancel(c, t, id, opts_has(a, "now"), &out);
     }
     tutti_close(t);
-    /* With --json, the error object must be the only output of a failed command, so do not print the jobs. */
+    /* With --json, a failed command must print the error object and nothing else, so do not print the
+     * jobs. */
     if (!c->json)
         strbuf_add(&b, out.at != NULL ? out.at : "");
     else if (exit == CLIENT_DONE)

@@ -16,8 +16,8 @@ static const struct column virtual_columns[] = {
     {.title = "JOB", .right = true},
 };
 
-/* The columns of the table for real devices. FREE is the memory that was free when the daemon last probed the
- * device. */
+/* The columns of the table for real devices. The column FREE shows the memory that was free when the daemon
+ * last looked at the device. */
 static const struct column real_columns[] = {
     {.title = "DEVICE", .right = true},
     {.title = "NAME", .least = 8},
@@ -83,8 +83,8 @@ static void add_rows(struct strbuf *b, const struct style *s, const struct json 
     show_table_destroy(t);
 }
 
-/* Appends a line about a device that had errors, such as "device 1 is suspect since ...: 1 error in job 3:
- * ...". */
+/* Appends a line about a device that has had errors, such as "device 1 is suspect since ...: 1 error in job
+ * 3: ...". */
 static void add_mark(struct strbuf *b, const struct style *s, const struct json *d)
 {
     uint64_t errors = get_count_or(d, "errors", 0), since, job;
@@ -110,8 +110,8 @@ static void add_marks(struct strbuf *b, const struct style *s, const struct json
             add_mark(b, s, d);
 }
 
-/* Appends three facts from `pause`: why the daemon cannot start workers, when the pause began, and how often
- * the daemon has tried. If `pause` is NULL, appends nothing. */
+/* Appends why the daemon cannot start workers, since when, and how often it has tried. `pause` has these
+ * facts. If `pause` is NULL, appends nothing. */
 static void add_pause(struct strbuf *b, const struct style *s, const struct json *pause)
 {
     uint64_t since;

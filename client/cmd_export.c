@@ -1,5 +1,5 @@
 /* tutti export: writes the weights of a job to a file or to a Hugging Face folder. tutti-worker replaces this
- * process and writes the files. So the files belong to the user who runs the command. */
+ * process and writes the files, so they belong to the user who runs the command. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -26,8 +26,7 @@ struct log_reader {
     bool end;        /* the log is complete and was read */
 };
 
-/* Reads the next chunk of the log and prints it. Stores the number of log bytes in the chunk in
- * *ret_bytes. */
+/* Reads the next chunk of the log and prints it. Sets *ret_bytes to the size of the chunk. */
 static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes, struct err *err)
 {
     struct strbuf params = {0}, b = {0};
@@ -55,8 +54,8 @@ static int read_chunk(struct log_reader *r, struct tutti *t, uint64_t *ret_bytes
     return 0;
 }
 
-/* Prints the log, chunk by chunk. An empty chunk means that the end of the log is reached. Without --follow,
- * the function stops at the end of the log. */
+/* Prints the log, chunk by chunk, up to its end. With --follow, the function does not stop at the end of the
+ * log. An empty chunk means that the end is reached. */
 static int read_all(struct log_reader *r, struct tutti **t, struct err *err)
 {
     while (!r->end && !client_print_failed()) {

@@ -33,7 +33,7 @@ static const struct column columns[] = {
     {.title = "LEFT / WHY", .least = 10, .drop = 5},
 };
 
-/* The list of jobs that `tutti ls` prints. It is built page by page from the daemon's answers. */
+/* The list of jobs that `tutti ls` prints. The daemon sends the jobs in several pages. */
 struct job_listing {
     const struct client *c;
     bool all;          /* --all */
@@ -117,8 +117,8 @@ static void add_job(struct job_listing *l, const struct json *job)
 {
     uint64_t ended;
     if (!l->all && get_count(job, "ended_ms", &ended) && ended + DAY_MS < l->now_ms)
-        /* The job ended more than a day ago, so leave it out. A newer daemon already leaves such jobs out,
-         * but an older daemon lists them. */
+        /* Leave out a job that ended more than a day ago. A newer daemon does not list such jobs, but an
+         * older daemon does. */
         return;
     if (l->c->json) {
         char *text = json_print(job);

@@ -28,11 +28,11 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Runs `tutti plan --rules`, which simulates a schedule that the user describes by options. */
+/* Runs `tutti plan --rules`, which simulates a schedule that the options describe. */
 static int run_rules(struct client *c, const struct args *a)
 {
-    /* A schedule has no instructions to show, so the options svg and trace make no sense here. These two
-     * options are passed on only so that the worker refuses them with an error message. */
+    /* The options svg and trace need a plan with instructions, which a schedule does not have. They are
+     * passed on so that the worker refuses them with an error message. */
     static const char *const passed[] = {"batch",         "form",      "micro-batch-bwd", "micro-batch-fwd",
                                          "packs-bwd",     "packs-fwd", "profile",         "svg",
                                          "task-overhead", "trace"};

@@ -1,5 +1,5 @@
-/* tutti run: trains one job in the foreground. The command starts a private daemon for the job. The private
- * daemon ends together with the command. */
+/* tutti run: trains one job in the foreground. The command starts a private daemon for the job, which ends
+ * together with the command. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Connects to the private daemon as soon as the daemon listens on its socket. Waits until then. */
+/* Waits until the private daemon listens on its socket, and connects to it. */
 static int connect_private(const struct client *c, struct private_daemon *d, struct tutti **ret,
                            struct err *err)
 {
@@ -39,8 +39,8 @@ static int connect_private(const struct client *c, struct private_daemon *d, str
     return r;
 }
 
-/* Tells the user that Ctrl-C stopped the job, and how to continue the job. Returns the exit code for the
- * signal. */
+/* Tells the user that a signal such as Ctrl-C stopped the job, and how to continue the job. Returns the exit
+ * code for the signal. */
 static int say_stopped(const struct client *c, const struct json *job, const char *path)
 {
     bool from_file = strcmp(path, "-") != 0;

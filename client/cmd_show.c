@@ -23,13 +23,12 @@ static const struct opt opts[] = {
 /* ---- the trace ---- */
 
 /* Copies all bytes from the descriptor `from` to the descriptor `to`. If `to` is a terminal, unsafe
- * characters are replaced, and otherwise the bytes are copied exactly. Error messages call the target
- * `name`. */
+ * characters are replaced. Otherwise the bytes are copied exactly. Error messages call the target `name`. */
 static int copy_bytes(int from, int to, const char *name, struct err *err)
 {
     char chunk[65536];
-    /* If a read ends in the middle of a UTF-8 character, the bytes of this character stay at the start of
-     * `chunk` until the next read. `have` is the number of these bytes. */
+    /* The number of bytes at the start of `chunk` that are left from the last read. If a read ends in the
+     * middle of a UTF-8 character, the bytes of this character wait for the next read. */
     size_t have = 0;
     for (;;) {
         ssize_t n = read(from, chunk + have, sizeof chunk - have);

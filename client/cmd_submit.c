@@ -21,8 +21,8 @@ static const struct opt opts[] = {
     {0},
 };
 
-/* Fails if the user asks for a backend that the daemon does not have. Without this check, the job would run
- * on devices that the user did not ask for. */
+/* Returns an error if the daemon does not have the backend that the user asks for. Without this check, the
+ * job would run on other devices. */
 static int check_backend(const struct json *machine, const struct args *a, struct err *err)
 {
     const char *want = opts_get(a, "backend"), *has = get_text(machine, "backend");
@@ -91,8 +91,7 @@ static int submit(const struct client *c, struct tutti **t, const char *spec, co
         return client_fail(c, &err);
     o.id = get_count_or(job.result, "id", 0);
     bool watch = opts_has(a, "watch");
-    /* With --watch and --json, the events that follow describe the job, so print nothing about the job
-     * here. */
+    /* With --watch and --json, the events that follow describe the job, so print nothing here. */
     if (!(watch && c->json))
         exit = print_job(c, job.result);
     wire_msg_finish(&job);

@@ -18,8 +18,7 @@ struct job_waiter {
     const struct client *c;
     struct tutti *t;
     uint64_t *ids;
-    /* The daemon's answers to `show`, one entry for each job. The entry of a job that has not ended is
-     * zeroed. */
+    /* The daemon's answers to `show`, one for each job. If job i has not ended yet, jobs[i] is zero. */
     struct wire_msg *jobs;
     int n;    /* jobs */
     int left; /* jobs that have not ended */
@@ -43,8 +42,8 @@ static int look(struct job_waiter *w, int i, struct err *err)
     return 0;
 }
 
-/* First subscribes to events and then asks about every job, so that no job can end unnoticed in between. If
- * there are several jobs, subscribes to the events of all jobs. */
+/* Subscribes to events first, and asks about every job afterwards, so that no job can end unnoticed in
+ * between. If there are several jobs, the subscription is to the events of all jobs. */
 static int watch_jobs(struct job_waiter *w, struct err *err)
 {
     struct wire_msg m = {0};
@@ -55,8 +54,8 @@ static int watch_jobs(struct job_waiter *w, struct err *err)
     return r;
 }
 
-/* Handles an event. After the event "ended", asks about the job that ended. After "gap", asks about all jobs,
- * because the gap may have hidden the end of a job. */
+/* Handles an event. After "ended", asks about the job that ended. After "gap", which says that events were
+ * lost, asks about all jobs, because a lost event may have reported the end of a job. */
 static int on_job_event(struct job_waiter *w, const struct json *e, struct err *err)
 {
     const char *name = get_text(e, "event");

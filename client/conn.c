@@ -24,8 +24,8 @@
 
 #define GREETING_MS 10000
 #define CALL_MS     60000
-/* The largest number of events that are queued while a call waits for its answer. The daemon itself keeps
- * only 4096 events in memory, so a longer queue is treated as an error. */
+/* The largest number of events that are queued while a call waits for its answer. A longer queue is treated
+ * as an error, because the daemon itself keeps only 4096 events in memory. */
 #define EVENTS_MAX 16384
 #define NS_PER_MS  1000000ull
 
@@ -37,14 +37,14 @@ struct tutti {
     bool lost;
     uint64_t last_id; /* id of the last request */
     struct wire_in in;
-    /* The queue of events. The events before the index `first` have already been returned by tutti_next. */
+    /* The queue of events. tutti_next has already returned the events before index `first`. */
     VEC(struct wire_msg) events;
     size_t first;
 };
 
 /* ---- bytes ---- */
 
-/* Marks the connection as lost and writes the reason `why` to `err`. Returns `code`. */
+/* Marks the connection as lost. Stores the reason `why` in `err` and returns `code`. */
 static int lose(struct tutti *t, struct err *err, int code, const char *why)
 {
     t->lost = true;
@@ -64,8 +64,8 @@ static uint64_t deadline_after(int timeout_ms)
     return timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
 }
 
-/* Waits until the socket is ready for reading or writing, depending on `events`. Returns the events that poll
- * reports, 0 if the deadline has passed, or -EINTR if a signal arrived. */
+/* Waits until the socket is ready for reading or writing. `events` says which, as for poll. Returns the
+ * events that poll reports, 0 if the deadline has passed, or -EINTR if a signal arrived. */
 static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
 {
     struct pollfd p = {.fd = t->fd, .events = events};
@@ -73,8 +73,8 @@ static int wait_for(struct tutti *t, short events, uint64_t deadline_ns)
     return n < 0 ? -errno : n == 0 ? 0 : p.revents;
 }
 
-/* Reads the bytes that have arrived into the line buffer. Returns 0, even if there are none or if the buffer
- * is full. Returns a negative errno if the connection is lost. */
+/* Moves the bytes that have arrived from the socket to the line buffer. Returns 0, even if no bytes have
+ * arrived or the buffer is full. Returns a negative errno if the connection is lost. */
 static int read_some(struct tutti *t, struct err *err)
 {
     char *at;
@@ -161,7 +161,7 @@ static int receive(struct tutti *t, uint64_t deadline_ns, struct wire_msg *ret, 
 }
 
 /* Handles an error message that answers no request, such as "too many connections". Such an error concerns
- * the whole connection. After sending it, the daemon closes the connection. */
+ * the whole connection, and the daemon closes the connection after sending it. */
 static int connection_error(struct tutti *t, struct wire_msg *m, struct err *err)
 {
     int r = wire_msg_error(m, err);
@@ -175,11 +175,11 @@ static bool is_event(const struct wire_msg *m)
     return m->kind == WIRE_NOTIFICATION && strcmp(m->method, "event") == 0 && m->params != NULL;
 }
 
-/* Queues an event for tutti_next. Drops a notification that is not an event. */
+/* Queues the message for tutti_next if it is an event. Any other kind of notification is dropped. */
 static int queue_event(struct tutti *t, struct wire_msg *m, struct err *err)
 {
-    /* Drop notifications that this client does not know. A newer daemon may send such notifications, and the
-     * protocol tells clients to ignore them. */
+    /* A newer daemon may send notifications that this client does not know. The protocol tells clients to
+     * ignore them. */
     if (!is_event(m)) {
         wire_msg_finish(m);
         return 0;
@@ -281,8 +281,8 @@ static int connect_to(const char *path, struct tutti **ret, struct err *err)
                       strerror(-fd));
 }
 
-/* Appends the default path of the daemon's socket. docs/protocol.md explains it in the section "Where the
- * socket is". */
+/* Appends the default path of the daemon's socket. The section "Where the socket is" in docs/protocol.md
+ * describes this path. */
 static void usual_path(struct strbuf *b)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR"), *state = getenv("XDG_STATE_HOME"),
@@ -344,8 +344,8 @@ static int send_request(struct tutti *t, const char *method, const char *params,
     return r;
 }
 
-/* Handles a message that arrives while a call waits for its answer. If the message is the answer, stores its
- * status in *ret_status and returns 1. Any other message is queued or dropped, and the function returns 0. */
+/* Handles a message that arrives while a call waits for its answer. If the message is this answer, stores its
+ * status in *ret_status and returns 1. Otherwise queues or drops the message and returns 0. */
 static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, struct err *err)
 {
     uint64_t id;
@@ -353,7 +353,7 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
         return queue_event(t, m, err); /* drops a request */
     if (m->kind == WIRE_ERROR && m->id[0] == '\0')
         return connection_error(t, m, err);
-    /* An answer with another id belongs to an earlier call, which is no longer waiting. So drop the
+    /* An answer with another id belongs to an earlier call, which no longer waits for it. So drop the
      * answer. */
     if (!wire_msg_id(m, &id) || id != t->last_id) {
         wire_msg_finish(m);
@@ -368,7 +368,7 @@ static int sort_message(struct tutti *t, struct wire_msg *m, int *ret_status, st
 }
 
 /* Called after the connection was lost. Reads the messages that the daemon sent before it closed the
- * connection. If one of them is an error message about the whole connection, returns the code of this error.
+ * connection. If one of them is an error about the whole connection, returns the code of that error.
  * Otherwise returns `code`. */
 static int last_words(struct tutti *t, int code, struct err *err)
 {

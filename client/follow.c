@@ -22,8 +22,8 @@
 
 #define FRAME_NS 120000000ull  /* least time between two frames */
 #define LINE_NS  2000000000ull /* least time between two lines about progress */
-/* The time between two requests for the whole curve, in nanoseconds. Events alone are not enough to draw the
- * curve, because they report only some of the training steps. */
+/* The time in nanoseconds between two requests for the whole curve. The curve cannot be drawn from events
+ * alone, because they report only some of the training steps. */
 #define FRESH_NS     2000000000ull
 #define IDLE_MS      250            /* longest wait for an event */
 #define RETRY_NS     60000000000ull /* how long to try to reconnect */
@@ -77,8 +77,8 @@ static void choose_display(struct follower *f)
         term_begin(f->fd);
 }
 
-/* Shows a line above the live display, or just prints the line if there is no live display. If `own` is true,
- * the line is a message of this program and goes to standard error. */
+/* Prints a line. If there is a live display, the line appears above it. If `own` is true, the line is a
+ * message of this program and goes to standard error. */
 static void say(struct follower *f, const char *line, bool own)
 {
     struct strbuf b = {0};
@@ -93,7 +93,7 @@ static void say(struct follower *f, const char *line, bool own)
     }
 }
 
-/* Draws the live display again. If `last` is true, removes the display and leaves only the lines above it. */
+/* Redraws the live display. If `last` is true, removes the display and keeps only the lines above it. */
 static int draw_frame(struct follower *f, bool last)
 {
     struct style s = term_style(f->fd);
@@ -118,8 +118,8 @@ static int update_display(struct follower *f)
     return draw_frame(f, false);
 }
 
-/* Prints a line about the progress of the job, unless such a line was printed a moment ago. The last training
- * step always gets a line. */
+/* Prints a line about the progress of the job. Skips the line if the previous one was printed only a moment
+ * ago, except for the last training step. */
 static void show_progress_line(struct follower *f)
 {
     uint64_t now = clock_now_ns();
@@ -171,8 +171,8 @@ static int watch_job(struct follower *f, bool since, struct err *err)
     return refresh(f, err);
 }
 
-/* Returns true if the event `e` concerns this job. An event of job 0 says whether the daemon can start
- * workers, so it concerns every queued job. */
+/* Returns true if the event `e` concerns this job. Events of job 0 report whether the daemon can start
+ * workers, so they concern every queued job. */
 static bool concerns(const struct follower *f, const struct json *e)
 {
     uint64_t job = get_count_or(e, "job", f->o->id);
@@ -188,7 +188,7 @@ static int on_event(struct follower *f, const struct json *e, struct err *err)
     if (!concerns(f, e))
         return 0;
     if (get_count(e, "seq", &seq)) {
-        /* Skip an event that has already arrived through an earlier subscription. */
+        /* Skip an event that an earlier subscription has already delivered. */
         if (seq <= f->seq && strcmp(name, "gap") != 0)
             return 0;
         f->seq = seq > f->seq ? seq : f->seq;
@@ -235,7 +235,7 @@ int follow_reconnect(const struct client *c, struct private_daemon *daemon, stru
     return r;
 }
 
-/* After the connection was lost, connects to the daemon again and subscribes to events again. */
+/* Called after the connection was lost. Connects to the daemon again and subscribes to the events again. */
 static int reattach(struct follower *f, struct err *err)
 {
     uint64_t until = clock_now_ns() + RETRY_NS;
@@ -256,9 +256,9 @@ static int reattach(struct follower *f, struct err *err)
     return r;
 }
 
-/* Reacts to Ctrl-C. In `tutti run`, the first signal makes the job write a checkpoint and stop, and the
- * second signal stops the job at once. In other commands the job continues, and the function returns 1 to end
- * the loop. */
+/* Reacts to Ctrl-C. In `tutti run`, the first Ctrl-C makes the job write a checkpoint and stop, and the
+ * second one stops the job at once. In other commands the job continues, and the function returns 1, which
+ * ends the loop. */
 static int on_signals(struct follower *f, struct err *err)
 {
     int n = term_signals();
@@ -289,8 +289,8 @@ static int turn(struct follower *f, struct err *err)
     struct wire_msg m = {0};
     int r = tutti_next(*f->t, f->dirty && f->display == DISPLAY_LIVE ? (int)(FRAME_NS / 1000000) : IDLE_MS,
                        &m, err);
-    /* r == 0 means that no event is waiting. Do not treat the job as ended while events are still waiting,
-     * because all its events must be shown first. */
+    /* r == 0 means that no event is waiting. All events of a job must be shown before the job counts as
+     * ended. */
     f->ended = r == 0 && follow_ended(f->job.result);
     f->dirty = true;
     if (r > 0) {

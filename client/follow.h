@@ -12,18 +12,16 @@
 struct follow_options {
     uint64_t id;    /* the job */
     bool has_since; /* `since` is given */
-    /* If has_since is true, past events with numbers greater than this one are shown too. */
+    /* If has_since is true, all past events with a number greater than `since` are shown too. */
     uint64_t since;
-    /* The private daemon of `tutti run`, or NULL. With a private daemon, Ctrl-C stops the job too, and
-     * follow() gives up when this daemon has died. */
+    /* The private daemon of `tutti run`, or NULL. If there is a private daemon, Ctrl-C also stops the job,
+     * and follow() returns when this daemon has died. */
     struct private_daemon *daemon;
 };
 
-/* Shows the job until it ends. On a terminal, draws a live display. Otherwise prints lines. If the connection
- * is lost, follow() connects again and replaces *t.
- *
- * When the job has ended, returns CLIENT_DONE and stores the daemon's answer to `show` in *ret_job. Otherwise
- * reports the reason and returns another exit code.
+/* Shows the job until it ends: as a live display on a terminal, and as lines elsewhere. If the connection is
+ * lost, follow() connects again and replaces *t. When the job has ended, returns CLIENT_DONE and stores the
+ * daemon's answer to `show` in *ret_job. Otherwise reports the reason and returns another exit code.
  */
 int follow(const struct client *c, struct tutti **t, const struct follow_options *o,
            struct wire_msg *ret_job);
@@ -32,7 +30,7 @@ int follow(const struct client *c, struct tutti **t, const struct follow_options
  * --json. Returns the exit code of the job. */
 int follow_finish(const struct client *c, struct tutti *t, const struct json *job);
 
-/* Returns true if the job has ended, that is, if it is done, failed or cancelled. */
+/* Returns true if the job has ended: it is done, failed or cancelled. */
 bool follow_ended(const struct json *job);
 /* Returns the exit code of a job that has ended. */
 int follow_exit(const struct json *job);

@@ -25,7 +25,8 @@ static void add_curve(struct strbuf *b, const struct style *s, const struct json
     free(curve);
 }
 
-/* Appends the last 2 KiB of the job's log. Leaves out the first line of this text if it is incomplete. */
+/* Appends the last 2 KiB of the job's log. If this text begins in the middle of a line, leaves out the rest
+ * of that line. */
 static void add_log_tail(struct strbuf *b, const struct style *s, struct tutti *t, const struct json *job)
 {
     uint64_t bytes = get_count_or(job, "log_bytes", 0), from = bytes > TAIL_BYTES ? bytes - TAIL_BYTES : 0;
@@ -60,8 +61,8 @@ int follow_finish(const struct client *c, struct tutti *t, const struct json *jo
     } else if (!c->quiet) {
         add_curve(&b, &s, job);
         show_report(&b, &s, job);
-        /* Show the log only if the job itself failed. If the mistake was in the job's spec, the log does not
-         * help. */
+        /* Show the log only if the training itself failed. The log does not help if the job's spec was
+         * wrong. */
         if (follow_exit(job) == CLIENT_FAILED)
             add_log_tail(&b, &s, t, job);
     }

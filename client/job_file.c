@@ -1,5 +1,5 @@
-/* Implements job_file.h. The JSON trees of base/json cannot be changed. So the options are applied while the
- * spec is printed as text again. */
+/* Implements job_file.h. The JSON trees of base/json.h cannot be changed. So the command's options are
+ * applied while the spec is printed as text again. */
 #include "client/job_file.h"
 
 #include <errno.h>
@@ -78,7 +78,7 @@ static char *print_edited(const struct json *object, const struct edit *edits, i
     return b.at;
 }
 
-/* Returns `text` as a JSON string, which the caller frees. Returns NULL if `text` is NULL. */
+/* Returns `text` as a quoted JSON string, which the caller frees. Returns NULL if `text` is NULL. */
 static char *quoted(const char *text)
 {
     struct strbuf b = {0};
@@ -87,7 +87,7 @@ static char *quoted(const char *text)
     return b.at;
 }
 
-/* Reads the value of the option `name`, a size such as 64MiB, and stores the number of bytes in *ret as text.
+/* Reads the option `name`, whose value is a size such as 64MiB, and sets *ret to the number of bytes as text.
  * The caller frees *ret. If the option was not given, *ret stays unchanged. */
 static int size_flag(const struct args *a, const char *name, char **ret, struct err *err)
 {
@@ -109,8 +109,7 @@ static int size_flag(const struct args *a, const char *name, char **ret, struct 
 }
 
 /* Applies the edits to a section of the spec and returns the section as JSON. Returns NULL if nothing
- * changes. Also returns NULL if the section is not an object. That mistake is reported later, when the spec
- * is checked. */
+ * changes, or if the section is not an object. The check of the spec reports the latter mistake later. */
 static char *edit_section(const struct json *spec, const char *section, struct edit *edits, int n)
 {
     const struct json *node = json_get(spec, section);
@@ -180,8 +179,8 @@ void job_file_pass_flags(const struct args *a, struct spawn_args *to)
 
 /* ---- checking ---- */
 
-/* Returns what the job needs, as JSON that the caller frees. `text` is the JSON that the worker printed.
- * Returns NULL if the worker did not say what the job needs. */
+/* Returns what the job needs (devices, memory and time), as JSON that the caller frees. `text` is the JSON
+ * that the worker printed. Returns NULL if this text does not say what the job needs. */
 static char *needs_of(const char *text, size_t bytes)
 {
     struct json *verdict = NULL;

@@ -8,8 +8,8 @@
 #include "client/client.h"
 #include "client/spawn.h"
 
-/* JOB_FILE_OPTS lists rows for a command's table of options. The options in these rows override parts of a
- * job file. */
+/* JOB_FILE_OPTS is a list of rows for a command's table of options. The options in these rows override parts
+ * of a job file. */
 #define JOB_FILE_OPT(name, value, help)                                                                      \
     {                                                                                                        \
         name, 0, value, help                                                                                 \
@@ -28,7 +28,7 @@
  * may contain // comments. The result *ret is strict JSON, which the caller frees. */
 int job_file_read(const char *path, const struct args *a, char **ret, struct err *err);
 
-/* Passes on to tutti-worker, unchanged, those options of JOB_FILE_OPTS that the user gave. */
+/* Adds those options of JOB_FILE_OPTS that the user gave to `to`, the arguments for tutti-worker. */
 void job_file_pass_flags(const struct args *a, struct spawn_args *to);
 
 /* Checks the spec by running `tutti-worker --check` as this user. `offer` is the daemon's answer to

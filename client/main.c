@@ -17,7 +17,8 @@ const struct client_command *const commands[] = {
     &cmd_show,   &cmd_submit, &cmd_version, &cmd_wait,    &cmd_watch,  NULL,
 };
 
-/* The names of commands that are planned but do not exist yet. The error message for such a name says so. */
+/* The names of commands that are planned but do not exist yet. The error message for such a name says that it
+ * is planned. */
 static const char *const later[] = {"doctor",  "drain",  "hold", "metrics", "pause",
                                     "release", "resume", "top",  "users",   NULL};
 
@@ -34,8 +35,8 @@ static const struct opt global_opts[] = {
     {0},
 };
 
-/* Opens /dev/null for each standard descriptor that is closed. Otherwise, the next file that is opened would
- * get the descriptor 0, 1 or 2, and messages for the user would be written into that file. */
+/* Opens /dev/null for each of the descriptors 0, 1 and 2 that is closed. Otherwise, the next open file would
+ * get such a descriptor, and messages for the user would go into that file. */
 static void open_standard_descriptors(void)
 {
     int fd;
@@ -46,8 +47,8 @@ static void open_standard_descriptors(void)
         close(fd);
 }
 
-/* Returns true if --json is among the arguments. The program must know this before it parses the options,
- * because mistakes in the options are reported as JSON too. */
+/* Returns true if --json is among the arguments. This must be known before the options are parsed, because
+ * mistakes in the options are reported as JSON too. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -84,7 +85,7 @@ int command_unknown(const struct client *c, const char *name)
     return client_fail_as(c, CLIENT_USAGE, &err);
 }
 
-/* Checks that the number of arguments that are not options lies within the limits of the command. */
+/* Checks that the number of arguments, not counting options, lies within the limits of the command. */
 static int check_words(const struct client_command *cmd, const struct args *a, struct err *err)
 {
     if (a->n_rest < cmd->least)

@@ -26,16 +26,16 @@
 #define DIR_NAME     "tutti-run-XXXXXX"
 #define LOG_SHOWN    600 /* bytes of the log in a message */
 #define REMOVE_DEPTH 8   /* how deep directories are removed */
-/* The time in nanoseconds that the private daemon has to exit. Of these 90 s, its job may need 60 s to write
- * a checkpoint. */
+/* The time in nanoseconds that the private daemon has to exit. This is 90 s, because its job may need 60 s to
+ * write a checkpoint. */
 #define END_NS  90000000000ull
 #define POLL_NS 20000000ull
 
 /* ---- the directory ---- */
 
-/* Creates a directory for the private daemon. The sockets will be in this directory, and the path of a socket
- * must fit into a socket address. So a parent directory with a longer path is not used. Returns the path of
- * the directory, which the caller frees. On failure, returns NULL. */
+/* Creates a directory for the private daemon and its sockets. The path of a socket must fit into a socket
+ * address, so a parent directory with a long path is not used. Returns the path of the directory, which the
+ * caller frees, or NULL on failure. */
 static char *make_dir(struct err *err)
 {
     const char *const parents[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
@@ -87,8 +87,8 @@ static char *below(const char *dir, const char *name)
 /* ---- the process ---- */
 
 /* Runs in the forked child and replaces the child by the daemon. The daemon's output goes to the file `log`.
- * One of the daemon's arguments names `pipe_end`, the read end of a pipe, so this descriptor must stay
- * open. */
+ * The descriptor `pipe_end` is the read end of a pipe. It must stay open, because one of the daemon's
+ * arguments names it. */
 static void become_daemon(const char *path, char **argv, const char *log, int pipe_end)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);

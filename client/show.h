@@ -1,8 +1,6 @@
-/* Functions that format data as text and append the text to a strbuf.
- *
- * The functions are pure: they use no file descriptor and no clock. A struct style tells them what the
- * terminal can display. Untrusted text, such as a job's name, goes through show_text, which makes the text
- * safe to display.
+/* Functions that format data as text and append the text to a strbuf. They use no file descriptor and no
+ * clock. A struct style tells them what the terminal can display. Untrusted text, such as a job's name, must
+ * go through show_text, which makes it safe to display.
  */
 #ifndef CLIENT_SHOW_H
 #define CLIENT_SHOW_H
@@ -14,8 +12,8 @@
 #include "base/json.h"
 #include "base/strbuf.h"
 
-/* Describes what the output can display, whether it is a terminal or a file. term_style makes a struct style
- * for a file descriptor. */
+/* Describes what the output can display. The output is a terminal, a file or a pipe. term_style makes a
+ * struct style for a file descriptor. */
 struct style {
     bool color;   /* colours may be used */
     bool unicode; /* block and braille characters may be used */
@@ -42,8 +40,8 @@ void show_log_text(struct strbuf *b, const char *text);
 /* Returns the number of columns that a UTF-8 text takes on a terminal. Escape sequences for colours take no
  * columns. */
 int show_columns(const char *text);
-/* Appends `text` so that it takes exactly `columns` columns. A text that is too long is cut and gets a mark.
- * A text that is too short is padded with blanks, on the left if `right` is true. */
+/* Appends `text` so that it takes exactly `columns` columns. If the text is too long, it is cut and gets a
+ * mark. If it is too short, it is padded with blanks, on the left if `right` is true. */
 void show_cell(struct strbuf *b, const struct style *s, const char *text, int columns, bool right);
 
 /* Each of the next six functions appends a number in a form that people can read easily. */
@@ -56,8 +54,8 @@ void show_ratio(struct strbuf *b, double ratio);      /* "1.25x" */
 
 /* ---- a bar (show_bar.c) ---- */
 
-/* Appends a progress bar of `width` columns. `width` must be at least 3. `share` is the part of the bar to
- * fill, for example 0.5 for half of it. */
+/* Appends a progress bar of `width` columns, at least 3. `share` says how much of the bar is filled, for
+ * example 0.5 for half of it. */
 void show_bar(struct strbuf *b, const struct style *s, double share, int width);
 
 /* ---- a curve (show_curve.c) ---- */
@@ -79,8 +77,8 @@ struct column {
     const char *title;
     bool right; /* the cells are aligned to the right */
     int least;  /* least width; 0: it never shrinks */
-    /* If the table is too wide, the column with the highest `drop` is left out first. Columns with a `drop`
-     * of 0 are never left out. */
+    /* If the table is too wide, the column with the highest `drop` is left out first. A column with `drop` 0
+     * is never left out. */
     int drop;
 };
 struct show_table;
@@ -103,8 +101,8 @@ void show_job(struct strbuf *b, const struct style *s, const struct json *job, u
 /* Appends the outcome of a job as one JSON object. The object has the job's id, name, state, steps, error,
  * output, report and exit code. */
 void show_outcome_json(struct strbuf *b, const struct json *job);
-/* Appends one or two lines that describe the event, without the final newline. Returns false for an event
- * that has no such lines, for example "progress". */
+/* Appends one or two lines that describe the event, without the final newline. Returns false if there is no
+ * such line for the event, as for "progress". */
 bool show_event(struct strbuf *b, const struct style *s, const struct json *event);
 
 #endif

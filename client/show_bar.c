@@ -1,4 +1,4 @@
-/* Draws a progress bar. If the terminal has Unicode, the bar grows by eighths of a character. */
+/* Draws a progress bar. If the terminal can display Unicode, the bar grows by eighths of a character. */
 #include <math.h>
 
 #include "client/show.h"

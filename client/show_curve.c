@@ -30,8 +30,8 @@ struct curve_scale {
     bool log;             /* the scale of the values is logarithmic */
 };
 
-/* The points of a curve. The newest values of a curve wait until there are enough of them for one point. The
- * mean of the waiting values is added here as the last point. */
+/* The points of a curve, plus one. The newest values of a curve may not be enough for a point yet. Their mean
+ * is then added here as the last point. */
 struct points {
     struct curve_point at[CURVE_POINTS + 1];
     int n;
@@ -63,7 +63,7 @@ static double at_scale(const struct curve_scale *s, double v)
     return s->log ? log(v) : v;
 }
 
-/* Returns the row of dots in which the value `v` is drawn. Row 0 is the top row. */
+/* Returns the row of dots in which the value `v` is drawn. Row 0 is at the top. */
 static int dot_row(const struct curve_scale *s, double v, int height)
 {
     /* Halve all values before subtracting them, because the difference of two huge values could overflow. */
@@ -88,8 +88,8 @@ static void spread(const struct points *p, const struct curve_scale *s, int widt
     free(n);
 }
 
-/* Gives every column without points a value between those of its neighbours. The first and the last column
- * always have points. */
+/* Interpolates: gives every column without points a value between those of its neighbours. The first and the
+ * last column always have points. */
 static void fill_gaps(double *v, int width)
 {
     for (int x = 1, left = 0; x < width; x++) {
@@ -101,8 +101,7 @@ static void fill_gaps(double *v, int width)
     }
 }
 
-/* Sets the dots of the curve. Draws a vertical line where the curve would otherwise have a gap between two
- * neighbouring columns. */
+/* Draws the curve. If the curve jumps between two neighbouring columns, connects them by a vertical line. */
 static void draw_line(struct canvas *c, const struct curve_scale *s, const double *v)
 {
     for (int x = 0, before = 0; x < c->width; x++) {

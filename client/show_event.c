@@ -29,8 +29,8 @@ static void started(struct strbuf *b, const struct style *s, const struct json *
         strbuf_addf(b, ", attempt %" PRIu64, attempt);
 }
 
-/* No line "planning" is shown for a plan with fewer tasks than this, because such a plan is ready almost at
- * once. */
+/* The line "planning" is not shown for a plan with fewer tasks than this, because such a plan is ready in a
+ * moment. */
 #define MANY_TASKS 16384
 
 static void planning(struct strbuf *b, const struct style *s, const struct json *e)
@@ -116,8 +116,8 @@ static void eval(struct strbuf *b, const struct style *s, const struct json *e)
         strbuf_addf(b, "  accuracy %s%.2f %%%s", show_ink(s, INK_BOLD), 100 * accuracy, show_plain(s));
 }
 
-/* How well a part of the model learns its label vectors. A part that does not learn is shown as a warning,
- * with what to change. */
+/* Appends how well a part of the model learns its label vectors, which are the targets of its training. If
+ * the part does not learn, appends a warning with advice. */
 static void labels(struct strbuf *b, const struct style *s, const struct json *e)
 {
     double error, nearest;

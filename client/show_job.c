@@ -112,7 +112,7 @@ static void add_plan_rows(struct strbuf *b, const struct style *s, const struct 
         strbuf_add(b, " per iteration");
     }
     strbuf_add(b, "\n");
-    /* If the job has a report, leave out the planned values below, because the report shows the measured
+    /* Leave out the planned values below if the job has a report, because the report shows the measured
      * values. */
     if (get_object(job, "report") != NULL)
         return;

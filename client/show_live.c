@@ -1,5 +1,5 @@
-/* Draws the live display of a job: a progress bar, figures, the curve, and the last evaluations. If the
- * terminal is small, the curve becomes smaller or is left out. */
+/* Draws the live display of a job: a progress bar, some numbers, the curve, and the last evaluations. On a
+ * small terminal, the curve becomes smaller or is left out. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@
 
 #define GAP "   "
 
-/* A line that is built from parts, such as "loss 0.25". If a part does not fit on the line, it begins a new
- * line. A part that is wider than a whole line is left out. */
+/* A line that is built from parts, such as "loss 0.25". A part that does not fit on the current line begins a
+ * new line. A part that is wider than a whole line is left out. */
 struct line {
     struct strbuf *b;
     int width; /* columns of a line */
@@ -106,8 +106,8 @@ static double share_of(const struct view *v)
     return v->total > 0 ? (double)v->step / (double)v->total : 0;
 }
 
-/* Appends the text after the progress bar: the percentage, the training steps as in "141/300", and then the
- * time left or the state of the job. */
+/* Appends the text after the progress bar: the percentage, the number of training steps, such as "141/300",
+ * and the time left or the state of the job. */
 static void add_position(struct strbuf *b, const struct style *s, const struct view *v)
 {
     bool running = strcmp(v->state, "running") == 0;
@@ -137,7 +137,7 @@ static void add_bar_line(struct strbuf *b, const struct style *s, const struct v
     if (columns > NAME_COLUMNS)
         columns = NAME_COLUMNS;
     bar = width - columns - show_columns(position.at) - 3;
-    /* Leave out the job's name if the bar would otherwise be too narrow. */
+    /* If the bar would be too narrow, leave out the job's name. */
     if (bar < 8) {
         bar += columns + 1;
         columns = 0;
@@ -178,7 +178,8 @@ static void add_eval_line(struct strbuf *b, const struct style *s, const struct 
     strbuf_add(b, "\n");
 }
 
-/* Adds a line with the losses of the blocks of local updates. */
+/* Adds a line with the loss of each block of the model, for a job that trains the blocks separately ("local
+ * updates"). */
 static void add_block_line(struct strbuf *b, const struct style *s, const struct view *v, int width)
 {
     struct line l = {.b = b, .width = width};

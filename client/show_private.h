@@ -12,8 +12,8 @@ struct traffic {
 
 /* Appends the label of a row, padded to a fixed width. The caller then appends the value of the row. */
 void show_label(struct strbuf *b, const struct style *s, const char *label);
-/* Appends a small table of the bytes that one iteration moves. The table also shows the lower bound and the
- * bytes that demand paging would move, if `from` has these numbers. */
+/* Appends a small table of the bytes that one iteration moves. If `from` has these numbers, the table also
+ * shows the lower bound, and the bytes that demand paging would move. */
 void show_traffic(struct strbuf *b, const struct style *s, const struct traffic *t, const struct json *from);
 /* Reads from a plan how many bytes one iteration moves. Returns false if the plan does not contain these
  * numbers. */

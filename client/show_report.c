@@ -1,5 +1,5 @@
 /* Formats the final report of a job: loss, speed, bytes moved and peak memory. The bytes moved are compared
- * with the lower bound and with the bytes that demand paging would move. Unknown figures are left out. */
+ * with the lower bound and with the bytes that demand paging would move. Unknown values are left out. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +36,8 @@ static void add_bytes_row(struct strbuf *b, const char *label, const struct traf
     add_bytes_cell(b, t->in + t->out);
 }
 
-/* Reads the numbers of bytes moved from `o`. `in`, `out` and `peer` are the names of the members to read.
- * Returns false if the member for `in` or for `out` is missing. */
+/* Reads numbers of bytes moved from the members `in`, `out` and `peer` of `o`. Returns false if the member
+ * `in` or `out` is missing. */
 static bool read_traffic(const struct json *o, const char *in, const char *out, const char *peer,
                          struct traffic *ret)
 {
@@ -48,10 +48,9 @@ static bool read_traffic(const struct json *o, const char *in, const char *out, 
     return known;
 }
 
-/* Returns the number of bytes that a training step moves for state and for stash. State is weights and the
- * like, and stash is activations and the like. Only these bytes may be compared with the lower bound, because
- * the lower bound does not count training samples. If `from` has no separate numbers for state and stash,
- * returns `otherwise`. */
+/* Returns the number of bytes that a training step moves for state (such as weights) and for stash (such as
+ * activations). The lower bound counts only these bytes, and not training samples. If `from` has no separate
+ * numbers for state and stash, returns `otherwise`. */
 static uint64_t bounded_bytes(const struct json *from, uint64_t otherwise)
 {
     static const char *const keys[] = {"state_in", "state_out", "stash_in", "stash_out"};
@@ -97,7 +96,7 @@ void show_traffic(struct strbuf *b, const struct style *s, const struct traffic 
 
 bool show_plan_traffic(const struct json *plan, struct traffic *ret)
 {
-    /* Plans come in two forms. The worker's summary has the member "step_bytes", and the output of `tutti
+    /* There are two forms of plans. The worker's summary has the member "step_bytes". The output of `tutti
      * plan --json` has "host_in_bytes". */
     return read_traffic(get_object(plan, "step_bytes"), "in", "out", "peer", ret) ||
            read_traffic(plan, "host_in_bytes", "host_out_bytes", "peer_bytes", ret);

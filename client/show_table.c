@@ -1,5 +1,5 @@
 /* Formats tables so that they fit the terminal. If a table is too wide, the least important columns are left
- * out, and others become narrower. Output to a file or a pipe may have any width. */
+ * out, and other columns become narrower. Output to a file or a pipe may have any width. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, 
     vec_push(&t->cells, (struct cell){b.at, ink});
 }
 
-/* Stores the width of the widest cell of each column in the array `widths`. */
+/* Sets widths[i] to the width of the widest cell of column i. */
 static void measure(const struct show_table *t, int *widths)
 {
     for (int c = 0; c < t->n; c++)
@@ -59,8 +59,8 @@ static void measure(const struct show_table *t, int *widths)
     }
 }
 
-/* Returns the total width of the table. A column with the width 0 is left out, together with the gap beside
- * it. */
+/* Returns the total width of the table. Columns with the width 0 are left out, together with the gaps beside
+ * them. */
 static int total(const struct show_table *t, const int *widths)
 {
     int sum = 0;
@@ -98,8 +98,8 @@ static bool drop_one(const struct show_table *t, int *widths)
     return true;
 }
 
-/* Makes the table fit into `width` columns of the terminal. First leaves out columns of the table, then makes
- * the others narrower. */
+/* Makes the table fit into `width` columns of the terminal. First leaves out columns of the table, and then
+ * makes the remaining columns narrower. */
 static void fit(const struct show_table *t, int *widths, int width)
 {
     for (;;) {

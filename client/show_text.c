@@ -1,8 +1,6 @@
-/* Formats text and numbers for people.
- *
- * In untrusted text, unsafe characters are first replaced by escapes, and then the width of the text is
- * measured. So the width includes the escapes. In a UTF-8 locale, wcwidth gives the width of a character. In
- * other locales all text is ASCII, and every byte takes one column.
+/* Formats text and numbers for people. Unsafe characters are replaced by escapes before the width of the text
+ * is measured, so the width includes the escapes. In a UTF-8 locale, wcwidth gives the width of a character.
+ * In other locales all text is ASCII, and every byte takes one column.
  */
 #include <ctype.h>
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Implements spawn.h: finds and runs other programs. This program ignores the signal SIGPIPE. Before another
- * program starts, the signal gets its default action again. */
+/* Implements spawn.h: finds and runs other programs. This program ignores the signal SIGPIPE. So it restores
+ * the signal's default action before another program starts. */
 #include "client/spawn.h"
 
 #include <errno.h>
@@ -135,8 +135,8 @@ void spawn_finish(struct spawn_args *a)
     vec_free(&a->words);
 }
 
-/* Returns an array of arguments for execv. It contains the path, the words, and NULL at the end. The caller
- * frees the array. */
+/* Returns the array of arguments for execv: the path, the words, and a NULL at the end. The caller frees the
+ * array. */
 static char **argv_of(const char *path, const struct spawn_args *a)
 {
     char **argv = xcalloc(a->words.n + 2, sizeof *argv);
@@ -159,8 +159,8 @@ int spawn_exec(const char *path, struct spawn_args *a, struct err *err)
     return r;
 }
 
-/* Creates a file in memory that contains `text`. Returns the file descriptor, or -1. The function does not
- * use a pipe, because writing a long text to a pipe could block. */
+/* Creates a file in memory that contains `text`. Returns the file descriptor, or -1. A pipe is not used,
+ * because writing a long text to it could block. */
 static int memory_file(const char *text)
 {
     int fd = memfd_create("spec", MFD_CLOEXEC);

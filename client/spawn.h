@@ -11,8 +11,8 @@
 
 enum program { PROGRAM_DAEMON, PROGRAM_WORKER };
 
-/* Finds a program and stores its path in *ret, which the caller frees. The environment variable TUTTID or
- * TUTTI_WORKER is tried first, and PATH is tried last. Returns -ENOEXEC if the program is not found. */
+/* Finds a program and stores its path in *ret, which the caller frees. Tries the environment variable TUTTID
+ * or TUTTI_WORKER first, and PATH last. Returns -ENOEXEC if the program is not found. */
 int spawn_find(enum program which, char **ret, struct err *err);
 
 /* The arguments of a program. Begin with a zeroed struct. spawn_add copies each word into the struct, and
@@ -21,8 +21,8 @@ struct spawn_args {
     VEC(char *) words;
 };
 void spawn_add(struct spawn_args *a, const char *word);
-/* Adds the option `name` with the value that opts_get returned. If `value` is NULL, adds nothing. If `value`
- * is "", adds only the name. */
+/* Adds the option `name` with the value `value`, as opts_get returned it. If `value` is NULL, adds nothing.
+ * If `value` is "", adds only the name. */
 void spawn_add_option(struct spawn_args *a, const char *name, const char *value);
 /* Adds the option `name` and its value, even if the value is "". If `value` is NULL, adds nothing. */
 void spawn_add_value(struct spawn_args *a, const char *name, const char *value);
@@ -31,8 +31,8 @@ void spawn_finish(struct spawn_args *a);
 /* Replaces this process by the program at `path`. Returns only if the replacement fails. */
 int spawn_exec(const char *path, struct spawn_args *a, struct err *err);
 
-/* Runs the program with `input` as its standard input and waits until the program ends. *ret_output gets up
- * to 1 MiB of the program's standard output, and *ret_exit gets its exit code. */
+/* Runs the program with `input` as its standard input and waits until the program ends. Appends up to 1 MiB
+ * of the program's standard output to *ret_output, and sets *ret_exit to its exit code. */
 int spawn_collect(const char *path, struct spawn_args *a, const char *input, struct strbuf *ret_output,
                   int *ret_exit, struct err *err);
 
@@ -49,9 +49,8 @@ struct private_daemon {
     pid_t pid; /* -1 once it has exited */
 };
 
-/* Starts a private daemon in a new directory. The daemon's socket appears a little later.
- *
- * If `backend` is NULL, the variable TUTTI_BACKEND or the backend "auto" is used. If `machine` is NULL, the
+/* Starts a private daemon in a new directory. The daemon's socket appears a little later. If `backend` is
+ * NULL, the daemon uses the backend in the variable TUTTI_BACKEND, or "auto". If `machine` is NULL, the
  * daemon uses the devices of this computer.
  */
 int private_start(const char *backend, const char *machine, struct private_daemon *ret, struct err *err);

@@ -1,5 +1,5 @@
-/* Implements submit_job. A submission that is repeated creates no second job, because the daemon recognizes
- * the key of the submission. */
+/* Implements submit_job. If a submission is repeated, the daemon recognizes its key and creates no second
+ * job. */
 #include "client/submit.h"
 
 #include <errno.h>
@@ -59,7 +59,7 @@ static int newest_event(struct tutti *t, uint64_t *ret, struct err *err)
     return r;
 }
 
-/* Closes *t and tries to connect to the daemon again, until the time `until_ns` has come. */
+/* Closes *t and tries to connect to the daemon again, until the time `until_ns`. */
 static int reconnect(const struct client *c, struct tutti **t, uint64_t until_ns, struct err *err)
 {
     int r;

@@ -93,8 +93,8 @@ static int rows_drawn(int width)
     return rows;
 }
 
-/* Appends each of the lines, with unsafe characters replaced by escapes, and erases the rest of its row. If
- * `note` is true, records the width of each line in `drawn`. */
+/* Appends the lines, with unsafe characters replaced by escapes. Erases the rest of each row. If `note` is
+ * true, stores the width of each line in `drawn`. */
 static void add_lines(struct strbuf *b, const char *lines, bool note)
 {
     while (*lines != '\0') {
@@ -117,8 +117,8 @@ int term_frame(const char *above, const char *lines)
     strbuf_add(&b, HIDE_CURSOR);
     if (rows > 0)
         strbuf_addf(&b, "\033[%dA", rows);
-    /* When the width of a terminal changes, the terminal joins lines that it had wrapped. So if the width has
-     * changed, erase the old frame first. */
+    /* If the width has changed, erase the old frame first. When the width of a terminal changes, the terminal
+     * joins the lines that it had wrapped. */
     strbuf_add(&b, width != drawn_width ? "\r\033[J" : "\r");
     drawn_width = width;
     drawn.n = 0;
@@ -169,8 +169,8 @@ static void suspend(int number)
     errno = saved;
 }
 
-/* Handles a change of the window size. The handler does nothing. The signal itself makes poll return, and the
- * next frame reads the new size. */
+/* Handles a change of the window size by doing nothing. The signal itself makes poll return, and the next
+ * frame reads the new size. */
 static void wake(int number)
 {
     (void)number;
@@ -182,7 +182,7 @@ static void handle(int number, void (*handler)(int))
     sigemptyset(&a.sa_mask);
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN && number != SIGINT &&
         number != SIGTERM)
-        /* A signal that was already ignored when the program started stays ignored, so that nohup works. */
+        /* If a signal was already ignored when the program started, keep ignoring it, so that nohup works. */
         return;
     sigaction(number, &a, NULL);
 }

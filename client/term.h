@@ -7,8 +7,8 @@
 #include "base/strbuf.h"
 #include "client/show.h"
 
-/* Returns the style for output to `fd`. A terminal has a width. It has colours unless NO_COLOR is set or TERM
- * is "dumb". A file or a pipe gets plain text of any width. */
+/* Returns the style for output to `fd`. For a terminal, the style has a width, and colours unless NO_COLOR is
+ * set or TERM is "dumb". For a file or a pipe, the style is plain text of any width. */
 struct style term_style(int fd);
 /* Returns true if `fd` is a terminal whose cursor can be moved. */
 bool term_is_terminal(int fd);
@@ -17,15 +17,15 @@ int term_rows(int fd);
 
 /* Begins to draw a region at the bottom of the terminal `fd`. A program can have only one region. */
 void term_begin(int fd);
-/* Redraws the region with the text `lines`. Also prints the text `above` permanently above the region. Both
+/* Redraws the region with the text `lines`, and prints the text `above` permanently above the region. Both
  * texts consist of whole lines and may be empty. Returns a negative errno if the terminal is gone. */
 int term_frame(const char *above, const char *lines);
 /* Stops redrawing the region and shows the cursor again. The last frame stays on the screen. May be called
  * without term_begin. */
 void term_end(void);
 
-/* Installs the signal handlers. SIGINT and SIGTERM are only counted, but the third of them ends the program.
- * SIGHUP and SIGQUIT show the cursor again and end the program. */
+/* Installs the signal handlers. SIGINT and SIGTERM are only counted, except that the third one ends the
+ * program. SIGHUP and SIGQUIT show the cursor again and end the program. */
 void term_catch_signals(void);
 int term_signals(void);     /* how many SIGINT and SIGTERM have arrived */
 int term_last_signal(void); /* the last of them; 0: none */

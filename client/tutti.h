@@ -24,23 +24,23 @@ struct tutti;
  * Returns -ECONNREFUSED if no daemon is listening, -EACCES if the user has no permission, and -EPROTO if the
  * other side is not a compatible daemon. */
 int tutti_connect(const char *path, struct tutti **ret, struct err *err);
-/* Makes a struct tutti from the connected socket `fd`, and reads the daemon's greeting. The struct then owns
- * `fd`. On failure, `fd` is closed. */
+/* Makes a struct tutti from the connected socket `fd`, and reads the daemon's greeting. On success, the
+ * struct owns `fd`. On failure, `fd` is closed. */
 int tutti_open(int fd, struct tutti **ret, struct err *err);
 void tutti_close(struct tutti *t); /* t may be NULL */
 
-/* Sends a request and waits for the answer, which is in ret->result. The caller frees *ret with
+/* Sends a request and waits for the answer, which is stored in ret->result. The caller frees *ret with
  * wire_msg_finish. `params` is a JSON object, or NULL for {}. Returns a negative errno if the daemon answers
- * with an error or if the connection is lost (see tutti_lost). */
+ * with an error, or if the connection is lost (see tutti_lost). */
 int tutti_call(struct tutti *t, const char *method, const char *params, struct wire_msg *ret,
                struct err *err);
 
-/* Waits for the next event. If an event arrives, stores it in *ret and returns 1. Returns 0 after
- * `timeout_ms` or after a signal. Returns a negative errno if the connection is lost. If `timeout_ms` is
- * negative, the wait has no limit. */
+/* Waits for the next event. Stores the event in *ret and returns 1. Returns 0 after `timeout_ms` milliseconds
+ * or after a signal, and a negative errno if the connection is lost. If `timeout_ms` is negative, the wait
+ * has no limit. */
 int tutti_next(struct tutti *t, int timeout_ms, struct wire_msg *ret, struct err *err);
 
-/* Returns true if the connection has failed. After that, the connection can only be closed. */
+/* Returns true if the connection has failed. A failed connection can only be closed. */
 bool tutti_lost(const struct tutti *t);
 
 #endif

@@ -1,5 +1,5 @@
-/* Implements struct view, the content of the live display. The daemon's answer to `show` already includes the
- * events up to a certain number. view_event ignores these events if they arrive later, because an old event
+/* Implements struct view, the content of the live display. The daemon's answer to `show` includes all events
+ * up to a certain number. If one of these events arrives later, view_event ignores it, because an old event
  * would remove newer training steps from the curve. */
 #include "client/view.h"
 
@@ -60,8 +60,8 @@ void view_from_job(struct view *v, const struct json *job)
     for (; e != NULL; e = json_array_next(e))
         if (get_number_at(e, 0, &step) && get_number_at(e, 2, &accuracy) && step >= 0 && step < 0x1p53)
             add_eval(v, (uint64_t)step, accuracy);
-    /* The answer to `show` may be older than the newest event. If the newest evaluation in the view is newer
-     * than the newest evaluation in the answer, keep the view's evaluations. */
+    /* The answer to `show` may be older than the last event. If the view has a newer evaluation than the
+     * answer, keep the view's evaluations. */
     if (known_step > v->eval_step && known_step <= v->step) {
         memcpy(v->accuracies, known, sizeof known);
         v->n_evals = n_known;

@@ -1,4 +1,5 @@
-/* The live display of a job. Events keep a struct view up to date, and the functions below draw it. */
+/* The live display of a job. A struct view has everything that is displayed. Events keep it up to date, and
+ * the functions below draw it. */
 #ifndef CLIENT_VIEW_H
 #define CLIENT_VIEW_H
 
@@ -31,8 +32,8 @@ struct view {
 
 /* Fills in the view from the daemon's answer to the method `show`. */
 void view_from_job(struct view *v, const struct json *job);
-/* Updates the view with an event. If the event's number is not greater than v->seq, the event is ignored,
- * because the view already includes it. */
+/* Updates the view with an event. Ignores an event whose number is not greater than v->seq, because the view
+ * already includes this event. */
 void view_event(struct view *v, const struct json *event);
 
 /* Appends a drawing of the view to `b`, for a terminal with `rows` rows. */

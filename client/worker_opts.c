@@ -1,5 +1,5 @@
-/* Implements worker_opts.h. tutti-worker replaces this process. So the messages and the exit code of the
- * command come from tutti-worker. */
+/* Implements worker_opts.h. tutti-worker replaces this process, so it determines the messages and the exit
+ * code of the command. */
 #include "client/worker_opts.h"
 
 #include <stdlib.h>
