@@ -17,7 +17,7 @@
 
 #define FIRST_SLOTS    256
 #define BLOCK_OVERHEAD 16 /* bytes that malloc itself needs per block */
-/* If a scope has used more bytes than TRIM_ABOVE, its freed memory is given back to the system. */
+/* If a scope has used more than this number of bytes, its freed memory is given back to the system. */
 #define TRIM_ABOVE (1 << 20)
 
 /* One slot of a scope's hash table. A used slot describes a block of memory that was allocated in the

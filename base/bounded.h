@@ -43,7 +43,7 @@ struct bounded {
      * NULL. */
     bool (*stop)(void *ctx);
     void *ctx; /* passed to `stop` */
-    /* The number of bounded_poll calls that lead to one call of `stop`. 0 means BOUNDED_POLL_EVERY. */
+    /* bounded_poll calls `stop` once in this number of calls. 0 means BOUNDED_POLL_EVERY. */
     uint32_t poll_every;
 
     uint64_t peak_bytes; /* most bytes in use at one time */

@@ -50,9 +50,9 @@ struct json_span {
  * limit, and no key is searched for. */
 struct json_options {
     bool comments; /* accept // comments */
-    /* The largest number of values in the document; 0 means no limit. Every object, array, string, number,
-     * true, false and null counts. The limit protects memory: a value of two bytes, such as "0,", becomes a
-     * node of 64 bytes. The scanner checks the limit before the tree is built. */
+    /* The largest number of values in the document, or 0 for no limit. Every object, array, string, number,
+     * true, false and null counts. The limit protects memory, because a value of two bytes, such as "0,",
+     * becomes a node of 64 bytes. The limit is checked before the nodes are allocated. */
     size_t max_nodes;
     /* A key to look for in the outermost object, or NULL. The position of the key's value in the text is
      * stored in *found, even if parsing fails later. So an error reply can still contain the id of the
@@ -110,7 +110,7 @@ struct json_obj {
     struct err scratch_err; /* used when the caller's `err` is NULL */
     int status;             /* code of the first failure, or 0 */
     char path[256];         /* JSON path of the object */
-    /* The keys that calls of json_take have named so far. The object need not contain them. Any other key in
+    /* The keys that json_take calls have asked for so far. The object need not contain them. Any other key in
      * the object is unknown. */
     const char *taken[JSON_MAX_KEYS];
     int n_taken;

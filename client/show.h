@@ -86,7 +86,7 @@ struct show_table;
  * exists. show_table_destroy frees the table. */
 struct show_table *show_table_create(const struct column *columns, int n);
 void show_table_destroy(struct show_table *t); /* t may be NULL */
-/* Adds the next cell to the table. Cells are added from left to right, row by row. The text may come from an
+/* Adds the next cell to the table. Cells are added row by row, from left to right. The text may come from an
  * untrusted source. */
 void show_table_cell(struct show_table *t, const struct style *s, enum ink ink, const char *foreign_text);
 /* Appends the titles of the columns and all rows of the table to `b`. */

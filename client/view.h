@@ -22,8 +22,10 @@ struct view {
     uint64_t in_bytes, out_bytes, peer_bytes;       /* bytes moved so far */
     double loss, samples_per_s, eta_s, stall_share; /* NAN: unknown */
     bool moved;                                     /* the byte counts are known */
-    double block_loss[VIEW_BLOCKS];                 /* the losses of the first blocks of local updates */
-    int n_blocks;                                   /* how many of `block_loss` are set */
+    /* block_loss[i] is the loss of block i, for a job that trains the blocks of its model separately ("local
+     * updates"). */
+    double block_loss[VIEW_BLOCKS];
+    int n_blocks; /* how many of `block_loss` are set */
     struct curve curve;
     uint64_t eval_step;            /* step of the last evaluation */
     double accuracies[VIEW_EVALS]; /* of the last evaluations, oldest first */

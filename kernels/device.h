@@ -91,8 +91,8 @@ struct devset_config {
     const char *backend;                 /* "cpu", "cuda" */
     uint32_t n_devices;                  /* 1..DEVICE_MAX */
     uint64_t capacity_bytes[DEVICE_MAX]; /* arena sizes, multiples of DEVICE_ALIGN */
-    /* The number of threads that share the work of one op, on the cpu backend and in the ops of the host. The
-     * number is at least 1. It affects only the speed, never the bits of a result. */
+    /* The number of threads that share the work of one op on the cpu. The cuda backend uses them for the ops
+     * of the host. The number is at least 1. It affects only the speed, never the bits of a result. */
     uint32_t threads;
     /* Used by the cpu backend. The largest speed of copies between the host and one device, in each
      * direction. 0 means no limit. With a limit, a virtual device is as slow as a device with a real link. */

@@ -108,7 +108,8 @@ void model_number(const struct model *m);
  * itself divides the other arrays into parts of various types. */
 struct layer_sizes {
     uint64_t w; /* W, and also dW */
-    uint64_t b; /* B, and also the statistics of one micro-batch */
+    /* The size of the buffers B, and also of the statistics of one micro-batch. */
+    uint64_t b;
     uint64_t x; /* X, and also dX */
     uint64_t y; /* output; 0 for a loss */
     uint64_t s;
@@ -176,15 +177,16 @@ struct layer_io {
     const struct step_args *step;
     uint32_t rows;
     uint32_t first_row; /* position of row 0 in the batch */
-    /* bwd: if true, the gradient is added to the old dw. If false, it overwrites dw, as in the first
-     * micro-batch of a step. */
+    /* Used in a backward pass. If true, the gradient is added to the old dw. If false, the gradient replaces
+     * the old dw, as in the first micro-batch of a step. */
     bool accumulate;
     /* The weights `w` have the layer's type `w_dtype`. The input `x` has the layer's type `dtype`, or
      * consists of int32 token ids. */
     const void *w, *x;
     const float *b; /* the buffers B, or NULL */
-    /* fwd in training: where to write the statistics of this micro-batch, which `fold` later adds to B. This
-     * pointer is NULL if the layer has no buffers, in a recompute, and in an evaluation. */
+    /* Used in a forward pass of training. The statistics of the micro-batch are written to this array, and
+     * `fold` later adds them to the buffers. This pointer is NULL if the layer has no buffers, in a
+     * recompute, and in an evaluation. */
     float *stat;
     /* A forward pass writes the output of the layer to this array. The pointer is NULL in a recompute, which
      * computes only the saved values `s`. */
@@ -293,13 +295,14 @@ struct state_part {
     enum dtype dtype;
     /* The number of elements. If the part has one element for each weight, element i belongs to weight i. */
     uint64_t elements;
-    /* The part takes the bytes [begin, end) of K. There may be a gap at the end, which aligns the next part
-     * if this has larger elements. */
+    /* The part takes the bytes [begin, end) of the optimizer state. There may be a gap at the end, which
+     * aligns the next part if it has larger elements. */
     uint64_t begin, end;
 };
 
-#define OPTIMIZER_PARTS 2       /* largest number of parts of K */
-#define OPTIMIZER_USES  OP_USES /* largest number of layers that use one W */
+#define OPTIMIZER_PARTS 2 /* largest number of parts of K */
+/* The largest number of layers that use the same weights. */
+#define OPTIMIZER_USES OP_USES
 /* Lists the parts of the optimizer state for a layer with `w_elements` weights, and returns their number.
  * AdamW has the parts exp_avg and exp_avg_sq, called m and v in formulas. SGD with momentum has the part
  * momentum_buffer, called v. SGD without momentum has no parts. */

@@ -29,13 +29,11 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 struct inner_walk {
     const struct layer *l; /* the current inner layer */
     struct layer_sizes size;
+    /* The offset of the current layer's weights in the block's weights. */
+    uint64_t w;
     /* The offsets of the current layer's input and output in the block's saved values. The first layer's
      * input and the last layer's output are not there, so `x` is not used in the first layer and `y` is not
      * used in the last layer. */
-    uint64_t w;
-    /* The offsets of the current layer's input and output in the outer S. The first layer's input and the
-     * last layer's output are not in S, so `x` is not used in the first layer and `y` is not used in the last
-     * layer. */
     uint64_t x, y;
     /* The values that the current layer saves are the bytes [s, end) of the block's saved values. The bytes
      * from `end` on belong to later layers. */

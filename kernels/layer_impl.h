@@ -105,7 +105,9 @@ static inline uint32_t layer_no_params(const struct layer *l, struct layer_param
 struct layer_params {
     const struct layer *l;
     struct layer_param *at; /* output array, or NULL to only count */
-    enum dtype dtype;       /* of all parameters: the layer's w_dtype; of buffers: DTYPE_F32 */
+    /* The type of all parameters. For parameters in the weights, this is the layer's w_dtype. For buffers, it
+     * is DTYPE_F32. */
+    enum dtype dtype;
     uint32_t n;
     uint64_t offset; /* total size so far, in bytes */
 };

@@ -72,8 +72,8 @@ static void label_vectors_init(const struct layer *l, uint64_t seed, void *b)
     }
 }
 
-/* Copies the vector of each row's class to the workspace. The vectors are buffers, and buffers are float in
- * every layer. So both types are F32. */
+/* Copies the vector of each row's class to the workspace. The op's two types are F32, because buffers such as
+ * the vectors are float in every layer. */
 static int gather(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, embedding_fwd, .ids = io->target, .table = io->b, .y = io->scratch,

@@ -53,7 +53,8 @@ struct embedding_settings {
 
 struct label_vectors_settings {
     uint32_t classes; /* number of vectors */
-    float scale;      /* the elements of the vectors are drawn from scale * U(0, 1) */
+    /* The vectors are drawn at random: each element is uniform between 0 and `scale`. */
+    float scale;
 };
 
 struct lm_head_settings {

@@ -56,8 +56,8 @@ extern const char *const act_names[ACT_COUNT];
 struct op_linear_fwd {
     const void *x, *w;
     const void *b; /* bias, or NULL */
-    /* If this pointer is not NULL, the op also writes the input of the activation to this array, [rows][out].
-     * It must be NULL if there is no activation. */
+    /* If not NULL, the op also writes the activation's input to this array, [rows][out]. Must be NULL if
+     * there is no activation. */
     void *z;
     void *y;
     uint32_t rows, in, out;
@@ -274,8 +274,8 @@ struct op_softmax_xent {
     bool accumulate;
     enum dtype dtype; /* of x and dx */
 };
-/* Computes the mean squared error. The op sets result->loss to the sum of mean((x - target)^2) over the valid
- * rows, and result->correct to 0. */
+/* Computes the mean squared error. The op sets result->loss to the sum of mean((x - target)^2) over the rows
+ * that are not padding, and result->correct to 0. */
 struct op_mse_fwd {
     const void *x;       /* [rows][n] */
     const float *target; /* [rows][n] */

@@ -1,5 +1,5 @@
-/* Implements the optimizers: the sizes and parts of their state, and the launch of the op that updates W. The
- * functions keep no state, so any thread may call them. */
+/* Implements the optimizers: the sizes and parts of their state, and the launch of the op that updates
+ * weights. The functions keep no state, so any thread may call them. */
 #include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static bool has_momentum(const struct optimizer *o)
     return o->momentum != 0.0f;
 }
 
-/* The name and the type of one part of the optimizer state. The part has as many elements as W. */
+/* The name and the type of one part of the optimizer state. The part has one element for each weight. */
 struct part_kind {
     const char *name; /* as in PyTorch's optimizers */
     enum dtype dtype;

@@ -41,8 +41,8 @@ struct exec {
     struct exec_config config;
     struct bound_program programs[PROGRAM_COUNT];
     struct event **events[PROGRAM_COUNT]; /* programs[k].n_events each; NULL if creation failed earlier */
-    /* The events that mark the end of a run of the cycle, for each of the last PLAN_RING runs. Each run has
-     * one event per stream. */
+    /* ends[r % PLAN_RING] is an array of events that mark the end of run r of the cycle, one event for each
+     * stream. */
     struct event **ends[PLAN_RING];
     struct step_args *ring; /* [PLAN_RING][plan->steps][plan->n_groups], for cycle runs */
     struct step_args once;  /* for exec_run; streams read it */

@@ -42,17 +42,17 @@ struct bound_wait {
 struct bound_instr {
     enum instr_kind kind;
     uint32_t stream;
+    /* The index of this instruction's arguments in the step_args of the run. */
+    uint32_t args;
     /* For tasks, the decision group of the layer (the layers that share one DECIDE task). For DECIDE, its own
      * group. */
-    uint32_t args;
-    /* For tasks, the decision group of the layer. For DECIDE, its own decision group. */
     uint32_t group;
     const struct layer *layer; /* NULL for DECIDE, moves and DROP */
-    /* Only for FWD, REC and BWD: the number of the micro-batch's first row, counted from the start of the
+    /* Used in FWD, REC and BWD. The number of the micro-batch's first row, counted from the start of the
      * batch. */
     uint32_t first_row;
     bool accumulate; /* BWD: add to dW, do not overwrite */
-    /* Used in UPD. True if every part of K is an operand of its own. */
+    /* Used in UPD. True if every part of the optimizer state K is an operand of its own. */
     bool split;
     /* Used in UPD. The byte ranges of weights to update. Weight decay applies to all bytes of a range or to
      * none. Offsets count from the first byte of the task's share. */
@@ -80,7 +80,8 @@ struct bound_program {
     uint32_t *streams; /* the streams that have instructions, ascending */
     uint32_t n_instrs, n_operands, n_waits, n_streams;
     uint32_t n_events; /* events that the executor creates */
-    /* True if a run of the program needs step_args, because the program has tasks or operands with `ring`. */
+    /* True if a run of the program needs step_args. This is the case if the program has tasks, or operands
+     * whose address depends on the run. */
     bool needs_args;
 };
 

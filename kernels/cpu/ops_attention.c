@@ -76,17 +76,16 @@ struct attention_run {
 struct attention_task {
     const struct attention_run *run;
     uint32_t r, kv; /* number of the sample and key head */
-    /* The keys and the values of the task, [keys][width] each. Only the backward pass uses `k`, and only the
-     * forward pass uses `v`. */
+    /* The keys and the values of the task, each an array [keys][width]. Only the backward pass uses `k`, and
+     * only the forward pass uses `v`. */
     float *k, *v;
     /* The transposed keys and the transposed values. Each block of KEYS keys is stored as a matrix with one
      * row for each element of the head and one column for each key. Only the backward pass uses `vt`. */
     float *kt, *vt;
-    /* The queries of a strip, the gradients dy of their outputs, and their results, [queries][width] each.
-     * Only the backward pass uses `dy`. */
+    /* The gradients of the keys and of the values. Only the backward pass uses them. */
     float *dk, *dv;
-    /* The queries of a strip, their dy and their results, [queries][width] each. Only the backward pass uses
-     * `dy`. */
+    /* The queries of a strip, the gradients dy of their outputs, and their results. Each is an array
+     * [queries][width]. Only the backward pass uses `dy`. */
     float *q, *dy, *out;
     float *score, *dscore; /* [queries][ld]; dscore is backward only */
     size_t ld;
@@ -131,8 +130,8 @@ static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, 
 /* ---- copies ---- */
 
 #define LINE 16 /* floats in a cache line */
-/* The number of rows by which copy_in prefetches ahead. The processor cannot predict the next row itself,
- * because tokens are too far apart in memory. */
+/* copy_in prefetches this number of rows ahead. The processor cannot predict the next row itself, because
+ * tokens are too far apart in memory. */
 #define AHEAD 8
 
 CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)

@@ -260,7 +260,7 @@ CPU_CLONES static double block_sumsq(const float *x, const float *x2, size_t n)
 struct sumsq_ctx {
     const struct op_gradients *g;
     uint64_t first; /* element at which this pool_run begins */
-    /* The number of elements that this pool_run adds up, at most BLOCKS_AT_ONCE * BLOCK. */
+    /* The number of elements whose squares this pool_run adds up, at most BLOCKS_AT_ONCE * BLOCK. */
     uint64_t n;
     double sums[BLOCKS_AT_ONCE];
 };

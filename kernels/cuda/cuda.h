@@ -83,7 +83,7 @@ struct relay {
      * access each other directly. */
     cudaStream_t in;
     uint8_t *buffers[2]; /* pinned buffers for sending */
-    /* The sender records filled[b] when it has copied a piece into its buffer b. */
+    /* The sender records its event filled[b] when it has copied a piece into its buffer b. */
     cudaEvent_t filled[2];
     /* The device uses these events when it receives. It records its event emptied[b] when it has copied a
      * piece out of the sender's buffer b. */
