@@ -4,7 +4,7 @@ import random
 
 from files import (DELETE, POLICIES, SMALL, TINY, check_checkpoint, job, outcome, read_json, read_safetensors, same_outcome,
                    write_job)
-from harness import case, once
+from harness import case, once, spread
 
 PLENTY = 1 << 20
 
@@ -65,7 +65,7 @@ def run_and_compare(t, path, expected, what, *options):
     return run.json()
 
 
-@case(each=[(f"{name}; policy {policy}", name, policy) for name in JOBS for policy in POLICIES])
+@case(each=spread((f"{name}; policy {policy}", name, policy) for name in JOBS for policy in POLICIES))
 def test_bits_same_on_any_devices_and_memory(t, value):
     _, name, policy = value
     expected, path = reference(t, name), write_job(t, spec_of(name))

@@ -7,7 +7,7 @@ import shutil
 import strace
 from files import (SMALL, TINY, check_output, checkpoint_steps, job, leftovers, outcome, read_json,
                    same_outcome, steps_in_metrics, write_job)
-from harness import case, once
+from harness import case, once, spread
 
 
 def arguments(t, out):
@@ -33,10 +33,6 @@ def places(t):
         return strace.places(t, out, *arguments(t, out))
 
     return once("crash places", make)
-
-
-def sweep(t, all_places):
-    return all_places[:: 5 if strace.sanitized(t.program) else 1]
 
 
 def check_finished(t, out, what):
@@ -117,7 +113,7 @@ def test_new_output_directory_is_synced_in_its_parent(t):
 
 @case(each=["openat", "write", "fsync", "fdatasync", "renameat", "mkdir", "mkdirat", "unlinkat"])
 def test_killed_at_every_call_resumes_to_the_same_bits(t, name):
-    here = sweep(t, [p for p in places(t) if p[0] == name])
+    here = spread(p for p in places(t) if p[0] == name)
     t.check(here, f"no {name} to kill at")
     for _, number, _ in here:
         out, what = t.fresh("out"), f"killed at {name} #{number}"
@@ -159,7 +155,7 @@ def test_killed_at_every_call_of_a_resumed_run(t, name):
     here = [p for p in calls if p[0] == name]
     if name != "openat":  # what the first sweep has not: cutting back and cleaning up
         here = here[: 8]
-    for _, number, line in sweep(t, here):
+    for _, number, line in spread(here):
         out, what = restart(), f"killed again at {name} #{number}: {line}"
         t.check(strace.kill_at(t, name, number, *arguments(t, out)), f"{what}: it ran to the end")
         finish(t, out, what)

@@ -4,7 +4,7 @@ import os
 import strace
 from files import (DELETE, SMALL, TINY, check_output, checkpoint_steps, job, leftovers, outcome, read_json,
                    read_metrics, read_safetensors, same_outcome, write_idx_pair, write_job)
-from harness import case, once
+from harness import case, once, spread
 
 # ---- not finite ----
 
@@ -189,8 +189,7 @@ def test_failing_call_is_reported_and_loses_nothing(t, value):
     name, errno = value
     reason = {"ENOSPC": "No space left on device", "EIO": "Input/output error"}[errno]
     calls, expected = places(t)
-    here = [p for p in calls if p[0] == name and (name != "openat" or writes(p[2]))]
-    here = here[:: 3 if strace.sanitized(t.program) else 1]
+    here = spread(p for p in calls if p[0] == name and (name != "openat" or writes(p[2])))
     failed = 0
     for _, number, line in here:
         out = t.fresh("out")

@@ -12,7 +12,7 @@ import reference
 import strace
 from files import (POLICIES, SMALL, TINY, check_checkpoint, check_output, checkpoint_steps, job, leftovers, outcome, read_json,
                    read_metrics, read_safetensors, same_outcome, separable, steps_in_metrics, write_idx_pair, write_job)
-from harness import case, once
+from harness import case, once, spread
 
 # Phase 0 has the steps of the job and two more, phase 1 has none, phase 2 has the steps of the job.
 MODEL = {"type": "mlp", "input": 6, "hidden": [7, 5, 4], "classes": 3}
@@ -344,7 +344,7 @@ def short_places(t):
 def test_killed_at_every_call_resumes_to_the_same_bits(t, name):
     here = [p for p in short_places(t) if p[0] == name]
     t.check(here, f"no {name} to kill at")
-    for _, number, line in here[:: 5 if strace.sanitized(t.program) else 1]:
+    for _, number, line in spread(here):
         out, what = t.fresh("out"), f"killed at {name} #{number}: {line}"
         t.check(strace.kill_at(t, name, number, *short_arguments(t, out)), f"{what}: it ran to the end")
         check_output(out)

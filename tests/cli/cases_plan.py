@@ -1,12 +1,11 @@
 """What `tutti plan` tells beside the plan: why it takes so long, what would help, how full memory is, and what would be enough
 where it is not. Of jobs and of profiles, which print the same."""
-import itertools
 import json
 import os
 
 from cases_profile import BATCH, EXAMPLE, KEYS, WHERE, plan
 from files import POLICIES, SMALL, job, write_job
-from harness import case
+from harness import case, spread
 
 DEEP = job(SMALL, {"model.hidden": [64] * 6, "train.global_batch": 24, "train.micro_batch": 4, "data.samples": 48})
 PARTS = {"compute", "in", "out", "peer", "host"}
@@ -156,26 +155,28 @@ def misfits(t):
             "profile": ["--plan-profile", EXAMPLE, "--batch", 8]}
 
 
-@case(each=POLICIES)
-def test_least_capacity_works_and_less_does_not(t, policy):
-    for (name, mode), devices, update in itertools.product(misfits(t).items(), (1, 3), ("host", "device")):
-        where = [*mode, "--devices", devices, "--policy", policy, "--update", update, "--no-what-if"]
-        what = f"{name}, {devices} devices, update on {update}"
-        run = t.worker(*where, "--device-memory", 1024, "--json", expect=5)
-        found = run.json()
-        least = found["least_device_bytes"]
-        t.equal(least % 256, 0, what)
-        t.contains(found["message"], f"at least {least} bytes", f"on each of {devices} device", "; layer ", "needs most",
-                   "ward pass", what=what)
-        most = int(found["message"].split("needs most, ")[1].split(" bytes")[0])
-        t.check(1024 < most <= least, f"{what}: the largest needs {most} of {least}")
-        made = t.worker(*where, "--device-memory", least, "--json").json()
-        t.check(made["verified"] and max(made["device_peak_bytes"]) <= least, f"{what}: {made['device_peak_bytes']}")
-        less = t.worker(*where, "--device-memory", least - 256, "--json", expect=5).json()
-        t.equal(less["least_device_bytes"], least, what)
-        text = t.worker(*where, "--device-memory", least - 256, expect=5)
-        t.equal((text.out, len(text.err.splitlines())), ("", 1), what)
-        t.contains(text.err, str(least), "layer ", what=what)
+MISFITS = [(f"{policy}; {mode}, {devices} devices, update on {update}", policy, mode, devices, update)
+           for policy in POLICIES for mode in ("job", "auto", "profile") for devices in (1, 3) for update in ("host", "device")]
+
+
+@case(each=spread(MISFITS))
+def test_least_capacity_works_and_less_does_not(t, value):
+    _, policy, mode, devices, update = value
+    where = [*misfits(t)[mode], "--devices", devices, "--policy", policy, "--update", update, "--no-what-if"]
+    found = t.worker(*where, "--device-memory", 1024, "--json", expect=5).json()
+    least = found["least_device_bytes"]
+    t.equal(least % 256, 0, "alignment of the least capacity")
+    t.contains(found["message"], f"at least {least} bytes", f"on each of {devices} device", "; layer ", "needs most",
+               "ward pass", what="the message")
+    most = int(found["message"].split("needs most, ")[1].split(" bytes")[0])
+    t.check(1024 < most <= least, f"the largest needs {most} of {least}")
+    made = t.worker(*where, "--device-memory", least, "--json").json()
+    t.check(made["verified"] and max(made["device_peak_bytes"]) <= least, f"peaks {made['device_peak_bytes']}")
+    less = t.worker(*where, "--device-memory", least - 256, "--json", expect=5).json()
+    t.equal(less["least_device_bytes"], least, "the least capacity told with less")
+    text = t.worker(*where, "--device-memory", least - 256, expect=5)
+    t.equal((text.out, len(text.err.splitlines())), ("", 1), "standard output, lines on standard error")
+    t.contains(text.err, str(least), "layer ", what="standard error")
 
 
 @case

@@ -6,6 +6,7 @@ the runner prints then has the commands of the case with all that they wrote.
 
     @case                      one case
     @case(each=["a", "b"])     a case for every value: test_x(t, value)
+    @case(each=spread(...))    a sweep: where TUTTI_CASES asks for fewer cases, only some of the values
     @case(defect="words")      asserts what is right where the program is known to be wrong: while it fails it is
                                reported as skipped, with the words; remove the mark when the program is mended
                                (with TUTTI_TEST_DEFECTS in the environment the mark is ignored)
@@ -226,6 +227,13 @@ def random_cases(usual):
     """The number of random cases, which TUTTI_CASES changes as in tests/cases.h."""
     n = int(os.environ.get("TUTTI_CASES", usual))
     return n if n >= 0 else min(-n, usual)
+
+
+def spread(values):
+    """The values that a sweep tries: all of them, or as many as random_cases() allows, from all parts of the list."""
+    values = list(values)
+    n = min(random_cases(len(values)), len(values))
+    return [values[i * len(values) // n] for i in range(n)]
 
 
 # ---- registry and runner ----

@@ -71,7 +71,7 @@ def fail_at(t, name, number, errno, *options):
 
 
 def sanitized(program):
-    """Is the program built with a sanitizer? Then sweeps take larger strides."""
+    """Is the program built with a sanitizer?"""
     with open(program, "rb") as f:
         data = f.read()
     return b"__asan_init" in data or b"__tsan_init" in data

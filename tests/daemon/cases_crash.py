@@ -18,7 +18,7 @@ import time
 import strace
 from cases_workers import names, script
 from files import check_output, checkpoint_steps
-from harness import case, once
+from harness import case, once, random_cases, spread
 from harness_daemon import (ENDLESS, SIGKILL, Client, Daemon, Gone, RpcError, check_done, mid_run, process_state, read,
                             spec, until)
 
@@ -176,7 +176,7 @@ def test_killed_at_every_call_of_a_jobs_life(t, thread):
     t.check(wanted <= {name for name, _ in here}, f"the {thread} was seen to do only {here}")
     t.check(thread == "loop" or sum(name == "fdatasync" for name, _ in here) >= 3, f"commits: {here}")
     hits, acks = 0, 0
-    here = here[:: 4 if strace.sanitized(t.program) else 1]
+    here = spread(here)
     for name, number in here:
         what = f"killed at {name} #{number} of the {thread}"
         d = on_template(t, "d")
@@ -226,8 +226,8 @@ def test_killed_at_every_call_of_a_start(t):
         if "tutti.sock" in m[2] and m[1] == "bind":
             break
     t.check({"pwrite64", "unlink", "bind", "openat"} <= {n for n, _ in here}, f"seen: {here}")
-    hits = 0
-    for name, number in here[:: 4 if strace.sanitized(t.program) else 1]:
+    hits, here = 0, spread(here)
+    for name, number in here:
         shutil.rmtree(d.state)
         shutil.copytree(saved, d.state)
         d.prefix = ["strace", "-D", "-o", os.devnull, "-e", TRACE, "-e", f"inject={name}:signal=SIGKILL:when={number}"]
@@ -353,7 +353,7 @@ def test_killed_at_every_call_of_a_cancel(t, phase):
         here = places(tracer.detach(), thread)
         forget(t, d)
         t.check(here, "nothing was seen")
-        for name, number in here[:: max(4 if strace.sanitized(t.program) else 1, len(here) // 40)]:
+        for name, number in spread(here[:: max(1, len(here) // 40)]):
             what = f"{phase}, killed at {name} #{number} of the {thread}"
             d, job_id, run = begin()
             tracer = Tracer(t, threads(d)[thread], f"{name}:signal=SIGKILL:when={number}")
@@ -480,7 +480,8 @@ def test_second_daemon_goes_away_and_touches_nothing(t, same):
     d = Daemon(t, devices=1).start()
     s = spec("before")
     check_done(t, d, d.submit(s)["id"], s)
-    d.kept_events(1)  # all is written
+    d.kept_events(1)  # all is written, and the idle daemon moves it from the log into the database
+    until(lambda: os.path.getsize(os.path.join(d.state, "state.db-wal")) == 0, "end of the log")
     socket_dir = os.path.dirname(d.socket)
     other = Daemon(t, "other",
                    state=d.state if "state" in same else None,
@@ -520,7 +521,7 @@ def test_fifty_daemons_start_and_one_serves(t, state):
         d.start()
         d.wait_job(d.submit(s, key="k")["id"], "done")
         d.kill9()
-    n = 12 if strace.sanitized(t.program) else 50
+    n = random_cases(50)
     racers = []
     t.undo.append(lambda: [(p.kill(), p.wait()) for p, _ in racers])
     for i in range(n):
@@ -638,10 +639,8 @@ def test_flipped_bits_are_found(t, where):
         offsets = list(range(begin - 60, 4096, 3))
     else:
         offsets = list(range(4096 + 37 * int(where[-1]), len(data), 37 * 3 * (len(data) // 40960 + 1)))
-    if strace.sanitized(t.program):
-        offsets = offsets[::6]
     d, found = Daemon(t), {"refused": 0, "served": 0}
-    for at in offsets:
+    for at in spread(offsets):
         bit = 1 << rng.randrange(8)
         flipped = bytearray(data)
         flipped[at] ^= bit
@@ -758,7 +757,7 @@ def test_damaged_log_of_changes_loses_nothing_silently(t):
     saved, told = killed_with_a_log(t, d)
     data = read_bytes(saved, "state.db-wal")
     rng, found = random.Random(9), {"refused": 0, "served": 0}
-    for turn in range(8 if strace.sanitized(t.program) else 30):
+    for turn in range(random_cases(30)):
         lay_out_saved(d, saved)
         at = rng.randrange(len(data))
         with open(os.path.join(d.state, "state.db-wal"), "r+b") as f:

@@ -14,7 +14,7 @@ import time
 
 import harness_daemon
 from cases_protocol import LINE, PROGRESS, Puppet, check_stream, idle_daemon, kept_seqs, parallel, puppets, request
-from harness import case
+from harness import case, random_cases
 from harness_daemon import KEPT, SIGKILL, Client, Daemon, Gone, RpcError, process_state, spec, until
 from strace import sanitized
 
@@ -27,10 +27,6 @@ VALUES_MOST = 100000  # JSON values in a client's line
 def heavy():
     """True where everything costs ten times as much."""
     return sanitized(harness_daemon.TUTTID)
-
-
-def few(n):
-    return max(2, n // 10) if heavy() else n
 
 
 def memory(d, name="VmRSS"):
@@ -105,7 +101,7 @@ def test_lines_without_end_cost_nothing(t):
     piece = b"x" * (1 << 18)
 
     def pour(i):
-        for _ in range(few(250)):
+        for _ in range(random_cases(250)):
             with d.connect() as c:
                 try:
                     for _ in range(8):
@@ -299,7 +295,7 @@ def test_noise_is_survived(t, seed):
     rng = random.Random(seed)
     d = idle_daemon(t)
     d.submit(spec("x"))
-    for round_ in range(few(40)):
+    for round_ in range(random_cases(40)):
         with d.connect() as c:
             if round_ % 3 == 0:
                 data = rng.randbytes(rng.randrange(1, 50000))
@@ -543,7 +539,7 @@ def test_coming_and_going_costs_nothing(t):
     before, files = memory(d), len(os.listdir(f"/proc/{d.pid}/fd"))
 
     def come_and_go(i):
-        for k in range(few(600)):
+        for k in range(random_cases(600)):
             s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             s.connect(d.socket if k % 3 else d.worker_socket)
             if k % 2:
@@ -753,7 +749,7 @@ def test_noise_of_a_worker_hurts_nobody_else(t):
              PROGRESS}).encode() + b"\n", b'{"jsonrpc":"2.0","method":"curve","params":{"points":[[1,2]]}}\n',
              b'{"jsonrpc":"2.0","method":"planned","params":{"resolved":5}}\n', b'{"jsonrpc":"2.0","method":"alive"}\n']
     p = Puppet(d, one)
-    for _ in range(few(200)):
+    for _ in range(random_cases(200)):
         line = mutate(rng, rng.choice(seeds)).replace(b"outcome", b"outc0me")
         send_all(p.link, line + b"\n")
         if rng.randrange(3) == 0 or not is_open(p.link.socket):
@@ -908,7 +904,7 @@ def test_cancel_of_a_job_whose_worker_cannot_be_started_harms_nobody(t):
     """It never was a process: a signal for it would go to process 0, that is, to the daemon's whole group."""
     d = Daemon(t, devices=1, restart_delay=0, worker="/nonexistent/worker").start()
     with d.connect() as a, d.connect() as b:
-        for job in range(1, few(150)):
+        for job in range(1, random_cases(150)):
             a.send_raw(request(job, "submit", spec=spec("x"), dir=t.dir))
             b.send_raw(b"".join(request(k, "cancel", id=job, now=bool(k % 2)) for k in range(12)))
             a.answer(job)

@@ -13,9 +13,8 @@ from cases_client import need_client, tutti
 from cases_crash import TRACE, hold_log, need, quietly_serving, read_bytes
 from cases_protocol import Puppet, idle_daemon, submit_many
 from files import crc32c
-from harness import case
+from harness import case, spread
 from harness_daemon import SIGKILL, SIGTERM, Daemon, RpcError, read, spec, until
-from strace import sanitized
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "state-v1")
 
@@ -156,7 +155,7 @@ def test_killed_at_every_call_of_a_start_that_changes_the_state(t, kind):
         os.makedirs(d.state)
     saved = t.path("saved")
     shutil.copytree(d.state, saved)
-    calls, hits = calls_of_a_start(t, d, **more)[:: 4 if sanitized(t.program) else 1], 0
+    calls, hits = spread(calls_of_a_start(t, d, **more)), 0
     for name, number in calls:
         shutil.rmtree(d.state)
         shutil.copytree(saved, d.state)

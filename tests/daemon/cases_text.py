@@ -18,7 +18,7 @@ import xml.etree.ElementTree
 import harness_daemon as h
 from cases_client import LANGUAGE, environment, language_job, need_client, tutti
 from files import TINY, job, write_job
-from harness import Failure, case
+from harness import Failure, case, spread
 from harness_daemon import Daemon, spec
 
 HOSTILE = {
@@ -170,14 +170,12 @@ def test_hostile_words_of_every_command(t, name):
     """As an argument, as an option, and as the value of every option of every command."""
     need_client(t)
     text = WORDS[name]
-    commands = client_commands(t)
-    run_both(t, h.TUTTI, [text])
-    for command, options in commands.items():
-        run_both(t, h.TUTTI, [command, text])
-        run_both(t, h.TUTTI, [command, b"--" + text])
-        run_both(t, h.TUTTI, [command, b"-" + text])
-        for option in options:
-            run_both(t, h.TUTTI, [command, "no-such-thing", option, text])
+    lines = [[text]]
+    for command, options in client_commands(t).items():
+        lines += [[command, text], [command, b"--" + text], [command, b"-" + text]]
+        lines += [[command, "no-such-thing", option, text] for option in options]
+    for words in spread(lines):
+        run_both(t, h.TUTTI, words)
 
 
 @case(each=list(WORDS))
@@ -186,15 +184,12 @@ def test_hostile_words_of_every_verb(t, name):
     text = WORDS[name]
     write_job(t, spec("out"))
     verbs, options = worker_verbs(t)
-    run_both(t, h.WORKER, [b"--" + text])
-    run_both(t, h.WORKER, [text])
-    values = rotate(options, len(name))
+    lines, values = [[b"--" + text], [text]], rotate(options, len(name))
     for verb in verbs:
-        run_both(t, h.WORKER, [verb, text])
-        for _ in range(8):
-            run_both(t, h.WORKER, [verb, "no-such-thing", next(values), text])
-    for option in options:
-        run_both(t, h.WORKER, ["--check", "job.json", option, text])
+        lines += [[verb, text], *([verb, "no-such-thing", next(values), text] for _ in range(8))]
+    lines += [["--check", "job.json", option, text] for option in options]
+    for words in spread(lines):
+        run_both(t, h.WORKER, words)
 
 
 @case(each=list(WORDS))
@@ -252,7 +247,7 @@ def test_hostile_values_and_keys_of_a_job(t, name):
     """Every value and every object of a job: check of all of them, the other commands of some."""
     need_client(t)
     verbs = rotate([["--plan"], ["--time"], ["--run"]], len(name))
-    for i, changed in enumerate(variants(FULL, TEXTS[name])):
+    for i, changed in enumerate(spread(variants(FULL, TEXTS[name]))):
         text = json.dumps(changed, ensure_ascii=i % 2 == 0).encode()
         run_both(t, h.WORKER, ["--check", "-"], data=text)
         if i % 5 == 0:
@@ -347,17 +342,16 @@ def test_hostile_contents_of_files(t, name):
     with open(t.path("p.json")) as f:
         profile = json.load(f)
     profile["layers"] = profile["layers"][:2]
-    for i, changed in enumerate(variants(MACHINE, text)):
+    for i, changed in enumerate(spread(variants(MACHINE, text))):
         put(t, "m.json", json.dumps(changed, ensure_ascii=i % 2 == 0).encode())
         run_both(t, h.WORKER, ["--probe", "--machine", "m.json"])
-    for i, changed in enumerate(variants(profile, text)):
-        if i % 3 == 0:
-            put(t, "q.json", json.dumps(changed, ensure_ascii=i % 2 == 0).encode())
-            run_both(t, h.WORKER, ["--plan-profile", "q.json", "--device-memory", "1GB", "--batch", "4"])
+    for i, changed in spread(list(enumerate(variants(profile, text)))[::3]):
+        put(t, "q.json", json.dumps(changed, ensure_ascii=i % 2 == 0).encode())
+        run_both(t, h.WORKER, ["--plan-profile", "q.json", "--device-memory", "1GB", "--batch", "4"])
     model = job(LANGUAGE, {"model": {"from": "hf"}})
     write_job(t, model)
     put(t, "text", b"hello, world. " * 40)
-    for i, changed in enumerate(variants(CONFIG, text)):
+    for i, changed in enumerate(spread(variants(CONFIG, text))):
         put(t, "hf/config.json", json.dumps(changed, ensure_ascii=i % 2 == 0).encode())
         run_both(t, h.WORKER, ["--check", "job.json"])
     put(t, "hf/config.json", json.dumps(CONFIG).encode())

@@ -15,6 +15,7 @@
 #include "scheduler/explain/explain.h"
 #include "scheduler/policy/policy.h"
 #include "scheduler/verify/verify.h"
+#include "tests/cases.h"
 #include "tests/unit/random_chain.h"
 
 #define CASES 400
@@ -70,7 +71,7 @@ static void check_policy(struct plan_request *r, struct machine *m, uint32_t see
 static void test_build_random_chains_verify(void **state)
 {
     (void)state;
-    for (uint32_t seed = 1; seed <= CASES; seed++) {
+    for (uint32_t seed = 1, n = random_cases(CASES); seed <= n; seed++) {
         struct rng rng = {.seed = seed};
         struct random_chain c;
         struct machine m;
@@ -118,7 +119,7 @@ static void check_every_wait(const struct plan_request *r, uint32_t seed)
 static void test_build_random_chains_need_every_wait(void **state)
 {
     (void)state;
-    for (uint32_t seed = 1000; seed < 1060; seed++) {
+    for (uint32_t seed = 1000, n = random_cases(60); seed < 1000 + n; seed++) {
         struct rng rng = {.seed = seed};
         struct random_chain c;
         struct machine m;

@@ -23,6 +23,7 @@
 #include "base/rng.h"
 #include "scheduler/policy/policy.h"
 #include "scheduler/verify/verify.h"
+#include "tests/cases.h"
 #include "tests/unit/plan_edit.h"
 #include "tests/unit/plan_shake.h"
 #include "tests/unit/random_linked.h"
@@ -1131,7 +1132,7 @@ static void test_random_numbers_do_no_harm(void **state)
     (void)state;
     struct rng r = {.seed = 7};
     FOR_EACH_SPECIMEN(sp)
-    for (int round = 0; round < 4 * ROUNDS; round++) {
+    for (uint32_t round = 0, n_rounds = random_cases(4 * ROUNDS); round < n_rounds; round++) {
         struct edit e = edit_begin(sp->plan);
         struct plan *p = edit_pack(&e);
         struct findings f;
@@ -1230,7 +1231,7 @@ static void test_what_is_accepted_survives_any_order(void **state)
     struct rng r = {.seed = 11};
     uint32_t accepted = 0, found = 0, confirmed = 0;
     FOR_EACH_SPECIMEN(sp)
-    for (int round = 0; round < ROUNDS; round++) {
+    for (uint32_t round = 0, n_rounds = random_cases(ROUNDS); round < n_rounds; round++) {
         struct edit e = edit_begin(sp->plan);
         for (uint32_t n = 1 + rng_below(&r, 3); n > 0; n--)
             retouch(sp->plan, &e, &r);
@@ -1242,7 +1243,7 @@ static void test_what_is_accepted_survives_any_order(void **state)
         for (uint64_t seed = 1; !ill_formed && seed <= (holds ? 4 : 1); seed++) {
             bool survives = plan_shake(p, sp->subject->train, sp->subject->eval, seed, why);
             if (holds && !survives)
-                fail_msg("%s, round %d: accepted, but fails with seed %llu: %s", sp->name, round,
+                fail_msg("%s, round %u: accepted, but fails with seed %llu: %s", sp->name, round,
                          (unsigned long long)seed, why);
             confirmed += !survives;
         }
