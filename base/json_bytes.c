@@ -14,8 +14,8 @@
 #define EXAMPLES  "write bytes as 1000000, or a size such as \"9GB\", \"512MiB\" or \"1.5GiB\""
 #define MAX_BYTES JSON_MAX_INTEGER
 
-/* The mantissa has at most 19 digits, so it fits into 64 bits. Its product with the largest unit, 2^40, fits
- * into 128 bits. */
+/* The mantissa has at most 19 digits, so it fits into 64 bits. The product of the mantissa and the largest
+ * unit, 2^40, fits into 128 bits. */
 enum { MAX_DIGITS = 19, MAX_EXPONENT = 9999 };
 
 static const struct {

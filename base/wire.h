@@ -87,9 +87,9 @@ enum wire_code {
     WIRE_FAILED = -32000,
 };
 
-/* Parses one line into *ret. `max_nodes` limits the number of JSON values; 0 means no limit. On failure,
- * *ret_code is the JSON-RPC error code. If the line is JSON with a valid id, ret->id is set even on failure.
- * Always call wire_msg_finish afterwards. */
+/* Parses one line into *ret. The line may contain at most `max_nodes` JSON values, or any number if
+ * `max_nodes` is 0. On failure, *ret_code is the JSON-RPC error code. If the line is JSON with a valid id,
+ * ret->id is set even on failure. Always call wire_msg_finish afterwards. */
 int wire_parse(const char *line, size_t bytes, size_t max_nodes, struct wire_msg *ret,
                enum wire_code *ret_code, struct err *err);
 /* Frees everything that belongs to the message, and sets *m to zero. *m may already be zero. */
@@ -101,9 +101,10 @@ bool wire_msg_id(const struct wire_msg *m, uint64_t *ret);
  * errno, or -EIO if this system does not know the errno's name. */
 int wire_msg_error(const struct wire_msg *m, struct err *ret);
 
-/* Building a message takes three calls: begin the message, append its params or its result as one JSON value,
- * and end it. wire_end adds the newline. For example:
- *     wire_begin_notification(&b, "event");  strbuf_add(&b, "{\"seq\":1}");  wire_end(&b); */
+/* To build a message, call one of the wire_begin functions, append the params or the result as one JSON
+ * value, and call wire_end, which adds the newline. For example:
+ *
+ *   wire_begin_notification(&b, "event");  strbuf_add(&b, "{\"seq\":1}");  wire_end(&b); */
 void wire_begin_request(struct strbuf *b, uint64_t id, const char *method);
 void wire_begin_notification(struct strbuf *b, const char *method);
 void wire_begin_result(struct strbuf *b, const char *id); /* `id` as in struct wire_msg */

@@ -1,4 +1,4 @@
-/* tutti cancel: asks jobs to write a checkpoint and stop. With --now the jobs stop at once, without a
+/* tutti cancel: asks jobs to write a checkpoint and stop. With --now the jobs stop immediately, without a
  * checkpoint. */
 #include <inttypes.h>
 #include <stdlib.h>

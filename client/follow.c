@@ -257,7 +257,7 @@ static int reattach(struct follower *f, struct err *err)
 }
 
 /* Reacts to Ctrl-C. In `tutti run`, the first Ctrl-C makes the job write a checkpoint and stop, and the
- * second one stops the job at once. In other commands the job continues, and the function returns 1, which
+ * second stops the job immediately. In other commands the job continues, and the function returns 1, which
  * ends the loop. */
 static int on_signals(struct follower *f, struct err *err)
 {

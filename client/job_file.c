@@ -109,7 +109,8 @@ static int size_flag(const struct args *a, const char *name, char **ret, struct 
 }
 
 /* Applies the edits to a section of the spec and returns the section as JSON. Returns NULL if nothing
- * changes, or if the section is not an object. The check of the spec reports the latter mistake later. */
+ * changes. Also returns NULL if the section is not an object, a mistake that the check of the spec reports
+ * later. */
 static char *edit_section(const struct json *spec, const char *section, struct edit *edits, int n)
 {
     const struct json *node = json_get(spec, section);

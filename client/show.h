@@ -40,8 +40,8 @@ void show_log_text(struct strbuf *b, const char *text);
 /* Returns the number of columns that a UTF-8 text takes on a terminal. Escape sequences for colours take no
  * columns. */
 int show_columns(const char *text);
-/* Appends `text` so that it takes exactly `columns` columns. If the text is too long, it is cut and gets a
- * mark. If it is too short, it is padded with blanks, on the left if `right` is true. */
+/* Appends `text` so that it takes exactly `columns` columns. A longer text is cut and gets a mark. A shorter
+ * text is padded with blanks, on the left if `right` is true. */
 void show_cell(struct strbuf *b, const struct style *s, const char *text, int columns, bool right);
 
 /* Each of the next six functions appends a number in a form that people can read easily. */

@@ -209,8 +209,8 @@ int devset_release(struct devset *ds);
 int devset_acquire(struct devset *ds, const uint64_t *capacity_bytes, struct err *err);
 
 /* Allocates zeroed, page-aligned host memory for tensors. The memory is pinned if the backend's copies need
- * pinned memory. Returns -ENOMEM if there is too little memory; `err` then says what to do. devset_host_free
- * frees the memory. It needs the same number of bytes, and accepts NULL as `p`. */
+ * pinned memory. Returns -ENOMEM if there is too little memory; `err` then says what to do. Free the memory
+ * with devset_host_free and the same number of bytes. devset_host_free ignores NULL. */
 int devset_host_alloc(struct devset *ds, uint64_t bytes, void **ret, struct err *err);
 void devset_host_free(struct devset *ds, void *p, uint64_t bytes);
 

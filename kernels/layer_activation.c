@@ -1,5 +1,5 @@
 /* The activation layer computes y = act(x) for every element x of its input. The layer saves nothing, because
- * the backward pass reads the input X. All functions run in the caller's thread. */
+ * the backward pass reads the input again. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static void activation_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)

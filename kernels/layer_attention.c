@@ -7,7 +7,7 @@
  */
 #include "kernels/layer_impl.h"
 
-/* The dimensions of an attention layer. The unit is tokens or elements, not bytes. */
+/* The dimensions of an attention layer, in tokens or in elements. */
 struct attention_shape {
     uint32_t tokens, width; /* tokens in all rows; elements per token */
     uint32_t head, qkv;     /* elements per head; per token of qkv */

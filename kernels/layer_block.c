@@ -32,8 +32,8 @@ struct inner_walk {
     /* The offset of the current layer's weights in the block's weights. */
     uint64_t w;
     /* The offsets of the current layer's input and output in the block's saved values. The first layer's
-     * input and the last layer's output are not there, so `x` is not used in the first layer and `y` is not
-     * used in the last layer. */
+     * input is not saved, so `x` is not used there. The last layer's output is not saved, so `y` is not used
+     * there. */
     uint64_t x, y;
     /* The values that the current layer saves are the bytes [s, end) of the block's saved values. The bytes
      * from `end` on belong to later layers. */
@@ -204,9 +204,9 @@ static int residual_fwd(const struct layer *l, const struct layer_io *io, const 
                         .dtype = l->dtype);
 }
 
-/* Runs the backward pass of inner layer `i`. Two buffers in scratch memory, half[0] and half[1], hold the
- * gradients in turn. Layer i reads the gradient of its output from half[i % 2] and writes the gradient of its
- * input to the other buffer. */
+/* Runs the backward pass of inner layer `i`. Two buffers in scratch memory, half[0] and half[1], hold
+ * gradients. Layer i reads the gradient of its output from half[i % 2] and writes the gradient of its input
+ * to the other buffer. */
 static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t i, const struct op_sink *sink)
 {
     uint32_t gradients;

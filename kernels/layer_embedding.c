@@ -1,6 +1,6 @@
 /* The embedding layer turns tokens into vectors. Each row of the input is a sequence of int32 token ids. The
  * weights are a table [vocab][width], with one vector for each id. Token ids have no gradient, so the
- * backward pass sets dX to zero. All functions run in the caller's thread. */
+ * backward pass sets the gradient of the input to zero. All functions run in the caller's thread. */
 #include "kernels/layer_impl.h"
 
 static uint64_t table_bytes(const struct layer *l)

@@ -350,7 +350,7 @@ struct op_sumsq {
     enum dtype dtype; /* of the gradients */
 };
 /* Adds *sum, the sum of squares of one layer, to the total decision->sumsq. If *sum is infinite or NaN, sets
- * decision->bad_layer to `layer`. If `first` is true, the op starts anew: it first sets the total to 0 and
+ * decision->bad_layer to `layer`. If `first` is true, the op begins by setting the total to 0 and
  * decision->bad_layer to STEP_NO_LAYER. */
 struct op_norm_add {
     const double *sum;

@@ -1,6 +1,6 @@
 /* Lists the arrays that each op reads and writes. This is the only file that computes sizes in bytes from the
- * shapes of ops. Each op must have a function here; otherwise the file does not compile. The functions keep
- * no state, so any thread may call them. */
+ * shapes of ops. The file compiles only if each op has a function here. The functions keep no state, so any
+ * thread may call them. */
 #include "kernels/op.h"
 
 /* The arrays of one call that op_ranges has listed so far. */

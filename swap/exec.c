@@ -319,8 +319,8 @@ static struct event *event_of(const struct exec *e, enum program_kind k, const s
     return e->events[k][in->event + run % in->n_events];
 }
 
-/* Enqueues one instruction: first its waits, then its work, then its event. If `span` is not NULL, the
- * streams write the start and the end time of the work to *span. */
+/* Enqueues the waits, the work and the event of one instruction, in this order. If `span` is not NULL, the
+ * streams store the start and the end time of the work in *span. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, const struct run_ref *run,
                  struct plan_span *span)
 {

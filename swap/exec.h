@@ -49,8 +49,8 @@ struct exec_config {
 /* Creates an executor for a plan. Returns -EINVAL if the plan does not belong to this model and optimizer. If
  * a device cannot create an event, returns the device's error. */
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
-/* Returns the bytes of host memory that an executor of this plan takes for its own tables and for those of
- * its store. The tensors in the store are not included. They take plan->host_bytes. */
+/* Returns the bytes of host memory that an executor of this plan takes, including the tables of its store.
+ * The tensors in the store are not included. Their size is plan->host_bytes. */
 uint64_t exec_bytes(const struct plan *p);
 /* Waits until all streams are empty and frees the executor. `e` may be NULL. */
 void exec_destroy(struct exec *e);

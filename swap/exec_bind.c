@@ -583,9 +583,9 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns true if a wait is always fulfilled and need not be enqueued. There are two such cases. Both
- * instructions are on the same stream, which runs them in order. Or the other run is so old that exec_cycle
- * has already waited for it. */
+/* Returns true if a wait is always fulfilled and need not be enqueued. This is the case if both instructions
+ * are on the same stream, which runs them in order. It is also the case if the other run is so old that
+ * exec_cycle has already waited for it. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {

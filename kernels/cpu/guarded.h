@@ -1,5 +1,5 @@
 /* Blocks of memory that catch accesses outside their bounds. The cpu backend uses them as arenas. An access
- * behind the end of the block crashes at once. An access in front of the block either crashes or leaves
+ * behind the end of the block crashes immediately. An access in front of the block either crashes or leaves
  * damage that guarded_intact finds later. */
 #ifndef KERNELS_CPU_GUARDED_H
 #define KERNELS_CPU_GUARDED_H
@@ -11,8 +11,8 @@
 /* A block of memory between two guard pages. An access to a guard page crashes the program. guarded.c has a
  * picture of the layout. */
 struct guarded {
-    /* The start of the block. If `bytes` is a multiple of a power of two, such as 256, `base` is aligned to
-     * the same power of two, up to the size of a page. */
+    /* The start of the block. This address is aligned to the largest power of two that divides `bytes`, up to
+     * the size of a page. */
     uint8_t *base;
     uint64_t bytes;
     /* The start of the whole mapping: first the front guard page, then less than a page of slack, then the

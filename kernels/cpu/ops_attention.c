@@ -95,8 +95,8 @@ struct attention_task {
 struct query_strip {
     uint32_t h, q0, rows; /* head, first query, number of queries */
     const float *lse;     /* backward only: lse of these queries */
-    /* In the forward pass, factor[i] is the number by which the output of query i is multiplied. In the
-     * backward pass, factor[i] is the sum D of query i, which the comment at the top of this file defines. */
+    /* In the forward pass, the output of query i is multiplied by factor[i]. In the backward pass, factor[i]
+     * is the sum D of query i in the formulas at the top of this file. */
     float factor[STRIP];
 };
 
@@ -355,7 +355,7 @@ CPU_CLONES static float row_dot(const float *restrict x, const float *restrict y
     return fold_scores(lane);
 }
 
-/* For every k < n, sets keep[k] to 1 if dropout keeps the score of key first + k for query `i` of the strip,
+/* Sets keep[k] for every k < n: to 1 if dropout keeps the score of query `i` of the strip and key first + k,
  * and to 0 otherwise. */
 static void keep_keys(const struct attention_task *t, const struct query_strip *s, uint32_t i, uint32_t first,
                       float *keep, uint32_t n)

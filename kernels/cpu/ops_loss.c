@@ -87,8 +87,8 @@ static void sum_rows(struct rows_ctx c, uint32_t rows, struct step_result *sum, 
     }
 }
 
-/* Copies the last `n` elements of a row to `group` and fills the other lanes with -infinity. In a sum of
- * exponentials, each -infinity adds only e^-80, which does not change the sum, because the sum is at least
+/* Copies the last `n` elements of a row to `group` and fills the rest of `group` with -infinity. In a sum of
+ * exponentials, each -infinity adds only e^-80. This does not change the sum, because the sum is at least
  * 1. */
 CPU_INLINE void pad_group(const float *x, size_t n, float group[LANES])
 {

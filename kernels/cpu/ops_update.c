@@ -121,7 +121,7 @@ static struct gradient_pair gradients_at(const struct op_gradients *g, uint64_t 
     return (struct gradient_pair){buffer, NULL};
 }
 
-/* Returns how many of the next `n` elements an update processes at once: all of them, or as many as fit into
+/* Returns how many of the next `n` elements an update handles together: all of them, or as many as fit into
  * the buffer for combined gradients. */
 static size_t gradients_span(const struct op_gradients *g, size_t n)
 {

@@ -246,8 +246,8 @@ static void post(struct crew *c, struct pool_run_state *r, bool joins)
         pthread_cond_signal(&c->work);
 }
 
-/* Works on background runs until the helpers of run `own` have finished. A thread that runs an op calls this
- * function when the op has no pieces left to hand out, so that the core of the thread is not idle. */
+/* Works on background runs until the helpers of run `own` have finished. All pieces of `own` have been handed
+ * out, so the calling thread would otherwise be idle. */
 static void help_background(struct crew *c, const struct pool_run_state *own)
 {
     struct pool_run_state *r;

@@ -85,8 +85,8 @@ struct relay {
     uint8_t *buffers[2]; /* pinned buffers for sending */
     /* The sender records its event filled[b] when it has copied a piece into its buffer b. */
     cudaEvent_t filled[2];
-    /* The device uses these events when it receives. It records its event emptied[b] when it has copied a
-     * piece out of the sender's buffer b. */
+    /* Used when this device receives. The device records emptied[b] when it has copied a piece out of the
+     * sender's buffer b. */
     cudaEvent_t emptied[2];
 };
 

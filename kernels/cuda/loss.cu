@@ -195,8 +195,9 @@ int cuda_op_mse_bwd(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- from rows to the result ---- */
 
-/* Adds the losses and the correct answers of all rows to *result. If `first_loss` or `first_correct` is true,
- * the sum in question starts at 0 and replaces the old value. */
+/* Adds up the losses and the correct answers of all rows, and stores both sums in *result. If `first_loss` is
+ * true, the sum of the losses starts at 0. Otherwise it starts at result->loss. `first_correct` does the same
+ * for the correct answers. */
 static __global__ void add_rows(const double *loss, const double *correct, uint32_t rows, bool first_loss,
                                 bool first_correct, struct step_result *result)
 {

@@ -1,5 +1,5 @@
-/* Reports memory accesses to a race detector. The detector itself cannot see the accesses of host functions,
- * nor when memory is no longer needed. Without a detector, these functions do nothing. */
+/* These functions report memory accesses to a race detector. The detector itself cannot see which memory host
+ * functions access, or when memory is no longer needed. Without a detector, the functions do nothing. */
 #ifndef KERNELS_CUDA_WATCH_H
 #define KERNELS_CUDA_WATCH_H
 
