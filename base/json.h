@@ -121,8 +121,8 @@ struct json_obj {
 /* Begins to read the object `node`. Messages name the object by `path`. If `node` is not an object, the
  * failure is recorded in `o`, and json_obj_end returns its code. */
 void json_obj_begin(struct json_obj *o, const struct json *node, const char *path, struct err *err);
-/* Ends the reading of an object. Returns 0, or the code of the first failure. If no json_take call has asked
- * for one of the object's keys, this is a failure with the code -EINVAL. */
+/* Ends the reading of an object. Returns 0, or the code of the first failure. If the object has a key that no
+ * json_take call has asked for, this is a failure with the code -EINVAL. */
 int json_obj_end(struct json_obj *o);
 
 /* Stores the member `key` in *ret and returns true. Returns false and does not change *ret if the key is

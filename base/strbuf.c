@@ -208,8 +208,8 @@ static size_t ink_bytes(const char *s, size_t n)
 /* Returns how many bytes at the start of `s` can be appended without an escape, according to `style`. */
 static size_t unescaped_bytes(const char *s, size_t n, enum strbuf_style style)
 {
-    /* The last argument of plain_bytes is a pair of characters that do not count as plain. The newline is not
-     * printable and so never plain. Passing it twice excludes no other character. */
+    /* The last argument of plain_bytes names two characters that do not count as plain. No printable
+     * character is excluded here, so the newline, which is never plain, is passed twice. */
     size_t plain = plain_bytes(s, n, "\n\n");
 
     if (plain > 0 || style == STRBUF_ONE_LINE)

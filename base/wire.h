@@ -103,8 +103,7 @@ int wire_msg_error(const struct wire_msg *m, struct err *ret);
 
 /* To build a message, call one of the wire_begin functions, append the params or the result as one JSON
  * value, and call wire_end, which adds the newline. For example:
- *
- *   wire_begin_notification(&b, "event");  strbuf_add(&b, "{\"seq\":1}");  wire_end(&b); */
+ *     wire_begin_notification(&b, "event");  strbuf_add(&b, "{\"seq\":1}");  wire_end(&b); */
 void wire_begin_request(struct strbuf *b, uint64_t id, const char *method);
 void wire_begin_notification(struct strbuf *b, const char *method);
 void wire_begin_result(struct strbuf *b, const char *id); /* `id` as in struct wire_msg */

@@ -30,8 +30,8 @@ struct curve_scale {
     bool log;             /* the scale of the values is logarithmic */
 };
 
-/* The points of a curve, plus one. The newest values of a curve may not be enough for a point yet. Their mean
- * is then added here as the last point. */
+/* The points of a curve, and possibly one more. If the newest values of the curve are not enough for a point
+ * yet, their mean is added here as the last point. */
 struct points {
     struct curve_point at[CURVE_POINTS + 1];
     int n;

@@ -297,8 +297,8 @@ static bool is_whole_k(const struct task_binding *t, const struct plan_operand *
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
-/* The operand number `nth` with the role `role` must have a certain byte range. Sets *ret_begin and *ret_end
- * to this range. */
+/* Sets *ret_begin and *ret_end to the byte range that an operand must have. The operand has the role `role`,
+ * and `nth` earlier operands of the task have the same role. */
 static void wanted_range(const struct task_binding *t, enum role role, uint32_t nth, uint64_t *ret_begin,
                          uint64_t *ret_end)
 {

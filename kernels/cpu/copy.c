@@ -107,7 +107,7 @@ void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *po
 #else
 
 /* In builds with sanitizers, the calling thread makes the whole copy. If threads shared the copy, the pool's
- * lock would order their memory accesses. The thread sanitizer could then miss a missing wait between two
+ * lock would order their memory accesses. The thread sanitizer could then overlook a missing wait between two
  * streams. */
 void cpu_copy_pieces(void *dst, const void *src, uint64_t bytes, struct pool *pool)
 {

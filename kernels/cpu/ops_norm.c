@@ -147,8 +147,8 @@ static void norm_bwd_columns(void *ctx, uint32_t i)
     store_sums(to_db ? to_db + first : NULL, db, width, o->accumulate);
 }
 
-/* Two results for one row, where g = dy * w and xhat is the normalized input. `g` is the sum or the mean of
- * all g, and `g_hat` is the sum or the mean of all g * xhat. */
+/* Two results for one row: `g` is the sum or the mean of dy * w over the row, and `g_hat` is the sum or the
+ * mean of dy * w * xhat. xhat is the normalized input. */
 struct row_sums {
     float g, g_hat;
 };
