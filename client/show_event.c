@@ -114,6 +114,11 @@ static void eval(struct strbuf *b, const struct style *s, const struct json *e)
     }
     if (get_number(e, "accuracy", &accuracy))
         strbuf_addf(b, "  accuracy %s%.2f %%%s", show_ink(s, INK_BOLD), 100 * accuracy, show_plain(s));
+    const struct json *blocks = get_array(e, "block_accuracies");
+    size_t n = blocks != NULL ? json_array_size(blocks) : 0;
+    for (size_t i = 0; i < n && get_number_at(blocks, i, &accuracy); i++)
+        strbuf_addf(b, "%s%.2f", i == 0 ? "  of blocks " : " ", 100 * accuracy);
+    strbuf_add(b, n > 0 ? " %" : "");
 }
 
 /* Appends how well a part of the model learns its label vectors, which are the targets of its training. If

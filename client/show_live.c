@@ -178,28 +178,52 @@ static void add_eval_line(struct strbuf *b, const struct style *s, const struct 
     strbuf_add(b, "\n");
 }
 
-/* Adds a line with the loss of each block of the model, for a job that trains the blocks separately ("local
- * updates"). */
-static void add_block_line(struct strbuf *b, const struct style *s, const struct view *v, int width)
+/* Appends the losses of the blocks of local updates, or their accuracies. If there are more than `most`
+ * blocks, those in the middle are left out. */
+static void add_block_figures(struct line *l, const struct style *s, const struct view *v, bool accuracy,
+                              int most)
 {
-    struct line l = {.b = b, .width = width};
     struct strbuf part = {0};
-    if (v->n_blocks == 0)
+    if (v->n_blocks == 0 || most < 2)
         return;
-    strbuf_addf(&part, "%sloss of blocks%s", show_ink(s, INK_DIM), show_plain(s));
+    strbuf_addf(&part, "%s%s of blocks%s", show_ink(s, INK_DIM), accuracy ? "accuracy" : "loss",
+                show_plain(s));
     for (int i = 0; i < v->n_blocks; i++) {
+        if (v->n_blocks > most && i == most / 2) {
+            strbuf_add(&part, " ..");
+            i = v->n_blocks - (most - most / 2);
+        }
         strbuf_add(&part, " ");
-        show_loss(&part, v->block_loss[i]);
+        if (accuracy)
+            strbuf_addf(&part, "%.1f", 100 * v->block_accuracy[i]);
+        else
+            show_loss(&part, v->block_loss[i]);
     }
-    end_part(&l, &part);
-    strbuf_add(b, "\n");
+    strbuf_add(&part, accuracy ? " %" : "");
+    end_part(l, &part);
+}
+
+/* Returns how many blocks have room in a line of `width` columns. */
+static int blocks_in(int width)
+{
+    return (width - 24) / 8;
+}
+
+/* Adds a line with the losses and one with the accuracies of the blocks of local updates. */
+static void add_block_lines(struct strbuf *b, const struct style *s, const struct view *v, int width)
+{
+    for (int i = 0; i < 2 && v->n_blocks > 0; i++) {
+        struct line l = {.b = b, .width = width};
+        add_block_figures(&l, s, v, i == 1, blocks_in(width));
+        strbuf_add(b, l.used > 0 ? "\n" : "");
+    }
 }
 
 void view_draw(struct strbuf *b, const struct style *s, const struct view *v, int rows)
 {
     /* Leave the last column of the terminal empty. A character there may make the terminal wrap the line. */
     int width = s->width > 0 && s->width < WIDTH_MAX ? s->width - 1 : WIDTH_MAX;
-    int others = OTHER_LINES + (v->n_blocks > 0);
+    int others = OTHER_LINES + (v->n_blocks > 0 ? 2 : 0);
     int curve_rows = rows - others < CURVE_ROWS ? rows - others : CURVE_ROWS;
     struct line l = {.b = b, .width = width};
     strbuf_add(b, "");
@@ -217,8 +241,8 @@ void view_draw(struct strbuf *b, const struct style *s, const struct view *v, in
         strbuf_add(b, "\n");
     if (curve_rows >= LEAST_ROWS)
         show_curve(b, s, &v->curve, &(struct plot){width, curve_rows, ""});
-    if (rows > 4)
-        add_block_line(b, s, v, width);
+    if (rows > 5)
+        add_block_lines(b, s, v, width);
     if (rows > 3)
         add_eval_line(b, s, v, width);
 }
@@ -232,6 +256,8 @@ void view_line(struct strbuf *b, const struct style *s, const struct view *v)
         strbuf_addf(&position, "/%" PRIu64 GAP "%.0f %%", v->total, floor(100 * fmin(share_of(v), 1)));
     end_part(&l, &position);
     add_figures(&l, s, v);
+    add_block_figures(&l, s, v, false, VIEW_BLOCKS);
+    add_block_figures(&l, s, v, true, VIEW_BLOCKS);
     if (!isnan(v->eta_s) && v->step < v->total) {
         struct strbuf part = {0};
         show_duration(&part, v->eta_s);

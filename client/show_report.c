@@ -213,6 +213,72 @@ static void add_quality(struct strbuf *b, const struct style *s, const struct js
     strbuf_add(b, "\n");
 }
 
+/* Adds rows with the figures of each block of local updates in the last training step. */
+static void add_block_rows(struct strbuf *b, const struct style *s, const struct json *report)
+{
+    const struct json *blocks = get_array(report, "blocks"),
+                      *k = blocks != NULL ? json_array_first(blocks) : NULL;
+    for (; k != NULL; k = json_array_next(k)) {
+        char label[32];
+        double v;
+        snprintf(label, sizeof label, "block %" PRIu64, get_count_or(k, "block", 0));
+        show_label(b, s, label);
+        strbuf_add(b, "loss ");
+        if (get_number(k, "loss", &v))
+            show_loss(b, v);
+        if (get_number(k, "accuracy", &v))
+            strbuf_addf(b, "   accuracy %.2f %%", 100 * v);
+        strbuf_add(b, " (of the last step)\n");
+    }
+}
+
+/* Adds rows that say how well parts of the model learned their label vectors. */
+static void add_label_rows(struct strbuf *b, const struct style *s, const struct json *report)
+{
+    const struct json *list = get_array(report, "labels"), *k = list != NULL ? json_array_first(list) : NULL;
+    for (; k != NULL; k = json_array_next(k)) {
+        double v;
+        show_label(b, s, "labels");
+        strbuf_addf(b, "phase %" PRIu64, get_count_or(k, "phase", 0));
+        if (get_number(k, "error", &v))
+            strbuf_addf(b, "   error %.6f", v);
+        if (get_number(k, "nearest", &v))
+            strbuf_addf(b, "   nearest label right for %.2f %%", 100 * v);
+        strbuf_add(b, "   ");
+        show_text(b, s, get_text(k, "verdict"));
+        strbuf_add(b, get_text(k, "advice")[0] != '\0' ? ": " : "");
+        show_text(b, s, get_text(k, "advice"));
+        strbuf_add(b, "\n");
+    }
+}
+
+/* Appends a number of floating-point operations, such as "1.23 TFLOP". */
+static void add_flop(struct strbuf *b, double v)
+{
+    static const char *const units[] = {"", "k", "M", "G", "T", "P", "E"};
+    size_t unit = 0;
+    for (; v >= 999.5 && unit + 1 < sizeof units / sizeof units[0]; unit++)
+        v /= 1000;
+    strbuf_addf(b, "%.3g %sFLOP", v, units[unit]);
+}
+
+/* Adds a row with the work of the training beside that of backpropagation, for other methods. */
+static void add_work_row(struct strbuf *b, const struct style *s, const struct json *report)
+{
+    const struct json *flops = get_object(report, "flops");
+    double total, sequential, backprop;
+    if (get_text(report, "method")[0] == '\0' || !get_number(flops, "total", &total) ||
+        !get_number(flops, "sequential", &sequential) || !get_number(flops, "backprop", &backprop))
+        return;
+    show_label(b, s, "work");
+    add_flop(b, total);
+    strbuf_add(b, ", one after another ");
+    add_flop(b, sequential);
+    strbuf_add(b, "; backpropagation ");
+    add_flop(b, backprop);
+    strbuf_add(b, "\n");
+}
+
 static void add_plan_row(struct strbuf *b, const struct style *s, const struct json *report)
 {
     const char *policy = get_text(report, "policy");
@@ -226,6 +292,8 @@ static void add_plan_row(struct strbuf *b, const struct style *s, const struct j
         strbuf_addf(b, ", micro-batch %" PRIu64, rows);
     if (get_count(report, "replicas", &replicas) && replicas > 1)
         strbuf_addf(b, ", %" PRIu64 " replicas", replicas);
+    if (get_count(report, "cycle_steps", &rows) && rows > 1)
+        strbuf_addf(b, ", %" PRIu64 " steps in a cycle", rows);
     strbuf_add(b, "\n");
 }
 
@@ -251,6 +319,9 @@ void show_report_rows(struct strbuf *b, const struct style *s, const struct json
     struct traffic t;
     add_speed(b, s, report);
     add_quality(b, s, report);
+    add_block_rows(b, s, report);
+    add_label_rows(b, s, report);
+    add_work_row(b, s, report);
     if (read_traffic(get_object(report, "step_bytes"), "in", "out", "peer", &t))
         show_traffic(b, s, &t, report);
     add_device_peaks(b, s, report);

@@ -20,6 +20,18 @@ static void add_eval(struct view *v, uint64_t step, double accuracy)
     v->eval_step = step;
 }
 
+/* Copies the numbers of `list`, which may be NULL, to `ret`. The places that are left over become NAN.
+ * Returns the number of elements of the list, but at most VIEW_BLOCKS. */
+static int take_numbers(const struct json *list, double ret[VIEW_BLOCKS])
+{
+    size_t n = list != NULL ? json_array_size(list) : 0;
+    n = n < VIEW_BLOCKS ? n : VIEW_BLOCKS;
+    for (size_t i = 0; i < VIEW_BLOCKS; i++)
+        if (i >= n || !get_number_at(list, i, &ret[i]))
+            ret[i] = NAN;
+    return (int)n;
+}
+
 static void take_progress(struct view *v, const struct json *p)
 {
     uint64_t in, out;
@@ -29,11 +41,8 @@ static void take_progress(struct view *v, const struct json *p)
     get_number(p, "samples_per_s", &v->samples_per_s);
     get_number(p, "eta_s", &v->eta_s);
     get_number(p, "stall_share", &v->stall_share);
-    const struct json *blocks = get_array(p, "blocks");
-    double loss;
-    for (v->n_blocks = 0;
-         blocks != NULL && v->n_blocks < VIEW_BLOCKS && get_number_at(blocks, (size_t)v->n_blocks, &loss);)
-        v->block_loss[v->n_blocks++] = loss;
+    v->n_blocks = take_numbers(get_array(p, "blocks"), v->block_loss);
+    take_numbers(get_array(p, "block_accuracies"), v->block_accuracy);
     if (get_count(p, "in_bytes", &in) && get_count(p, "out_bytes", &out)) {
         v->moved = true;
         v->in_bytes = in;

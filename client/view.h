@@ -11,7 +11,7 @@
 #include "client/show.h"
 
 #define VIEW_EVALS  4
-#define VIEW_BLOCKS 8
+#define VIEW_BLOCKS 64
 
 /* What is known about a job that is being followed. view_from_job fills in a zeroed struct, and view_event
  * updates the struct. */
@@ -22,10 +22,11 @@ struct view {
     uint64_t in_bytes, out_bytes, peer_bytes;       /* bytes moved so far */
     double loss, samples_per_s, eta_s, stall_share; /* NAN: unknown */
     bool moved;                                     /* the byte counts are known */
-    /* block_loss[i] is the loss of block i, for a job that trains the blocks of its model separately ("local
-     * updates"). */
-    double block_loss[VIEW_BLOCKS];
-    int n_blocks; /* how many of `block_loss` are set */
+    /* The losses and accuracies of the first blocks, for a job that trains the blocks of its model separately
+     * ("local updates"), and the number of these blocks. An
+     * accuracy that is not known is NAN. */
+    double block_loss[VIEW_BLOCKS], block_accuracy[VIEW_BLOCKS];
+    int n_blocks;
     struct curve curve;
     uint64_t eval_step;            /* step of the last evaluation */
     double accuracies[VIEW_EVALS]; /* of the last evaluations, oldest first */

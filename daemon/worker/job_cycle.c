@@ -4,10 +4,11 @@
  * after it. With k steps in a cycle, the state of a block crosses the link once in k steps. The number
  * changes no bit of the result, so it may depend on the memory and on measured times.
  *
- * The planner tries 2, 4, 8 ... steps, and the number of steps between two breaks, at which the job evaluates
- * or writes a checkpoint. What remains before a break runs with one step in a cycle, and this counts in the
- * time of a number. The trials end at the first number that does not fit or takes too long, and when a number
- * brings little more than the best one so far.
+ * Between two breaks, at which the job evaluates or writes a checkpoint, the job does the same number of
+ * steps again and again. What remains of them after whole cycles runs with one step in a cycle, and this
+ * counts in the time of a number. So the planner tries numbers that leave no remainder, if there are any:
+ * each trial has at most twice as many steps as the trial before. The trials end at the first number that
+ * does not fit or takes too long, and when a number brings little more than the best one so far.
  */
 #include <errno.h>
 #include <string.h>
@@ -79,11 +80,10 @@ static uint64_t steps_between_breaks(const struct prepared_job *j, const struct 
     return n;
 }
 
-/* Computes the figures of a trial. `single` is the plan of one step, and `run` is the number of steps between
- * two breaks. */
-static void weigh(struct cycle_trial *t, const struct cycle_trial *single, uint64_t run)
+/* Computes the figures of a trial. `single` is the plan of one step. `alone` is the share of the steps that
+ * run with one step in a cycle. */
+static void weigh(struct cycle_trial *t, const struct cycle_trial *single, double alone)
 {
-    double alone = (double)(run % t->steps) / (double)run;
     double ns = (double)t->report.score.ns / t->steps, bytes = (double)t->report.score.bytes / t->steps;
     t->ns = (1 - alone) * ns + alone * (double)single->report.score.ns;
     t->bytes = (1 - alone) * bytes + alone * (double)single->report.score.bytes;
@@ -114,11 +114,20 @@ struct choosing {
     enum phase_limit limit;
 };
 
+/* Returns what keeps a trial from being better than `best`: the steps that remain before breaks, or the small
+ * gain of more steps. */
+static enum phase_limit why_not_better(struct cycle_trial t, const struct cycle_trial *best)
+{
+    weigh(&t, best, 0);
+    return is_better(&t, best) ? PHASE_LIMIT_BREAKS : PHASE_LIMIT_GAIN;
+}
+
 /* Plans `steps` steps in a cycle, and keeps the plan if it is the best so far. Returns 1 if more steps may be
  * better, 0 if not, or a negative errno. Sets c->limit in the second case.
  *
  * Two steps are often no better than one, because the plan of one step may update weights on the host and
- * then moves less. So the trials go on until a number has been better than one step. */
+ * then moves less. So the trials go on until a number has been better than one step. They also go on after a
+ * number that leaves many steps before a break, because a larger number may leave none. */
 static int try_steps(struct choosing *c, uint32_t steps)
 {
     struct err why = {0};
@@ -130,27 +139,33 @@ static int try_steps(struct choosing *c, uint32_t steps)
         return r == -ENOSPC || r == -EINVAL ? 0 : r;
     }
     take_plan(&t, c->p);
-    weigh(&t, &c->single, c->run);
+    weigh(&t, &c->single, (double)(c->run % steps) / (double)c->run);
     bool slow = (double)t.report.score.ns * 1e-9 > c->j->spec->local.max_cycle_s,
          first = c->best.plan == NULL;
-    if (slow || !is_better(&t, first ? &c->single : &c->best)) {
-        c->limit = slow ? PHASE_LIMIT_TIME : PHASE_LIMIT_GAIN;
+    const struct cycle_trial *best = first ? &c->single : &c->best;
+    if (slow || !is_better(&t, best)) {
+        c->limit = slow ? PHASE_LIMIT_TIME : why_not_better(t, best);
         drop_trial(&t);
-        return !slow && first;
+        return !slow && (first || c->limit == PHASE_LIMIT_BREAKS);
     }
     drop_trial(&c->best);
     c->best = t;
     return 1;
 }
 
-/* Returns the number of steps to try after `steps`, or 0 if there is none. */
+/* Returns the number of steps to try after `steps`, or 0 if there is none. This is the largest number up to
+ * twice `steps` that leaves no remainder before a break. If there is no such number, it is twice `steps`. */
 static uint32_t next_steps(struct choosing *c, uint32_t steps)
 {
     if (steps >= c->run || steps >= SPEC_MAX_CYCLE_STEPS) {
         c->limit = steps >= c->run ? PHASE_LIMIT_BREAKS : PHASE_LIMIT_MOST;
         return 0;
     }
-    return 2 * (uint64_t)steps > c->run ? (uint32_t)c->run : 2 * steps;
+    uint32_t most = 2 * steps < SPEC_MAX_CYCLE_STEPS ? 2 * steps : SPEC_MAX_CYCLE_STEPS;
+    for (uint32_t next = most; next > steps; next--)
+        if (c->run % next == 0)
+            return next;
+    return most;
 }
 
 int job_choose_cycle(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
@@ -163,7 +178,7 @@ int job_choose_cycle(const struct job_options *o, struct prepared_job *j, struct
     if (moved.state_in + moved.state_out == 0)
         return 0; /* the state never leaves the devices */
     take_plan(&c.single, p);
-    weigh(&c.single, &c.single, 1);
+    weigh(&c.single, &c.single, 0);
     p->single.graph = c.single.graph;
     p->single.eval_graph = c.single.eval_graph;
     p->single.plan = c.single.plan;

@@ -479,12 +479,16 @@ static int plan_cycle(const struct planning *a)
     p->single.plan = p->plan;
     p->graph = p->eval_graph = NULL;
     p->plan = NULL;
-    int r =
-        job_plan_with(a->o, a->j, p, (struct division){.rows = p->sizes.micro_batch, .steps = p->cycle_steps},
-                      0, &p->report, a->err);
+    struct division d = {p->sizes.micro_batch, p->cycle_steps, .by_blocks = p->n_groups > 1};
+    struct err *err = a->err;
+    int r = job_plan_with(a->o, a->j, p, d, 0, &p->report, err);
+    if (r == -ENOSPC && d.by_blocks && policy_of(a->o, a->j) == POLICY_auto) {
+        /* A block with its whole state does not fit. Plans that move the state in every step need less. */
+        d.by_blocks = false;
+        r = job_plan_with(a->o, a->j, p, d, 0, &p->report, err);
+    }
     if (r == 0)
         return verify_phase(a);
-    struct err *err = a->err;
     if (r == -ENOSPC && err != NULL && strcmp(err->path, "memory.cycle_steps") != 0)
         err_set_at(err, r, err->path, "memory.cycle_steps is %u, and one step in a cycle would fit: %s",
                    p->cycle_steps, err->msg);
@@ -499,6 +503,9 @@ static int plan_and_verify(void *arg)
     int r = p->resolved_now ? plan_auto(a->o, j, p, a->err) : plan_step(a->o, j, p, a->err);
     if (r == 0)
         r = verify_phase(a);
+    enum policy_id policy = policy_of(a->o, j);
+    /* Only these policies keep a block on its device, so with others there is nothing to choose. */
+    p->cycle_auto = p->cycle_auto && (policy == POLICY_auto || policy == POLICY_blocks);
     if (r < 0 || (p->cycle_steps == 1 && !p->cycle_auto))
         return r;
     if (p->cycle_steps > 1 && !p->cycle_auto)

@@ -10,6 +10,8 @@
 #define DEAD_ABOVE    0.30 /* outputs of 0 give 1/3 */
 /* Largest relative distance from the error of a constant output that counts as collapsed. */
 #define COLLAPSED_WITHIN 0.1
+/* If this many times more samples than by chance are nearest to the right vector, the part is learning. */
+#define BETTER_THAN_CHANCE 2
 
 const char *const labels_verdict_names[LABELS_VERDICT_COUNT] = {
     [LABELS_LEARNING] = "learning",
@@ -24,6 +26,8 @@ enum labels_verdict labels_judge(const struct labels *l)
     double constant = (1.0 - 1.0 / l->classes) / 12;
     if (error < WORKING_BELOW)
         return LABELS_WORKING;
+    if (l->nearest * l->classes > BETTER_THAN_CHANCE) /* false if `nearest` is NaN */
+        return LABELS_LEARNING;
     if (error > DEAD_ABOVE || isnan(error))
         return LABELS_DEAD;
     return fabs(error - constant) < COLLAPSED_WITHIN * constant ? LABELS_COLLAPSED : LABELS_LEARNING;

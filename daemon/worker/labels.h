@@ -8,6 +8,9 @@
  *     about 1/12 * (1 - 1/classes)     the outputs are the same for all samples: the mean of the vectors
  *     below 0.02                       the part has learned to tell the classes apart
  *
+ * A part that has just begun to learn has such errors, too. So a part is neither dead nor collapsed if many
+ * samples are nearest to the vector of their class.
+ *
  * Everything here is a pure function, and any thread may call it.
  */
 #ifndef WORKER_LABELS_H
@@ -21,7 +24,8 @@ enum labels_verdict { LABELS_LEARNING, LABELS_WORKING, LABELS_DEAD, LABELS_COLLA
 extern const char *const labels_verdict_names[LABELS_VERDICT_COUNT]; /* such as "collapsed" */
 
 /* The newest figures of a part that is trained on label vectors. Each phase that trains such a part has one.
- * The trainer fills it in at evaluations, or at the end of the phase if the job has no validation data. */
+ * The trainer fills it in at evaluations. If the phase makes none, it does so ten times, from the loss of a
+ * training step. */
 struct labels {
     double kappa;     /* 0 if the phase is not trained on label vectors */
     uint32_t classes; /* number of vectors */

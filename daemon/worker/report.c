@@ -125,34 +125,6 @@ void report_host_needs(const struct job_needs *n, struct strbuf *b)
     strbuf_add_bytes(b, n->host.saving);
 }
 
-static bool has_cycle(const struct phase *p)
-{
-    return p->cycle_steps > 1 || p->cycle_auto;
-}
-
-void report_cycle_members(const struct prepared_job *j, struct strbuf *b)
-{
-    const struct phase *p = job_largest_phase(j);
-    if (!has_cycle(p))
-        return;
-    strbuf_addf(b, ",\"cycle_steps\":%" PRIu32, p->cycle_steps);
-    if (p->cycle_auto)
-        strbuf_addf(b, ",\"cycle_limit\":\"%s\"", phase_limit_names[p->cycle_limit]);
-}
-
-void report_cycle(const struct prepared_job *j, struct strbuf *b)
-{
-    const struct phase *p = job_largest_phase(j);
-    if (!has_cycle(p))
-        return;
-    strbuf_addf(b, "cycle   %" PRIu32 " training step%s", p->cycle_steps, p->cycle_steps == 1 ? "" : "s");
-    if (p->cycle_steps > 1 && p->n_groups > 1)
-        strbuf_add(b, ", for which a block stays on its device");
-    if (p->cycle_auto)
-        strbuf_addf(b, "; limit: %s", phase_limit_names[p->cycle_limit]);
-    strbuf_add(b, "\n");
-}
-
 static uint64_t total_params(const struct prepared_job *j)
 {
     uint64_t n = 0;
@@ -250,7 +222,9 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
                     demand.devices_max);
         add_absolute(&b, j->output);
         report_phase_members(j, &b);
-        report_cycle_members(j, &b);
+        report_cut_members(j, &b);
+        report_cycle_members(j, phase->plan, &b);
+        report_work_members(j, &b);
         report_backend_members(j, &b);
         report_needs_members(&needs, &b);
         strbuf_add(&b, "}\n");
@@ -272,6 +246,10 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
     if (phase->sizes.replicas > 1)
         strbuf_addf(&b, " by %u replicas", phase->sizes.replicas);
     add_phases(j, &b);
+    if (s->method != METHOD_backprop) {
+        strbuf_add(&b, "\n  method   ");
+        report_cut(j, &b);
+    }
     strbuf_addf(&b, "\n  memory   policy %s on %u device%s of ", p->policy, p->n_devices,
                 p->n_devices == 1 ? "" : "s");
     strbuf_add_bytes(&b, j->machine.capacity_bytes[0]);
@@ -332,7 +310,8 @@ void report_planned(const struct prepared_job *j, struct strbuf *b)
     strbuf_add(b, ",\"output\":");
     add_absolute(b, j->output);
     report_phase_members(j, b);
-    report_cycle_members(j, b);
+    report_cut_members(j, b);
+    report_cycle_members(j, p->plan, b);
     report_backend_members(j, b);
     report_profile_members(j, b);
     report_needs_members(&needs, b);
@@ -486,7 +465,11 @@ static void add_label_figures(const struct prepared_job *j, struct strbuf *b)
         strbuf_addf(b, "%s{\"phase\":%" PRIu32, n++ > 0 ? "," : ",\"labels\":[", i);
         add_number(b, "error", p->labels.error);
         add_number(b, "nearest", p->labels.nearest);
-        strbuf_addf(b, ",\"verdict\":\"%s\"}", labels_verdict_names[labels_judge(&p->labels)]);
+        enum labels_verdict v = labels_judge(&p->labels);
+        strbuf_addf(b, ",\"verdict\":\"%s\"", labels_verdict_names[v]);
+        if (labels_advice(v) != NULL)
+            strbuf_addf(b, ",\"advice\":\"%s\"", labels_advice(v));
+        strbuf_add(b, "}");
     }
     strbuf_add(b, n > 0 ? "]" : "");
 }
@@ -544,7 +527,9 @@ void report_json(const struct prepared_job *j, const struct train_report *r, str
     strbuf_add(b, ",\"numerics\":");
     strbuf_add_json(b, r->numerics);
     report_phase_members(j, b);
-    report_cycle_members(j, b);
+    report_cut_members(j, b);
+    report_cycle_members(j, p->plan, b);
+    report_work_members(j, b);
     add_label_figures(j, b);
     add_block_figures(r, b);
     report_backend_members(j, b);
@@ -625,6 +610,7 @@ void report_text(const struct prepared_job *j, const struct train_report *r, str
     if (r->stall_steps > 0)
         strbuf_addf(b, " (from %u traced step%s)", r->stall_steps, r->stall_steps == 1 ? "" : "s");
     add_bytes(b, p->policy, &r->step_bytes, &j->comparison);
+    report_work(j, b);
     for (uint32_t i = 0; i < p->n_devices; i++) {
         strbuf_addf(b, "  device %-2u peak ", i);
         strbuf_add_bytes(b, p->devices[i].peak_bytes);

@@ -58,12 +58,6 @@ void report_planned(const struct prepared_job *j, struct strbuf *b);
 /* Appends ,"backend":"cpu","backend_reason":"..." to a JSON object. */
 void report_backend_members(const struct prepared_job *j, struct strbuf *b);
 
-/* Appends the number of training steps in a cycle of the largest phase and, if the planner chose the number,
- * what kept it from choosing more. report_cycle appends a line of text, and report_cycle_members appends JSON
- * members. Neither appends anything if the job has one step in a cycle because it never asked for more. */
-void report_cycle(const struct prepared_job *j, struct strbuf *b);
-void report_cycle_members(const struct prepared_job *j, struct strbuf *b);
-
 /* If the job has several phases, appends ,"phase":0,"phases":[...] to a JSON object. "phase" is the number of
  * the largest phase, which the other members of the object describe. "phases" is a list with a summary of
  * each phase. */
@@ -76,6 +70,29 @@ void report_needs_members(const struct job_needs *n, struct strbuf *b);
 /* Appends the host memory that the job needs to a line of text: the most, and that at each of the four
  * times. */
 void report_host_needs(const struct job_needs *n, struct strbuf *b);
+
+/* ---- what is special about a training method: report_method.c ---- */
+
+/* Appends the method and the parts into which it cuts the model, such as "local chunked, 2 blocks of layers
+ * 0-3, 4-7". report_cut_members appends JSON members. Neither appends anything for backpropagation. */
+void report_cut(const struct prepared_job *j, struct strbuf *b);
+void report_cut_members(const struct prepared_job *j, struct strbuf *b);
+
+/* Appends the number of training steps in a cycle of the largest phase. If the planner chose the number, also
+ * appends what kept it from choosing more. For local updates, also appends the bytes that a step moves, and
+ * the bytes of outputs that wait for the next block. `plan` is the plan of the largest phase, or NULL if it
+ * has none.
+ *
+ * report_cycle appends lines of text, and report_cycle_members appends JSON members. Neither appends anything
+ * if the job has one step in a cycle because it never asked for more. */
+void report_cycle(const struct prepared_job *j, const struct plan *plan, struct strbuf *b);
+void report_cycle_members(const struct prepared_job *j, const struct plan *plan, struct strbuf *b);
+
+/* Appends the numbers of floating-point operations of the whole training: in all, those that must follow one
+ * another, and those of backpropagation for the steps of the section `train`. report_work appends a line of
+ * text, or nothing for backpropagation. report_work_members appends JSON members. */
+void report_work(const struct prepared_job *j, struct strbuf *b);
+void report_work_members(const struct prepared_job *j, struct strbuf *b);
 
 /* Appends ,"profile":"analytic","profile_reason":"..." to a JSON object. */
 void report_profile_members(const struct prepared_job *j, struct strbuf *b);

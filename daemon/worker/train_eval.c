@@ -71,7 +71,7 @@ int train_record_labels(struct trainer *t, double error, double nearest, struct 
 {
     struct labels *l = &t->phase->labels;
     l->known = true;
-    l->step = train_steps_done(t);
+    l->step = train_steps_known(t);
     l->error = error;
     l->nearest = nearest;
     int r = metrics_labels(t->metrics, l, err);

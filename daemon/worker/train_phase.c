@@ -253,6 +253,16 @@ static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, st
     return check_finite(t, t->blocks[loss].loss, d, err);
 }
 
+/* A phase that trains on label vectors, but makes no evaluations on the way, is judged by its training loss.
+ * Returns whether this is due now: after each tenth of the phase. The end of the phase does not count. */
+static bool is_judgement_due(const struct trainer *t)
+{
+    const struct phase *p = t->phase;
+    bool evaluates = t->job->val != NULL && (t->spec->eval.epochs > 0 || t->spec->eval.steps > 0);
+    uint64_t every = p->steps / 10 > 0 ? p->steps / 10 : 1;
+    return p->labels.kappa > 0 && !evaluates && t->known % every == 0 && t->known < p->steps;
+}
+
 /* Reads and records the results of training step t->known. This training step is step `at.step` of a run of
  * the cycle. The run is complete, and `f` has its measurements. */
 static int read_step(struct trainer *t, struct train_place at, const struct run_figures *f, struct err *err)
@@ -283,7 +293,8 @@ static int read_step(struct trainer *t, struct train_place at, const struct run_
         .n_blocks = t->n_losses > 1 ? t->n_losses : 0,
     };
     t->known++;
-    return record_step(t, &m, &f->counters, t->plan->steps - 1 - at.step, err);
+    int r = record_step(t, &m, &f->counters, t->plan->steps - 1 - at.step, err);
+    return r == 0 && is_judgement_due(t) ? train_record_labels(t, m.loss, NAN, err) : r;
 }
 
 /* Waits for the oldest run of the cycle whose results were not read yet, and records the results of its
@@ -365,8 +376,11 @@ static int train_steps(struct trainer *t, struct err *err)
     int r = 0;
     train_restart_clock(t);
     while (r == 0 && t->step < p->steps) {
-        r = change_cycle(t, err);
-        if (r == 0)
+        /* A stop waits for the runs in progress, but begins no further run. */
+        bool begin = t->known == t->step || !train_stop_requested();
+        if (begin)
+            r = change_cycle(t, err);
+        if (begin && r == 0)
             r = enqueue_run(t, err);
         bool last = t->step == p->steps, stop = train_stop_requested();
         bool scheduled = last || spec_due(s, &s->checkpoint.every, p->batch, t->step);

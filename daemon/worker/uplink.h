@@ -80,7 +80,13 @@ struct uplink_job {
     char *machine;
 };
 
-#define UPLINK_BLOCKS 32 /* most blocks whose losses a progress message has */
+#define UPLINK_BLOCKS 64 /* most blocks whose figures a message has */
+
+/* The figures of the first `n` blocks of a phase with several losses. */
+struct uplink_blocks {
+    uint32_t n;
+    double loss[UPLINK_BLOCKS], accuracy[UPLINK_BLOCKS];
+};
 
 /* The newest state of training. */
 struct uplink_progress {
@@ -90,9 +96,8 @@ struct uplink_progress {
     uint64_t in_bytes, out_bytes, peer_bytes;
     /* Fraction of time in which the compute streams waited in this run so far. NaN if it is not known. */
     double stall_share;
-    /* The losses of the first blocks, if the phase has several losses. */
-    double block_loss[UPLINK_BLOCKS];
-    uint32_t n_blocks;
+    /* The losses and accuracies of the first blocks, if the phase has several losses. */
+    struct uplink_blocks blocks;
 };
 
 /* Creates the uplink and its thread. The thread connects to the daemon in the background. Returns
@@ -135,8 +140,10 @@ void uplink_resumed(struct uplink *l, uint64_t step, bool numerics_changed);
 void uplink_progress(struct uplink *l, const struct uplink_progress *p);
 /* Tells the daemon that the update of training step `step` was skipped. */
 void uplink_skipped(struct uplink *l, uint64_t step);
-/* Reports an evaluation of the model to the daemon, and adds the evaluation to the curve. */
-void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy);
+/* Reports an evaluation of the model to the daemon, and adds the evaluation to the curve. `blocks` has the
+ * figures of all losses, or no figures if only the last loss was evaluated. */
+void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy,
+                 const struct uplink_blocks *blocks);
 /* Tells the daemon how well a part of the model learns the label vectors that are its targets. */
 void uplink_labels(struct uplink *l, const struct labels *labels);
 /* Tells the daemon that the checkpoint of training step `step` was written. */

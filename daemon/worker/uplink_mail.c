@@ -44,6 +44,32 @@ static void add_phase(const struct uplink *l, char *buf, size_t size)
         snprintf(buf + n - 1, size - n + 1, ",\"phase\":%" PRIu32 "}", l->phase);
 }
 
+/* Appends ,"key":[1.5,2.25] to the JSON object in `buf`, which has no closing brace yet. Does nothing if
+ * there are no numbers, or if there is no room for them. */
+static void add_numbers(char *buf, size_t size, const char *key, const double *v, uint32_t n)
+{
+    char text[32];
+    size_t end = strlen(buf);
+    if (n == 0 || size - end < 16 + strlen(key) + n * sizeof "-1.2345e-100,")
+        return;
+    end += (size_t)snprintf(buf + end, size - end, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(text, sizeof text, "%.5g", v[i]);
+        end +=
+            (size_t)snprintf(buf + end, size - end, "%s%s", i > 0 ? "," : "", isfinite(v[i]) ? text : "null");
+    }
+    snprintf(buf + end, size - end, "]");
+}
+
+/* Ends the JSON object in `buf` with the figures of blocks, if there are any. */
+static void end_with_blocks(char *buf, size_t size, const struct uplink_blocks *blocks)
+{
+    add_numbers(buf, size - 2, "blocks", blocks->loss, blocks->n);
+    add_numbers(buf, size - 2, "block_accuracies", blocks->accuracy, blocks->n);
+    size_t n = strlen(buf);
+    snprintf(buf + n, size - n, "}");
+}
+
 static void print_progress(const struct uplink *l, char *buf, size_t size)
 {
     const struct uplink_progress *p = &l->progress;
@@ -55,11 +81,7 @@ static void print_progress(const struct uplink *l, char *buf, size_t size)
              p->step, p->total_steps, number(loss, p->loss), number(lr, p->lr),
              number(rate, p->samples_per_s), number(eta, p->eta_s), p->in_bytes, p->out_bytes, p->peer_bytes,
              number(stall, p->stall_share));
-    size_t n = strlen(buf);
-    for (uint32_t i = 0; i < p->n_blocks; i++)
-        n += (size_t)snprintf(buf + n, size - n, "%s%s", i > 0 ? "," : ",\"blocks\":[",
-                              number(loss, p->block_loss[i]));
-    snprintf(buf + n, size - n, p->n_blocks > 0 ? "]}" : "}");
+    end_with_blocks(buf, size, &p->blocks);
     add_phase(l, buf, size);
 }
 
@@ -188,12 +210,15 @@ void uplink_skipped(struct uplink *l, uint64_t step)
     post(l, "skipped", false, "{\"step\":%" PRIu64 "}", step);
 }
 
-void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy)
+void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy,
+                 const struct uplink_blocks *blocks)
 {
-    char a[32], b[32];
+    char a[32], b[32], text[EVENT_BYTES - 64];
     uplink_history_eval(l, step, loss, accuracy);
-    post(l, "eval", true, "{\"step\":%" PRIu64 ",\"loss\":%s,\"accuracy\":%s}", step, number(a, loss),
-         number(b, accuracy));
+    snprintf(text, sizeof text, "{\"step\":%" PRIu64 ",\"loss\":%s,\"accuracy\":%s", step, number(a, loss),
+             number(b, accuracy));
+    end_with_blocks(text, sizeof text, blocks);
+    post(l, "eval", true, "%s", text);
 }
 
 void uplink_labels(struct uplink *l, const struct labels *labels)

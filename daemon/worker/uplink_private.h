@@ -13,7 +13,7 @@
 #define MAX_EVENTS 64
 /* Space for the params of one event, in bytes. The longest params are those of a progress message, about 450
  * bytes. */
-#define EVENT_BYTES 1024
+#define EVENT_BYTES 2048
 #define MAX_EVALS   64
 #define NEVER       UINT64_MAX
 

@@ -121,10 +121,11 @@ static void say_front(const struct phase *p, struct strbuf *head, struct strbuf 
     strbuf_add(members, "]");
 }
 
-/* Appends the backend and the profile (the source of the task durations), why they were chosen, and the host
- * memory that the job needs. If the job has several phases, also appends the phase to which the plan belongs.
- * Appends lines of text to `head` and JSON members to `members`. */
-static void say_where(const struct prepared_job *j, const struct job_needs *n, struct strbuf *head,
+/* Appends the backend and the profile (the source of the task durations), why they were chosen, how the
+ * method cuts the model, and the host memory that the job needs. If the job has several phases, also appends
+ * the phase to which the plan belongs. Appends lines of text to `head` and JSON members to `members`. `made`
+ * has the plan and the needs. */
+static void say_where(const struct prepared_job *j, const struct printed_plan *made, struct strbuf *head,
                       struct strbuf *members)
 {
     if (j->phases.n > 1) {
@@ -136,10 +137,17 @@ static void say_where(const struct prepared_job *j, const struct job_needs *n, s
     strbuf_addf(head, "profile %s: %s\n", job_profile_names[j->profile], j->profile_reason);
     report_backend_members(j, members);
     report_profile_members(j, members);
-    report_cycle_members(j, members);
-    report_cycle(j, head);
+    report_cut_members(j, members);
+    report_cycle_members(j, made->plan, members);
+    report_work_members(j, members);
+    if (j->spec->method != METHOD_backprop) {
+        strbuf_add(head, "method  ");
+        report_cut(j, head);
+        strbuf_add(head, "\n");
+    }
+    report_cycle(j, made->plan, head);
     strbuf_add(head, "host    ");
-    report_host_needs(n, head);
+    report_host_needs(&made->needs, head);
     strbuf_add(head, "\n");
     say_sizes(job_largest_phase(j), head, members);
     say_front(job_largest_phase(j), head, members);
@@ -214,7 +222,7 @@ static int plan_job_once(const struct verb_options *o)
     if (r < 0) {
         code = report_error(o, p.code, &p.err, p.least_bytes, true);
     } else {
-        say_where(&j, &p.needs, &head, &members);
+        say_where(&j, &p, &head, &members);
         code = plan_print_one(o, &p, head.at, describe_times(&j, times, sizeof times), members.at);
     }
     strbuf_finish(&head);
@@ -243,7 +251,7 @@ static int plan_job_with_all(const struct verb_options *o)
         if (r < 0 && r != -ENOSPC && r != -EBADMSG)
             code = report_error(o, r, &list[i].err, 0, true);
         if (code < 0 && head.at == NULL)
-            say_where(&jobs[i], &list[i].needs, &head, &members);
+            say_where(&jobs[i], &list[i], &head, &members);
         if (code < 0 && jobs[i].spec->method == METHOD_local)
             n = POLICY_COUNT + 1;
     }

@@ -97,6 +97,22 @@ static void meter_pause(struct meter *m, uint64_t now)
 
 /* ---- events of the training loop ---- */
 
+static void take_blocks(const struct train_progress *e, struct uplink_blocks *ret)
+{
+    ret->n = e->n_blocks < UPLINK_BLOCKS ? e->n_blocks : UPLINK_BLOCKS;
+    for (uint32_t i = 0; i < ret->n; i++) {
+        ret->loss[i] = e->blocks[i].loss;
+        ret->accuracy[i] = e->blocks[i].accuracy;
+    }
+}
+
+static void tell_eval(struct serve *s, const struct train_progress *e)
+{
+    struct uplink_blocks blocks;
+    take_blocks(e, &blocks);
+    uplink_eval(s->uplink, e->step, e->val_loss, e->val_accuracy, &blocks);
+}
+
 static void tell_step(struct serve *s, const struct train_progress *e)
 {
     uint64_t now = clock_now_ns(), end = e->step + e->run_left; /* all steps up to `end` are done */
@@ -118,9 +134,7 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         .peer_bytes = e->peer_bytes,
         .stall_share = e->stall_share,
     };
-    p.n_blocks = e->n_blocks < UPLINK_BLOCKS ? e->n_blocks : UPLINK_BLOCKS;
-    for (uint32_t i = 0; i < p.n_blocks; i++)
-        p.block_loss[i] = e->blocks[i].loss;
+    take_blocks(e, &p.blocks);
     uplink_progress(s->uplink, &p);
     if (e->skipped)
         uplink_skipped(s->uplink, e->step);
@@ -197,7 +211,7 @@ static void on_progress(void *ctx, const struct train_progress *e)
         tell_step(s, e);
         break;
     case PROGRESS_EVAL:
-        uplink_eval(s->uplink, e->step, e->val_loss, e->val_accuracy);
+        tell_eval(s, e);
         break;
     case PROGRESS_LABELS:
         uplink_labels(s->uplink, e->labels);

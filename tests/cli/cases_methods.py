@@ -1,7 +1,8 @@
 """The methods local and sil as their user sees them: keys and refusals, what a plan and a report say, what is exported."""
+import json
 import os
 
-from files import SMALL, job, read_json, read_safetensors, write_job
+from files import DELETE, SMALL, job, read_json, read_safetensors, write_job
 from harness import case
 
 LOCAL = job(SMALL, {"method": {"type": "local", "scheme": "chunked", "blocks": 2}})
@@ -41,3 +42,56 @@ def test_export_of_heads_is_refused_without_heads(t):
         t.check(not os.path.exists(t.path("w")), f"{out}: a file was written")
     r = t.worker("--export", t.path("sil"), "--hf", t.path("w"), "--heads", "--json", expect=2).json()
     t.contains(r["message"], "no place for heads", what="the message with --hf")
+
+
+# ---- what is reported ----
+
+@case
+def test_report_has_the_work_beside_that_of_backpropagation(t):
+    """By the formulas of the layers: a dense layer takes 2 FLOP per weight and row forward, and 4 backward."""
+    model = {"type": "mlp", "input": 32, "hidden": [64, 64, 64], "classes": 8}
+    base = job(SMALL, {"model": model})
+    backprop = read_json(os.path.join(run(t, base, out="backprop"), "result.json"))["flops"]
+    t.equal((backprop["total"], backprop["sequential"]), (backprop["backprop"],) * 2, "backpropagation")
+    dense = 6 * 24 * 5 * (32 * 64 + 2 * 64 * 64 + 64 * 8)
+    t.check(dense <= backprop["total"] < 1.1 * dense, f"{dense} in dense layers, {backprop['total']} in all")
+    work = {}
+    for scheme in ({"scheme": "chunked", "blocks": 2}, {"scheme": "greedy"}, {"scheme": "overlapping", "blocks": 2}):
+        spec = job(base, {"method": {"type": "local", **scheme}})
+        f = work[scheme["scheme"]] = read_json(os.path.join(run(t, spec, out=scheme["scheme"]), "result.json"))["flops"]
+        t.equal(f["backprop"], backprop["total"], f"{scheme}: backpropagation")
+        t.check(f["total"] > backprop["total"], f"{scheme}: heads cost something")
+        t.check(f["sequential"] < backprop["total"], f"{scheme}: blocks work side by side")
+    t.check(work["greedy"]["sequential"] < work["chunked"]["sequential"], "shorter blocks have less to do in a row")
+    t.check(work["overlapping"]["total"] > work["chunked"]["total"], "a shared layer is taken backward twice")
+    sil = read_json(os.path.join(run(t, job(base, {"method": {"type": "sil"}}), out="sil"), "result.json"))["flops"]
+    t.equal(sil["total"], sil["sequential"], "phases come one after another")
+
+
+@case
+def test_blocks_are_reported_and_evaluated_on_request(t):
+    for heads in (False, True):
+        out = run(t, job(LOCAL, {"eval.heads": heads}), out=f"out-{heads}")
+        with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+            lines = [json.loads(line) for line in f]
+        steps = [m for m in lines if "loss" in m]
+        t.equal([[b["block"] for b in m["blocks"]] for m in steps], [[0, 1]] * 5, "blocks of steps")
+        t.check(all(m["blocks"][1]["loss"] == m["loss"] for m in steps), "the loss is that of the last block")
+        evals = [m for m in lines if "val/loss" in m]
+        t.equal(["blocks" in m for m in evals], [heads] * 2, "blocks of evaluations")
+        for m in evals if heads else []:
+            t.equal(m["blocks"][1], {"block": 1, "loss": m["val/loss"], "accuracy": m["val/accuracy"]}, "last block")
+        blocks = read_json(os.path.join(out, "result.json"))["blocks"]
+        t.equal(blocks, [{k: b[k] for k in ("block", "loss", "accuracy")} for b in steps[-1]["blocks"]], "the report")
+
+
+@case
+def test_learning_of_labels_is_judged_without_evaluations(t):
+    spec = job(SIL, {"eval": DELETE, "train.steps": 20, "data.val_samples": DELETE, "method.kappa": 1000})
+    out = run(t, spec)
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+        judged = [m for m in map(json.loads, f) if "labels" in m]
+    t.equal([m["step"] for m in judged], list(range(2, 21, 2)), "steps of judgements")
+    t.check(all(m["val/nearest_label_accuracy"] is None for m in judged), "nobody counted the nearest labels")
+    labels = read_json(os.path.join(out, "result.json"))["labels"]
+    t.equal([(m["verdict"], "advice" in m) for m in labels], [("dead", True)], "the verdict in the report")

@@ -823,6 +823,19 @@ static void check_verdict(double kappa, uint32_t classes, double relative_error,
     assert_int_equal(labels_judge(&l), v);
 }
 
+/* A part whose error is still large has learned something if many samples are nearest to the right vector. */
+static void test_near_labels_are_learning(void **state)
+{
+    struct labels l = {.kappa = 3, .classes = 10, .known = true, .error = 0.675};
+    (void)state;
+    l.nearest = 0.15;
+    assert_int_equal(labels_judge(&l), LABELS_COLLAPSED);
+    l.nearest = 0.6;
+    assert_int_equal(labels_judge(&l), LABELS_LEARNING);
+    l.nearest = NAN;
+    assert_int_equal(labels_judge(&l), LABELS_COLLAPSED);
+}
+
 static void test_errors_are_judged(void **state)
 {
     (void)state;
@@ -913,6 +926,7 @@ int main(void)
         cmocka_unit_test(test_hash_has_what_changes_bits),
         cmocka_unit_test(test_hash_has_the_steps_if_a_rate_depends_on_them),
         cmocka_unit_test(test_errors_are_judged),
+        cmocka_unit_test(test_near_labels_are_learning),
         cmocka_unit_test(test_advice_is_given_where_something_is_wrong),
         cmocka_unit_test(test_outputs_for_validation_are_kept_where_a_later_phase_evaluates),
     };

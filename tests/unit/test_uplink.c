@@ -546,7 +546,7 @@ static void test_events_carry_their_fields(void **state)
                 "\"in_bytes\":1125899906842624,\"out_bytes\":4,\"peer_bytes\":5,\"stall_share\":0.25}");
     uplink_skipped(l, 2);
     expect(&c, "skipped");
-    uplink_eval(l, 2, 0.75, NAN);
+    uplink_eval(l, 2, 0.75, NAN, &(struct uplink_blocks){0});
     expect(&c, "eval");
     expect_text(&c, NULL, "{\"step\":2,\"loss\":0.75,\"accuracy\":null}");
     uplink_phase(l, 3, 5, "second half"); /* only jobs with several phases do this */
@@ -555,7 +555,7 @@ static void test_events_carry_their_fields(void **state)
     uplink_outputs(l, 40, 100);
     expect(&c, "outputs");
     expect_text(&c, NULL, "{\"samples\":40,\"total_samples\":100,\"phase\":3}");
-    uplink_eval(l, 2, 0.75, NAN);
+    uplink_eval(l, 2, 0.75, NAN, &(struct uplink_blocks){0});
     expect(&c, "eval");
     expect_text(&c, NULL, "{\"step\":2,\"loss\":0.75,\"accuracy\":null,\"phase\":3}");
     uplink_close(l);
@@ -670,7 +670,7 @@ static void test_reconnect_tells_where_the_job_stands(void **state)
     (void)state;
     uplink_planned(l, "{\"parameters\":1}");
     post_progress(l, 1);
-    uplink_eval(l, 1, 0.5, 1);
+    uplink_eval(l, 1, 0.5, 1, &(struct uplink_blocks){0});
     expect_later(&c, "eval");
     stop_daemon();
     conn_close(&c);
