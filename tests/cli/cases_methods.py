@@ -95,3 +95,72 @@ def test_learning_of_labels_is_judged_without_evaluations(t):
     t.check(all(m["val/nearest_label_accuracy"] is None for m in judged), "nobody counted the nearest labels")
     labels = read_json(os.path.join(out, "result.json"))["labels"]
     t.equal([(m["verdict"], "advice" in m) for m in labels], [("dead", True)], "the verdict in the report")
+
+
+# ---- what a plan with several steps in a cycle moves ----
+
+MODEL = {"type": "mlp", "input": 64, "hidden": [64] * 7, "classes": 64}
+LONG = job(SMALL, {"model": MODEL, "method": {"type": "local", "scheme": "chunked", "blocks": 4}, "eval": DELETE,
+                   "data": {"format": "synthetic", "samples": 960, "seed": 3}, "train.global_batch": 16, "train.steps": 8,
+                   "checkpoint": DELETE})
+ONE_BLOCK = ["--devices", 1, "--device-memory", "232KiB"]  # for the state of one block, its gradients and its activations
+
+
+def parameters():
+    head = 64 * 64 + 64
+    return 8 * (64 * 64 + 64) + 3 * head
+
+
+@case(each=[1, 2, 4, 8])
+def test_state_of_a_block_crosses_the_link_once_in_a_cycle(t, k):
+    path, file = write_job(t, job(LONG, {"method.resident_steps": k})), t.path("plan.json")
+    found = t.worker("--plan", path, *ONE_BLOCK, *(["--policy", "blocks"] if k == 1 else []), "--out", file, "--json",
+                     "--no-what-if").json()
+    plan = read_json(file)
+    t.equal((plan["policy"], plan["steps"]), ("blocks", k), "policy and steps of a cycle")
+    state = {i for i, tensor in enumerate(plan["tensors"]) if tensor[0] in ("W", "K")}
+    stays = {copy[0] for copy in plan["boundary"]} & state
+    t.check(len(stays) < len(state) / 3, f"{len(stays)} of {len(state)} tensors stay on the device for ever")
+    for kind in ("FETCH", "SPILL"):
+        moved = [o[0] for i in plan["programs"]["cycle"] if i[0] == kind for o in i[7] if o[2] == "r" and o[0] in state]
+        t.equal(sorted(moved), sorted(state - stays), f"{kind} of the state that does not stay, in a cycle of {k} steps")
+    step = 24 / k * parameters()
+    outputs = 2 * 3 * 16 * 64 * 4
+    data = 16 * (64 + 4) * 4 * 4
+    moved = (found["host_in_bytes"] + found["host_out_bytes"]) / k
+    t.check(moved <= 1.05 * (step + outputs) + data, f"{moved} bytes in a step, {step} of state, {outputs} of outputs")
+    if k == 1:
+        return
+    out = t.path("out")
+    r = t.worker("--run", path, *ONE_BLOCK, "--output", out, "--quiet", "--json").json()
+    b = r["step_bytes"]
+    t.equal((r["policy"], r["cycle_steps"]), ("blocks", k), "policy and steps of the run")
+    t.check(b["state_in"] + b["state_out"] <= 1.05 * step, f"{b} of state in a step, at most 1.05 * {step}")
+    cycles = 8 // k  # the counters of the devices, besides what enters at the start and leaves at the end
+    counted = r["counted_bytes"]["in"] + r["counted_bytes"]["out"]
+    t.equal(counted, cycles * (found["host_in_bytes"] + found["host_out_bytes"]), "bytes that the devices counted")
+
+
+@case
+def test_plan_says_how_many_steps_and_what_limits_them(t):
+    def plan(*options, **changes):
+        return t.worker("--plan", write_job(t, job(LONG, {"train.steps": 4096, **changes})), *options, "--json",
+                        "--no-what-if").json()
+
+    limits = {
+        "device memory": plan("--devices", 1, "--device-memory", "150KiB"),
+        "host memory": plan(*ONE_BLOCK, "--host-memory", "1100KiB"),
+        "method.max_cycle_seconds": plan(*ONE_BLOCK, **{"method.max_cycle_seconds": 1e-6}),
+        "steps between evaluations and checkpoints": plan(*ONE_BLOCK, **{"checkpoint": {"every": {"steps": 3}}}),
+        "more steps would gain little": plan("--devices", 1, "--device-memory", "64MiB"),
+    }
+    t.equal({k: r["cycle_limit"] for k, r in limits.items()}, {k: k for k in limits}, "limits")
+    free = plan(*ONE_BLOCK)
+    t.check(free["cycle_steps"] > 3, f"{free['cycle_steps']} steps where nothing forbids more")
+    t.equal(free["blocks_stay"], True, "blocks stay on their device")
+    t.equal(free["waiting_bytes"], free["cycle_steps"] * 16 * 64 * 4, "outputs that wait for the next block")
+    t.equal(limits["steps between evaluations and checkpoints"]["cycle_steps"], 3, "steps between checkpoints")
+    tight = plan("--devices", 1, "--device-memory", "150KiB", **{"method.resident_steps": 4})
+    t.equal((tight["cycle_steps"], tight["blocks_stay"]), (4, False), "where a block does not fit with its state")
+    text = t.worker("--plan", write_job(t, LONG), *ONE_BLOCK).out
+    t.contains(text, "for which a block stays on its device", "of outputs wait for the next block", "4 blocks of layers")
