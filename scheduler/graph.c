@@ -104,8 +104,10 @@ static uint32_t replica_micros(const struct graph *g, uint32_t layer)
  * one training step. */
 struct tensor_set {
     enum tensor_kind kind;
-    uint32_t of;    /* the layer, or the decision group */
-    uint32_t count; /* one per replica, one per micro-batch, or just one, depending on the kind */
+    uint32_t of; /* the layer, or the decision group */
+    /* How many tensors there are: one for each replica, one for each micro-batch, or just one. This depends
+     * on the kind. */
+    uint32_t count;
     /* Size of each tensor in bytes. If this is 0, no tensors are added. */
     uint64_t bytes;
     uint32_t writes; /* per training step */

@@ -84,7 +84,8 @@
 struct graph_tensor {
     enum tensor_kind kind;
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
-    uint32_t step;                  /* training step within the cycle; PLAN_NONE if persistent */
+    /* The training step within the cycle. PLAN_NONE if the tensor is persistent. */
+    uint32_t step;
     /* The decision group, if the kind is GROUP or DECISION. Otherwise PLAN_NONE. */
     uint32_t group;
     enum dtype dtype; /* as in struct plan_tensor */
@@ -130,7 +131,8 @@ struct graph_task {
     enum instr_kind kind;           /* FWD, BWD, RED, NORM, DECIDE or UPD */
     uint32_t layer, micro, replica; /* PLAN_NONE where the kind has none */
     uint32_t step;                  /* training step within the cycle */
-    uint32_t group;                 /* decision group of the layer, or of the DECIDE */
+    /* Decision group of the layer. For DECIDE, the group of the DECIDE itself. */
+    uint32_t group;
     enum task_place place;
     uint32_t operand, n_operands; /* first operand and count, in graph.operands */
 };

@@ -80,7 +80,8 @@ struct berth {
     uint64_t addr;
     /* The range is free again from this position on. */
     uint32_t free_from;
-    uint32_t next; /* the next berth of this tensor, or SEGMENT_NONE */
+    /* The next element in the list of this tensor's ranges, or SEGMENT_NONE. */
+    uint32_t next;
 };
 
 typedef VEC(struct berth) berth_list;

@@ -31,7 +31,7 @@ struct lean_needs {
 /* How to go on after a visit to a lean candidate. */
 enum lean_next {
     LEAN_ON,          /* visits the next candidate */
-    LEAN_NEXT_POLICY, /* goes on with the first candidate of the next policy */
+    LEAN_NEXT_POLICY, /* goes on with the next policy */
     LEAN_END,         /* ends */
 };
 

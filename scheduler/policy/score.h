@@ -13,8 +13,9 @@
 #include "scheduler/plan_request.h"
 
 struct score {
-    uint64_t ns;    /* time of a training step */
-    uint64_t bytes; /* bytes that the step moves from and to the host, without the group state */
+    uint64_t ns; /* time of a training step */
+    /* Number of bytes that the step moves from and to the host. The group state does not count. */
+    uint64_t bytes;
 };
 
 /* With OBJECTIVE_BALANCED, a plan may be slower than the fastest plan by 1 / SCORE_SLACK of its time. */

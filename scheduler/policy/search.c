@@ -180,8 +180,9 @@ static uint32_t requested(const struct plan_request *request, const enum policy_
 struct lean_walk {
     struct plan_search *s;
     const struct plan_request *request;
-    enum policy_id policy;     /* of the last visit */
-    uint64_t least_host_bytes; /* that a candidate of this policy needs, of those visited */
+    enum policy_id policy; /* of the last visit */
+    /* The least host memory that a candidate of this policy needs, of the candidates visited so far. */
+    uint64_t least_host_bytes;
 };
 
 static struct lean_walk start_walk(struct plan_search *s, const struct plan_request *request)

@@ -51,7 +51,8 @@ struct step_work {
      * not limited, or that nothing is proved about it. */
     double per_ns[TIME_BOUND_SHARED];
     double device_cores, host_cores; /* cores that a task uses */
-    double copy_cores;               /* core time of a move, in ns per byte */
+    /* Time that a move occupies a core, in nanoseconds for each byte. */
+    double copy_cores;
     struct either_ns decide;
     double data_in;  /* bytes of inputs and targets */
     double data_out; /* bytes of results */

@@ -236,13 +236,15 @@ struct verify_state {
     /* The row of `clocks` that belongs to the stream of the current instruction. */
     uint32_t *clock;
     struct verify_event now; /* the instruction being executed */
-    uint64_t *newest;        /* newest[t] is the highest version of tensor t that exists */
+    /* newest[t] is the highest version of tensor t that exists. */
+    uint64_t *newest;
     /* away[t] is a list of the copies of tensor t, except the copy at its home: the place in host memory that
      * only this tensor uses. */
     struct verify_copy **away;
     /* All copies of all tensors, except the copies at home. */
     VEC(struct verify_copy *) live;
-    struct verify_copy *home; /* home[t] is the copy of tensor t at home */
+    /* home[t] is the copy of tensor t at its home. */
+    struct verify_copy *home;
     /* overwritten[t] is the last instruction that overwrote tensor t in host memory after the same run had
      * written t there. Its `seq` is 0 if there is no such instruction. */
     struct verify_event *overwritten;
