@@ -228,8 +228,8 @@ static void add_layer_tensors(struct builder *b, uint32_t l)
         add_tensor(b, &(struct tensor_set){TENSOR_SCRATCH, l, micros, s->scratch_bwd, 1});
 }
 
-/* Adds the tensors through which losses and trainer exchange data with the host: targets, results, outputs
- * that no layer reads, and decisions. */
+/* Adds the tensors that the loader writes or the trainer reads: targets, results, decisions, and outputs that
+ * no layer reads. X is left out here, because add_input_tensors adds it. */
 static void add_end_tensors(struct builder *b)
 {
     const struct graph *g = b->g;

@@ -272,8 +272,8 @@ struct graph_sizes {
 };
 
 /* Builds the graph of a model from its profile table. Such a graph serves only for planning: it has no
- * decisions and no targets. Returns -EINVAL if a micro-batch size does not divide the batch, or if of the
- * sizes of two neighbouring layers neither divides the other. */
+ * decisions and no targets. Every micro-batch size must divide the batch. Of the sizes of two neighbouring
+ * layers, one must divide the other. Returns -EINVAL otherwise. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);
 

@@ -314,7 +314,7 @@ static int describe_layers(struct graph *g, const struct graph_config *c, const 
     find_backward(g);
     find_groups(g, c);
     for (uint32_t l = 0; l < g->n_layers; l++) {
-        /* Weights without any use that has a gradient are never updated. Such a layer has no optimizer
+        /* If no gradient reaches the weights, they are never updated. The layer then has no optimizer
          * state. */
         if (g->layers[l].n_uses == 0)
             g->layers[l].k_bytes = g->layers[l].n_parts = 0;

@@ -77,12 +77,12 @@ struct order {
     uint32_t n_devices;
     /* Each layer's state is divided into this number of shares. 1 means that it is not divided. */
     uint32_t n_shares;
-    /* owners[layer * n_shares + share] is the device that owns the share of the layer's state. NULL if
+    /* owners[layer * n_shares + share] is the device that owns this share of the layer's state. NULL if
      * n_shares is 1. */
     uint32_t *owners;
-    /* Whether each device fetches the whole weights W from the host itself. Only the gradients dW and the
-     * optimizer state K are then divided into shares. If n_shares is also 1, one device adds up the gradients
-     * of a layer and updates the layer. */
+    /* Whether each device fetches the whole weights W from the host itself. The gradients dW and the
+     * optimizer state K are still divided into n_shares shares. In the data-parallel form of `lru`, n_shares
+     * is 1: one device adds up all gradients of a layer and updates the layer. */
     bool alone;
     /* pinned[l] is true if the state of layer l never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;

@@ -187,9 +187,9 @@ static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, 
     }
 }
 
-/* Adds the update of layer `l`. The DECIDE of the layer's group must already be in the order. If updates run
- * on devices and the state is divided into shares, each owner updates its own share. Layers with statistics
- * are an exception: if the state is divided, such a layer is updated as a whole, on the host. */
+/* Adds the update of layer `l`. The DECIDE of the layer's group must already be in the order. The request
+ * says whether updates run on the host or on devices. If the state is divided into shares, each device
+ * updates the share that it owns. But a layer with statistics is then updated as a whole, on the host. */
 static void add_decided_update(struct order *o, const struct plan_request *r, uint32_t l, uint32_t device,
                                uint32_t *next_span, uint32_t *next_item)
 {
@@ -262,9 +262,9 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Gradients travel between the devices while later passes run. A pass on `device` has taken pass_ns, so adds
- * this time to the time that the device's gradients have had. Adds the tasks of each layer whose gradients
- * have now arrived or, if `all` is true, of every waiting layer. */
+/* Gradients travel between the devices while passes run. `pass_ns` is the duration of the last pass on
+ * `device`. Adds the tasks of each layer whose gradients have arrived by now or, if `all` is true, of every
+ * waiting layer. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -525,15 +525,15 @@ struct merger {
     const struct graph *g;
     /* first[t] is the index of the first piece of tensor t in the arrays `written` and `ready_ns`. */
     uint32_t *first;
-    /* For each piece: the number of writes to the piece so far, which is its version. NOTHING if the piece
-     * has no bytes. */
+    /* written[first[t] + k] is the number of writes so far to piece k of tensor t, which is the version of
+     * the piece. NOTHING if the piece has no bytes. */
     uint32_t *written;
     /* For each version of each piece of a persistent tensor: how many todos still have to read that version.
      * A task that writes the next version must wait until the count is 0. For example, the DECIDE of the
      * second step of a cycle must wait for all updates of the first step. The index is
      * first_reader[tensor] + piece * (writes per cycle + 1) + version. */
     uint32_t *readers, *first_reader;
-    /* For each piece: the time in nanoseconds at which its newest value is complete. */
+    /* ready_ns[first[t] + k] is the time at which the newest value of piece k of tensor t is complete. */
     uint64_t *ready_ns;
     /* free_ns[k] is the time in nanoseconds at which the last task at location k ends. The last element is
      * for the host. */

@@ -76,8 +76,8 @@ struct paging {
     uint32_t pos; /* position of the current task */
     /* uses_left[t] is the number of uses of tensor t in the rest of the training step. */
     uint32_t *uses_left;
-    /* copies[t] is the first block of tensor t. The field `other` links the blocks of a tensor, of which each
-     * device has at most one. */
+    /* copies[t] is the first block of tensor t. Further blocks of the tensor follow in a list, linked by
+     * `other`. Each device has at most one block of a tensor. */
     uint32_t *copies;
     VEC(struct cache_block) blocks;
     VEC(struct cache_use) uses; /* operands of the current task */

@@ -197,9 +197,9 @@ void residency_use(struct residency *r, struct value *v, struct operand_use *u);
 /* Plans one use on the host. A read needs a spill of the value to the host first. After a write, all copies
  * on devices are out of date. */
 void residency_use_on_host(struct residency *r, struct value *v, const struct operand_use *u);
-/* Must be called when a value is overwritten or no longer read. The value may have been spilled only for
- * devices that held it before and fetch it again. If these devices kept their copies, this spill would be
- * saved too. In this case, increments `saves` of the last reload. */
+/* Must be called when a value is overwritten or no longer read. A reload is a fetch by a device that held the
+ * value before. If all fetches of the value were reloads, keeping the copies would also save the spill of the
+ * value. In this case, increments `saves` of the last reload. */
 void residency_settle(struct residency *r, const struct value *v);
 /* Plans a spill of the newest value, unless the host already has it. */
 void residency_bring_home(struct residency *r, struct value *v);

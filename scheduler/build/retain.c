@@ -84,8 +84,8 @@ static uint64_t node_least(const struct packing *p, uint32_t node, uint32_t low,
     return (a < b ? a : b) - p->less[node];
 }
 
-/* Takes `bytes` bytes from the free memory of each stretch in [from, to). To give memory back, the caller
- * passes 0 - bytes. */
+/* Subtracts `bytes` from the free memory of each stretch (range of positions) in [from, to). To give n bytes
+ * back, pass 0 - n. */
 static void node_take(struct packing *p, uint32_t node, uint32_t low, uint32_t high, uint32_t from,
                       uint32_t to, uint64_t bytes)
 {

@@ -470,8 +470,9 @@ static void add_prediction(struct strbuf *out, const struct plan *p, const struc
     }
 }
 
-/* Adds a line about the lower bound on the time: by how much the predicted time is above the bound, and what
- * makes the bound so long. The bound is for one training step, but an iteration may have several steps. */
+/* Adds a line about the lower bound on the time: by how much the predicted time exceeds the bound, and which
+ * resource determines the bound. The bound is for one training step, but an iteration may have several
+ * steps. */
 static void add_time_bound(struct strbuf *out, const struct plan *p, const struct sim_result *sim,
                            const struct time_bound *bound)
 {

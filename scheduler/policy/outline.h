@@ -42,10 +42,9 @@ struct outline_model *outline_model_table(const struct table *t, const struct ma
 struct outline_model *outline_model_graph(const struct graph *g, const struct profile *prof);
 void outline_model_destroy(struct outline_model *m);
 
-/* Returns a time that no plan of a chain can beat, whatever its form: each layer is computed once for every
- * row of the batch, the devices share this work evenly, and one micro-batch passes forward and backward
- * through the whole chain between two updates of its first layer. Uses the first micro-batch size of the
- * model. */
+/* Returns a time that no training step of a chain can beat, whatever the plan. This is the longer of two
+ * times: the compute of all rows divided evenly among the devices, and the compute of one micro-batch through
+ * the whole chain and back. Uses the first micro-batch size of the model. */
 uint64_t outline_floor_ns(const struct outline_model *m, const struct machine *machine, uint32_t batch);
 
 /* One outline. The fields from n_devices to save_last_packs describe a plan. From these, outline_measure

@@ -242,8 +242,8 @@ static int attempt(struct pipeline_search *s, const struct candidate *c)
     return e;
 }
 
-/* Returns whether the best score has changed. Before, it was `before`, or there was none if scored_before is
- * false. */
+/* Compares the best score with the best score at an earlier time, which was `before`. If scored_before is
+ * false, there was none at that time. Returns whether the best score has changed since then. */
 static bool improved(const struct pipeline_search *s, bool scored_before, const struct score *before)
 {
     return s->scored &&

@@ -67,9 +67,9 @@ static uint64_t excess(uint64_t a, uint64_t b)
 
 /* ---- choosing the rents ---- */
 
-/* Returns a lower bound for the layers of `s`: the bytes that they move, plus a rent for the bytes that they
- * keep on a device. A kept byte costs `p` at the moment called the turn and `q` at the end. Computes this for
- * updates on the host and on the device, and returns the smaller sum, in units of 1/UNIT byte. */
+/* Each byte on a device costs a rent: `p` at the moment called the turn, and `q` at the end. Returns the
+ * least possible sum of moved bytes and rent for the layers of `s`, in units of 1/UNIT byte. The layers may
+ * be updated on the host or on a device, whichever gives less. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =

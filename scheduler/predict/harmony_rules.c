@@ -99,9 +99,9 @@ static uint32_t add_op(struct rules *r, const struct rules_task *t, enum rules_l
     return id;
 }
 
-/* Adds an operation that moves bytes over a resource with `per_s` bytes per second, which all devices share.
- * The n busy devices share the rate dynamically. But if sharing is static, or if only one device is
- * simulated, the operation gets the fixed rate per_s / n. */
+/* Adds an operation that moves bytes over a resource with `per_s` bytes per second. All busy devices share
+ * this rate. If sharing is static, or if only one device is simulated, the operation gets the fixed rate
+ * per_s / n, where n is the number of busy devices. */
 static uint32_t add_shared(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t bytes,
                            enum rules_resource resource, uint64_t per_s)
 {
@@ -449,7 +449,8 @@ static void add_waits(struct rules *r)
 
 /* ---- the result ---- */
 
-/* Sorts the edges by the operation that waits. Returns the waits as one array, in this order. */
+/* Each edge says that one operation waits for another. Returns the waits of all operations in one array,
+ * where the waits of the same operation stand together. */
 static struct plan_wait *sort_waits(struct rules *r)
 {
     struct plan_wait *waits = arena_alloc_array(r->arena, r->edges.n, sizeof *waits);

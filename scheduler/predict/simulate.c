@@ -64,9 +64,9 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* The simulator represents the work of a task by simulated bytes. Returns the rate, in bytes per second, at
- * which simulated bytes flow at full speed. This is the rate of a link, but at least 1e9, so that a byte
- * takes at most 1 ns. The rate of all cores together must stay below 2^53. */
+/* The simulator expresses the duration of a task as bytes that flow at a certain rate. Returns this rate in
+ * bytes per second. It is the rate of a link, but at least 1e9, so that a byte takes at most 1 ns. The rate
+ * of all cores together must stay below 2^53. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
@@ -97,8 +97,8 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* An operation uses `parts` hundredths of a core while its bytes flow at `per_s` bytes per second. Returns
- * how much of the shared resource "cores" each byte of the operation uses. */
+/* Returns how much of the shared resource "cores" each byte of an operation uses. The operation occupies
+ * `parts` hundredths of a core while its bytes flow at `per_s` bytes per second. */
 static uint32_t core_weight(uint64_t parts, uint64_t full_per_s, uint64_t per_s)
 {
     unsigned __int128 weight = (unsigned __int128)parts * full_per_s / (per_s > 0 ? per_s : 1);
@@ -139,9 +139,9 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
-/* Makes an operation take `ns` longer, or more than `ns` if it shares cores or host memory with other
- * operations. `traffic` is the number of bytes of host memory that the operation reads or writes. If
- * `traffic` is 0, the duration is expressed in simulated bytes. */
+/* Adds `ns` to the duration of an operation. If the operation shares cores or host memory with others, it
+ * takes longer. `traffic` is the number of bytes of host memory that the operation reads or writes. If
+ * `traffic` is 0, the duration is expressed as simulated bytes. */
 static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores,
                          uint64_t traffic)
 {

@@ -36,9 +36,9 @@
 #include "base/bounded.h"
 #include "scheduler/predict/time_bound_private.h"
 
-/* Indices of the numbers that the search varies. The numbers before TURN are the weights of the shared
- * resources. The last three numbers are the rents, which are the prices of keeping a byte on a device at each
- * turn, at the last turn and at the end. */
+/* Indices in the array of numbers that the search varies. The numbers before TURN are the weights of the
+ * shared resources. The others are rents, the prices of keeping a byte on a device at each turn, at the last
+ * turn and at the end. */
 #define TURN TIME_BOUND_SHARED
 #define LAST (TURN + 1)
 #define END  (TURN + 2)
@@ -67,7 +67,8 @@ struct prices {
     double step_ns;
 };
 
-/* Returns the prices for the weights and rents in `x`. */
+/* Returns the price of each resource. `x` has the weights of the resources and the rents. `step_ns` is the
+ * best lower bound on the time of the step so far. */
 static struct prices set_prices(const struct step_work *w, const double *x, double step_ns)
 {
     double unit[TIME_BOUND_SHARED];
@@ -106,8 +107,9 @@ static double cheapest_turns(double a, double b, double turns)
     return work_least(a * turns / r + b * r, a * turns / next + b * next);
 }
 
-/* Returns the lowest cost of two things together: of the saved values S and the output Y of a layer, and of
- * each use of its weights, which costs `use`. S and Y are kept, moved or computed again. */
+/* A plan keeps a layer's saved values S and output Y on a device, moves them to the host and back, or
+ * computes them again. Returns the cost of the cheapest choice. This includes the cost `use` for each use of
+ * the layer's weights, because keeping S and Y can save such uses. */
 static double stash_cost(const struct prices *p, const struct layer_work *l, double use, double turns)
 {
     double move = p->in + p->out, s = p->turn_rent * l->s, y = p->turn_rent * l->y;
@@ -120,8 +122,8 @@ static double stash_cost(const struct prices *p, const struct layer_work *l, dou
     return work_least(cost, y_wait + move * l->s + cheapest_turns(use, y, turns));
 }
 
-/* Returns the lowest cost of one layer: of its weights, optimizer state and activations, and of its
- * update. */
+/* Returns the lowest cost of one layer. The cost covers the layer's update, and the layer's weights,
+ * optimizer state and activations. */
 static double layer_cost(const struct prices *p, const struct layer_work *l, double turns)
 {
     if (!l->trained)
@@ -179,8 +181,8 @@ static bool try_numbers(struct best *b, const double *x)
     return true;
 }
 
-/* For each pair of resources, tries to take `step` of the weight of one resource and to give it to the other.
- * Returns whether the bound became larger. */
+/* For each pair of resources, tries to move `step` of the weight from one resource to the other. Returns
+ * whether the bound became larger. */
 static bool improve_weights(struct best *b, double step)
 {
     bool better = false;
@@ -198,8 +200,8 @@ static bool improve_weights(struct best *b, double step)
     return better;
 }
 
-/* Tries higher and lower rents. `unit` is the price per byte at which all free memory at the turns would cost
- * as much as the step. Returns whether the bound became larger. */
+/* Tries higher and lower rents. `unit` sets the size of the changes: with this rent, all free memory at the
+ * turns would cost as much as the step. Returns whether the bound became larger. */
 static bool improve_rents(struct best *b, double step, double unit)
 {
     bool better = false;

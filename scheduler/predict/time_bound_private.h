@@ -36,8 +36,8 @@ struct layer_work {
     double pass_ns;              /* duration of all tasks that use W */
     /* Duration of all forward tasks. This is also the time to compute S and Y again. */
     double fwd_ns;
-    /* Bytes of saved values S and of output Y that a backward task reads after the loss's backward task of
-     * the same micro-batch. */
+    /* Bytes of saved values S, and of the output Y, that backward tasks still need after the backward task of
+     * the loss. */
     double s, y;
     /* Shortest time from the forward task that writes S (or Y) to the backward task that reads S (or Y). */
     double s_wait_ns, y_wait_ns;

@@ -70,8 +70,8 @@ static void list_machine(const struct machine *m, struct step_work *w)
     if (m->cores == 0)
         return;
     w->device_cores = m->device_cores < m->cores ? m->device_cores : m->cores;
-    /* The simulator rounds the cores of a host task that moves real bytes. Such tasks are therefore not
-     * counted. */
+    /* If the bandwidth of host memory is limited, the simulator rounds the number of cores that a host task
+     * uses. The cores of host tasks are then not counted. */
     if (m->host_shared_bytes_per_s == 0)
         w->host_cores = m->host_cores < m->cores ? m->host_cores : m->cores;
     w->copy_cores = sim_copy_cores(m) * GIGA;
@@ -317,7 +317,7 @@ static double chain_ns(const struct listing *x)
         longest = work_most(longest, tasks_ns(x, sums, x->prof->layers[l].bwd_ns));
     }
     sum += longest;
-    /* Then the next step need not wait for this step. */
+    /* If training does not change the first layer, the next step need not wait for this step. */
     if (!graph_trains(g, x->first))
         return 0;
     uint64_t bytes = g->layers[x->first].size.w;

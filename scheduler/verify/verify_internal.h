@@ -138,7 +138,7 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
  * UPD. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
-/* ---- address ranges of one device, or of the host (verify_space.c) ---- */
+/* ---- address ranges (verify_space.c) ---- */
 
 /* One execution of an instruction, in one run of a program. */
 struct verify_event {
@@ -299,11 +299,12 @@ void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, 
 /* Drops the bytes begin..end of a copy. If the copy has no bytes left, frees the copy. */
 void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
-/* These functions repair the state after a reported error, so that the error is not reported again in other
- * forms. They change the bytes as copy_write and copy_drop do, but report nothing. On the host, copy_fill
- * does not take addresses from other copies. `st` may be NULL for a copy at home. */
+/* Gives version `version` to bytes begin..end of a copy, like copy_write, but reports nothing. Used after a
+ * reported error, so that the error is not reported again. On the host, addresses stay with the copy that has
+ * them. `st` may be NULL if `c` is a copy at home. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
+/* Removes the bytes begin..end from a copy, like copy_drop, but reports nothing. */
 void copy_forget(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
 /* ---- execution (verify_run.c) ---- */

@@ -102,9 +102,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* Checks all tasks that are done in shares. Before the call, seen[task] is true for each task that a single
- * instruction does as a whole. The function sets seen[task] to true for the tasks that are done in shares,
- * too. */
+/* Checks the tasks that are done in shares, and sets seen[task] to true for each of them. Before the call,
+ * seen[task] must be true exactly for the tasks that a single instruction does as a whole. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     if (shares->n > 1)
