@@ -201,7 +201,7 @@ static int read_sil(const struct spec_reader *r, struct json_obj *o)
     spec_take_float(o, "kappa", JSON_OPTIONAL, SPEC_POSITIVE, &sil->kappa);
     spec_take_u64(o, "recovery_epochs", JSON_OPTIONAL, 0, SPEC_MAX_STEPS, &sil->recovery_epochs);
     spec_refuse_key(o, "concurrent", "the partitions are trained one after another; remove it");
-    spec_refuse_key(o, "keep_outputs", "outputs of partitions are removed when they were used; remove it");
+    json_take_bool(o, "keep_outputs", JSON_OPTIONAL, &sil->keep_outputs);
     json_take(o, "each", JSON_OPTIONAL, &each);
     if (json_obj_end(o) < 0)
         return o->status;

@@ -265,6 +265,42 @@ uint64_t job_parked_bytes(const struct prepared_job *j)
     return bytes;
 }
 
+uint64_t job_outputs_bytes(const struct prepared_job *j, const struct phase *p)
+{
+    const struct layer *last = &p->model.layers[p->model.n_layers - 1];
+    uint64_t samples = j->train->n_samples;
+    struct layer_sizes size;
+    if (p->training)
+        return 0;
+    if (j->val != NULL && phases_keep_val(&j->phases, p->number))
+        samples += j->val->n_samples;
+    layer_type(last)->sizes(last, 1, &size);
+    return samples * size.y;
+}
+
+uint64_t job_most_outputs_bytes(const struct prepared_job *j)
+{
+    uint64_t most = 0, all = 0;
+    for (uint32_t i = 0; i < j->phases.n; i++) {
+        /* While a phase computes its outputs, the outputs that it reads exist, too. */
+        const struct phase *p = &j->phases.at[i];
+        uint64_t bytes = job_outputs_bytes(j, p);
+        all = p->keep_as != NULL ? all + bytes : all;
+        if (p->inputs != PHASE_DATA)
+            bytes += job_outputs_bytes(j, &j->phases.at[p->inputs]);
+        most = bytes > most ? bytes : most;
+    }
+    return all > most ? all : most;
+}
+
+bool job_outputs_in_memory(const struct prepared_job *j)
+{
+    for (uint32_t i = 0; i < j->phases.n; i++)
+        if (j->phases.at[i].keep_as != NULL)
+            return false;
+    return job_host_bytes(j) + job_most_outputs_bytes(j) <= j->machine.host_bytes;
+}
+
 uint64_t job_host_bytes(const struct prepared_job *j)
 {
     uint64_t most = 0;

@@ -204,6 +204,16 @@ uint32_t job_run_steps(const struct prepared_job *j, const struct phase *p, uint
  * A job with one phase needs none. */
 uint64_t job_parked_bytes(const struct prepared_job *j);
 
+/* Returns the bytes of the outputs that the forward-only phase `p` keeps. */
+uint64_t job_outputs_bytes(const struct prepared_job *j, const struct phase *p);
+
+/* Returns the most bytes of kept outputs that exist at the same time. */
+uint64_t job_most_outputs_bytes(const struct prepared_job *j);
+
+/* Returns whether kept outputs are in host memory, because the host memory of the job has room for them. They
+ * are in files if they stay. Every phase must have a plan. */
+bool job_outputs_in_memory(const struct prepared_job *j);
+
 /* Returns the bytes of host memory that the job needs: for the tensors of the phase with the largest need,
  * and for everything else, such as the data sets. Every phase must have a plan. */
 uint64_t job_host_bytes(const struct prepared_job *j);

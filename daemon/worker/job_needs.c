@@ -136,6 +136,8 @@ void job_needs(const struct prepared_job *j, struct job_needs *ret)
         tensors = larger_of(tensors, phase_host_bytes(p));
         running = larger_of(running, phase_host_bytes(p) + run_bytes(p));
     }
+    if (job_outputs_in_memory(j))
+        running += job_most_outputs_bytes(j);
     ns = ret->steps > 0 ? ns / (double)ret->steps + 0.5 : 0;
     ret->step_ns = ns < JSON_MAX_INTEGER ? (uint64_t)ns : JSON_MAX_INTEGER;
     ret->host = (struct needs_host){

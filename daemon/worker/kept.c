@@ -1,6 +1,6 @@
-/* Implements kept outputs (kept.h) with a mapped file. The whole file is allocated on the disk before the
- * first row is written. A disk that is too small is thus found at the start, and writing to the mapping
- * cannot fail later.
+/* Implements kept outputs (kept.h) with a mapping of a file, or of memory. The whole file is allocated on the
+ * disk before the first row is written, so writing to the mapping cannot fail later. A file that stays is
+ * called NAME.tmp until all its rows are on disk.
  */
 #include "daemon/worker/kept.h"
 
@@ -8,11 +8,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdlib.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/arena.h"
 #include "base/checked.h"
 #include "base/crc32c.h"
 
@@ -21,11 +23,24 @@
 static const char file_name[] = "outputs.tmp";
 
 struct kept {
+    struct kept_place place;
+    int fd; /* the file that stays, or -1 */
     char *at;
     uint64_t samples, row_bytes, bytes;
     uint32_t crc;
     bool sealed;
 };
+
+/* Creates a new file in the output directory, and replaces an older file of that name. Returns its descriptor
+ * or a negative errno. */
+static int create_named(const struct outdir *out, const char *name)
+{
+    int r = fs_remove_tree(out->fd, name);
+    if (r < 0)
+        return r;
+    int fd = openat(out->fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    return fd < 0 ? -errno : fd;
+}
 
 /* Creates a file without a name in the output directory. Returns its descriptor or a negative errno. */
 static int create_unnamed(const struct outdir *out)
@@ -33,61 +48,86 @@ static int create_unnamed(const struct outdir *out)
     int fd = openat(out->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT))
         return fd >= 0 ? fd : -errno;
-    int r = fs_remove_tree(out->fd, file_name);
-    if (r < 0)
-        return r;
-    fd = openat(out->fd, file_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return -errno;
-    if (unlinkat(out->fd, file_name, 0) == 0)
+    fd = create_named(out, file_name);
+    if (fd < 0 || unlinkat(out->fd, file_name, 0) == 0)
         return fd;
-    r = -errno;
+    int r = -errno;
     close(fd);
     return r;
 }
 
-static int fail_kept(const struct outdir *out, int code, uint64_t bytes, struct err *err)
+/* Writes the name that the file of `place` has until it is complete. */
+static void tmp_name_of(const struct kept_place *place, char buf[NAME_MAX + 1])
 {
-    return err_set_at(err, code, out->name,
+    snprintf(buf, NAME_MAX + 1, "%s.tmp", place->name);
+}
+
+/* Creates the file for the rows and allocates all of it on the disk. Returns its descriptor or a negative
+ * errno. */
+static int create_file(const struct kept_place *place, uint64_t bytes)
+{
+    char tmp[NAME_MAX + 1];
+    int fd;
+    if (place->name == NULL) {
+        fd = create_unnamed(place->out);
+    } else {
+        tmp_name_of(place, tmp);
+        fd = create_named(place->out, tmp);
+    }
+    int r = fd < 0 ? fd : -posix_fallocate(fd, 0, (off_t)bytes);
+    if (r < 0 && fd >= 0) {
+        close(fd);
+        if (place->name != NULL)
+            (void)unlinkat(place->out->fd, tmp, 0);
+    }
+    return r < 0 ? r : fd;
+}
+
+static int fail_kept(const struct kept_place *place, int code, uint64_t bytes, struct err *err)
+{
+    return err_set_at(err, code, place->in_memory ? "resources.host_memory" : place->out->name,
                       "cannot keep %" PRIu64 " bytes of outputs of a part of the model there: %s", bytes,
                       strerror(-code));
 }
 
-int kept_create(const struct outdir *out, uint64_t samples, uint64_t row_bytes, struct kept **ret,
+int kept_create(const struct kept_place *place, uint64_t samples, uint64_t row_bytes, struct kept **ret,
                 struct err *err)
 {
     uint64_t bytes;
     if (!checked_mul(samples, row_bytes, &bytes) || bytes == 0 || bytes > INT64_MAX)
-        return err_set_at(err, -EOVERFLOW, out->name, "the outputs of %" PRIu64 " samples are too large",
-                          samples);
-    int fd = create_unnamed(out);
-    if (fd < 0)
-        return fail_kept(out, fd, bytes, err);
-    int r = -posix_fallocate(fd, 0, (off_t)bytes);
-    void *at = MAP_FAILED;
-    if (r == 0) {
-        at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        r = at == MAP_FAILED ? -errno : 0;
-    }
-    close(fd); /* the mapping keeps the file */
-    struct kept *k = r == 0 ? calloc(1, sizeof *k) : NULL;
-    if (r == 0 && k == NULL) {
-        munmap(at, bytes);
-        r = -ENOMEM;
+        return err_set_at(err, -EOVERFLOW, place->out->name,
+                          "the outputs of %" PRIu64 " samples are too large", samples);
+    int fd = place->in_memory ? -1 : create_file(place, bytes);
+    if (fd < 0 && !place->in_memory)
+        return fail_kept(place, fd, bytes, err);
+    int flags = place->in_memory ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    int r = at == MAP_FAILED ? -errno : 0;
+    if (fd >= 0 && (r < 0 || place->name == NULL)) {
+        close(fd); /* the mapping keeps the file */
+        fd = -1;
     }
     if (r < 0)
-        return fail_kept(out, r, bytes, err);
-    *k = (struct kept){.at = at, .samples = samples, .row_bytes = row_bytes, .bytes = bytes};
+        return fail_kept(place, r, bytes, err);
+    struct kept *k = xcalloc(1, sizeof *k);
+    *k = (struct kept){
+        .place = *place, .fd = fd, .at = at, .samples = samples, .row_bytes = row_bytes, .bytes = bytes};
     *ret = k;
     return 0;
 }
 
 void kept_destroy(struct kept *k)
 {
+    char tmp[NAME_MAX + 1];
     if (k == NULL)
         return;
     munmap(k->at, k->bytes);
-    free(k);
+    if (k->fd >= 0) { /* an incomplete file */
+        close(k->fd);
+        tmp_name_of(&k->place, tmp);
+        (void)unlinkat(k->place.out->fd, tmp, 0);
+    }
+    xfree(k);
 }
 
 void kept_put(struct kept *k, uint64_t first, uint32_t n, const void *rows)
@@ -96,10 +136,28 @@ void kept_put(struct kept *k, uint64_t first, uint32_t n, const void *rows)
     memcpy(k->at + first * k->row_bytes, rows, n * k->row_bytes);
 }
 
-void kept_seal(struct kept *k)
+/* Gives the complete file its name. */
+static int publish(struct kept *k, struct err *err)
+{
+    const struct kept_place *place = &k->place;
+    char tmp[NAME_MAX + 1];
+    tmp_name_of(place, tmp);
+    int r = msync(k->at, k->bytes, MS_SYNC) < 0 ? -errno : fs_sync_close(k->fd);
+    k->fd = -1;
+    if (r == 0 && renameat(place->out->fd, tmp, place->out->fd, place->name) < 0)
+        r = -errno;
+    if (r == 0)
+        r = fs_sync(place->out->fd);
+    if (r < 0)
+        (void)unlinkat(place->out->fd, tmp, 0);
+    return r < 0 ? fs_fail(err, r, place->out->name, place->name, "write") : 0;
+}
+
+int kept_seal(struct kept *k, struct err *err)
 {
     k->crc = crc32c(0, k->at, k->bytes);
     k->sealed = true;
+    return k->fd >= 0 ? publish(k, err) : 0;
 }
 
 uint32_t kept_crc(const struct kept *k)

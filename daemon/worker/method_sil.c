@@ -95,6 +95,8 @@ static void add_outputs(struct phase_list *list, const struct spec *s, uint32_t 
     p->asked = before->asked;
     p->sizes_as = trained;
     p->inputs = before->inputs;
+    if (s->sil.keep_outputs)
+        p->keep_as = make_name(list, "outputs-%" PRIu32, part + 1, 0);
 }
 
 int method_sil(const struct spec *s, struct phase_list *ret, struct err *err)

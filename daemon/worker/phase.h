@@ -113,6 +113,9 @@ struct phase {
      * that keeps its outputs. Evaluations then take their inputs from the outputs that this phase keeps for
      * the validation samples. */
     uint32_t inputs;
+    /* Forward-only: the outputs stay in files with this prefix, such as "outputs-1". NULL if they end with the
+     * process. */
+    const char *keep_as;
 
     /* The graph of cycle_steps training steps, or of one batch of a forward-only phase. job_plan makes all
      * graphs and plans; they are NULL before. */

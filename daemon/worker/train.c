@@ -178,6 +178,8 @@ static int run_phases(struct trainer *t, struct err *err)
 {
     struct train_position at;
     int r = train_find_position(t, &at, err);
+    if (r == 0 && at.phase + 1 < t->job->phases.n)
+        r = train_check_disk(t, err);
     for (uint32_t i = 0; r == 0 && i < t->job->phases.n && !t->report->stopped; i++)
         if (i >= at.phase || is_needed(t, at, i))
             r = run_phase(t, &t->job->phases.at[i], at, err);

@@ -7,7 +7,9 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "daemon/worker/train_private.h"
 
@@ -75,7 +77,13 @@ static int keep_split(struct trainer *t, enum data_split split, struct kept **re
     pass.samples = pass.from.data->n_samples;
     uint64_t end = t->step + (pass.samples + p->batch - 1) / p->batch;
     layer_type(last)->sizes(last, 1, &size);
-    int r = kept_create(t->out, pass.samples, size.y, &pass.kept, err);
+    char name[64];
+    struct kept_place place = {.out = t->out, .in_memory = job_outputs_in_memory(t->job)};
+    if (p->keep_as != NULL) {
+        snprintf(name, sizeof name, "%s-%s.f32", p->keep_as, split == DATA_TRAIN ? "train" : "val");
+        place.name = name;
+    }
+    int r = kept_create(&place, pass.samples, size.y, &pass.kept, err);
     if (r < 0)
         return r;
     while (r == 0 && t->step < end && !train_stop_requested()) {
@@ -90,9 +98,30 @@ static int keep_split(struct trainer *t, enum data_split split, struct kept **re
         kept_destroy(pass.kept);
         return r;
     }
-    kept_seal(pass.kept);
-    *ret = pass.kept;
-    return 0;
+    r = kept_seal(pass.kept, err);
+    if (r < 0)
+        kept_destroy(pass.kept);
+    else
+        *ret = pass.kept;
+    return r;
+}
+
+int train_check_disk(const struct trainer *t, struct err *err)
+{
+    uint64_t need = job_most_outputs_bytes(t->job);
+    struct statvfs disk;
+    if (need == 0 || job_outputs_in_memory(t->job))
+        return 0;
+    if (fstatvfs(t->out->fd, &disk) < 0)
+        return fs_fail(err, -errno, NULL, t->out->name, "find out how much space is free for");
+    uint64_t has = (uint64_t)disk.f_bavail * disk.f_frsize;
+    if (has >= need)
+        return 0;
+    return err_set_at(err, -ENOSPC, t->out->name,
+                      "the outputs that the partitions keep take up to %" PRIu64
+                      " bytes, but the disk has only %" PRIu64
+                      " bytes free; free some space, choose another output, or raise resources.host_memory",
+                      need, has);
 }
 
 int train_keep_outputs(struct trainer *t, struct err *err)

@@ -221,6 +221,9 @@ double train_perplexity(const struct trainer *t, double loss);
 
 /* ---- train_outputs.c ---- */
 
+/* Checks that the disk of the output directory has room for all outputs that the phases keep, if they are not
+ * in host memory. Called before the first phase. */
+int train_check_disk(const struct trainer *t, struct err *err);
 /* Runs the current phase, which is forward-only, and keeps its outputs in t->outputs. */
 int train_keep_outputs(struct trainer *t, struct err *err);
 

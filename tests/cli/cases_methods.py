@@ -1,8 +1,11 @@
 """The methods local and sil as their user sees them: keys and refusals, what a plan and a report say, what is exported."""
 import json
 import os
+import shutil
+import struct
 
-from files import DELETE, SMALL, job, read_json, read_safetensors, write_job
+import strace
+from files import DELETE, SMALL, job, leftovers, read_json, read_safetensors, sha256, write_job
 from harness import case
 
 LOCAL = job(SMALL, {"method": {"type": "local", "scheme": "chunked", "blocks": 2}})
@@ -165,3 +168,47 @@ def test_plan_says_how_many_steps_and_what_limits_them(t):
     t.equal((tight["cycle_steps"], tight["blocks_stay"]), (4, False), "where a block does not fit with its state")
     text = t.worker("--plan", write_job(t, LONG), *ONE_BLOCK).out
     t.contains(text, "for which a block stays on its device", "of outputs wait for the next block", "4 blocks of layers")
+
+
+# ---- the outputs that partitions keep ----
+
+FILES = ["outputs-1-train.f32", "outputs-1-val.f32"]
+
+
+@case
+def test_kept_outputs_stay_on_request(t):
+    """They are the outputs that plain Python computes from the first partition's weights, one row per sample."""
+    spec = job(SIL, {"model.hidden": [5, 4], "data.samples": 12, "method.partitions": [1], "train.global_batch": 6,
+                     "train.micro_batch": 3})
+    gone, kept = run(t, spec, out="gone"), run(t, job(spec, {"method.keep_outputs": True}), out="kept")
+    t.equal([n for n in os.listdir(gone) if n.startswith("outputs")], [], "outputs that were not asked for")
+    t.equal(sorted(n for n in os.listdir(kept) if n.startswith("outputs")), FILES, "files of outputs")
+    for name, samples in zip(FILES, (12, 40)):
+        t.equal(os.path.getsize(os.path.join(kept, name)), samples * 5 * 4, f"bytes of {name}")
+    with open(os.path.join(kept, FILES[0]), "rb") as f:
+        outputs = struct.unpack("<60f", f.read())
+    t.check(all(v >= 0 for v in outputs) and any(v > 0 for v in outputs), "outputs of a relu")
+    t.equal(read_json(os.path.join(gone, "result.json"))["weights_hash"],
+            read_json(os.path.join(kept, "result.json"))["weights_hash"], "weights")
+    before = sha256(os.path.join(kept, FILES[0]))
+    shutil.rmtree(os.path.join(kept, "checkpoints", "step-10"))
+    run(t, job(spec, {"method.keep_outputs": True}), out="kept")
+    t.equal(sha256(os.path.join(kept, FILES[0])), before, "outputs that a resumed run computed again")
+    t.equal(leftovers(kept), [], "left behind")
+
+
+@case
+def test_outputs_beyond_host_memory_are_in_a_file(t):
+    strace.need(t)
+    spec = job(SIL, {"data.samples": 20000, "train.steps": 2, "eval": DELETE, "data.val_samples": DELETE})
+    path = write_job(t, spec)
+    hashes = set()
+    for host in ("2MiB", "1GiB"):
+        out = t.path(host)
+        command = ["strace", "-f", "-e", "trace=fallocate", "-o", t.path("trace"), t.program, "--run", path, "--output", out,
+                   "--host-memory", host, "--quiet"]
+        t.equal(t.command(command).code, 0, f"exit code with {host}")
+        with open(t.path("trace"), encoding="utf-8") as f:
+            t.equal("fallocate(" in f.read(), host == "2MiB", f"a file for outputs with {host}")
+        hashes.add(read_json(os.path.join(out, "result.json"))["weights_hash"])
+    t.equal(len(hashes), 1, "different weights")

@@ -116,13 +116,14 @@ static void test_kept_rows_are_found_by_sample(void **state)
     (void)state;
     assert_non_null(mkdtemp(dir));
     struct outdir out = {open(dir, O_RDONLY | O_DIRECTORY), dir};
+    const struct kept_place place = {.out = &out};
     for (int i = 0; i < 5; i++)
         for (int c = 0; c < 3; c++)
             rows[i][c] = (float)(10 * i + c);
-    assert_int_equal(kept_create(&out, 5, sizeof rows[0], &k, NULL), 0);
+    assert_int_equal(kept_create(&place, 5, sizeof rows[0], &k, NULL), 0);
     kept_put(k, 3, 2, rows[3]);
     kept_put(k, 0, 3, rows[0]);
-    kept_seal(k);
+    assert_int_equal(kept_seal(k, NULL), 0);
     assert_int_equal(kept_crc(k), crc32c(0, rows, sizeof rows));
     memset(batch, 0xff, sizeof batch);
     kept_fill(k, indices, 3, 4, batch);
@@ -137,6 +138,49 @@ static void test_kept_rows_are_found_by_sample(void **state)
     assert_int_equal(rmdir(dir), 0); /* nothing has a name */
 }
 
+/* Reads the file `name` in the directory `dir`. Returns its size, or -1 if there is no such file. */
+static long read_rows(const char *dir, const char *name, void *ret, size_t most)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "rb");
+    if (f == NULL)
+        return -1;
+    size_t n = fread(ret, 1, most, f);
+    fclose(f);
+    return (long)n;
+}
+
+static void test_kept_rows_stay_in_a_file_or_in_memory(void **state)
+{
+    char dir[] = "/tmp/tutti-phases-XXXXXX", path[64];
+    float rows[2][3] = {{1, 2, 3}, {4, 5, 6}}, found[3][3];
+    struct kept *k;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    struct outdir out = {open(dir, O_RDONLY | O_DIRECTORY), dir};
+    const struct kept_place named = {.out = &out, .name = "rows"}, memory = {.out = &out, .in_memory = true};
+    assert_int_equal(kept_create(&named, 2, sizeof rows[0], &k, NULL), 0);
+    kept_put(k, 0, 2, rows);
+    assert_int_equal(read_rows(dir, "rows", found, sizeof found), -1); /* it is not complete */
+    assert_int_equal(kept_seal(k, NULL), 0);
+    kept_destroy(k);
+    assert_int_equal(read_rows(dir, "rows", found, sizeof found), sizeof rows);
+    assert_memory_equal(found, rows, sizeof rows);
+    assert_int_equal(kept_create(&named, 2, sizeof rows[0], &k, NULL), 0);
+    kept_destroy(k); /* the old file stays until a new one is complete */
+    assert_int_equal(read_rows(dir, "rows", found, sizeof found), sizeof rows);
+    assert_int_equal(kept_create(&memory, 2, sizeof rows[0], &k, NULL), 0);
+    kept_put(k, 0, 2, rows);
+    assert_int_equal(kept_seal(k, NULL), 0);
+    assert_int_equal(kept_crc(k), crc32c(0, rows, sizeof rows));
+    kept_destroy(k);
+    snprintf(path, sizeof path, "%s/rows", dir);
+    assert_int_equal(remove(path), 0);
+    close(out.fd);
+    assert_int_equal(rmdir(dir), 0); /* nothing else has a name */
+}
+
 static void test_kept_rows_that_do_not_fit_the_disk_are_refused(void **state)
 {
     char dir[] = "/tmp/tutti-phases-XXXXXX";
@@ -145,10 +189,11 @@ static void test_kept_rows_that_do_not_fit_the_disk_are_refused(void **state)
     (void)state;
     assert_non_null(mkdtemp(dir));
     struct outdir out = {open(dir, O_RDONLY | O_DIRECTORY), dir};
-    int r = kept_create(&out, 1ull << 50, 1ull << 10, &k, &err);
+    const struct kept_place place = {.out = &out};
+    int r = kept_create(&place, 1ull << 50, 1ull << 10, &k, &err);
     assert_true(r == -ENOSPC || r == -EFBIG || r == -ENOMEM);
     assert_non_null(strstr(err.msg, "cannot keep"));
-    assert_int_equal(kept_create(&out, UINT64_MAX, 8, &k, &err), -EOVERFLOW);
+    assert_int_equal(kept_create(&place, UINT64_MAX, 8, &k, &err), -EOVERFLOW);
     assert_null(k);
     close(out.fd);
     assert_int_equal(rmdir(dir), 0);
@@ -162,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_part_of_a_model_keeps_its_ids),
         cmocka_unit_test(test_largest_phase_needs_the_most_memory),
         cmocka_unit_test(test_kept_rows_are_found_by_sample),
+        cmocka_unit_test(test_kept_rows_stay_in_a_file_or_in_memory),
         cmocka_unit_test(test_kept_rows_that_do_not_fit_the_disk_are_refused),
     };
     return cmocka_run_group_tests_name("phases", tests, NULL, NULL);
