@@ -44,7 +44,7 @@ static const char *const architectures[ARCH_COUNT][2] = {
     [ARCH_LLAMA] = {"LlamaForCausalLM", "LlamaModel"},
 };
 
-/* What hf_config_read knows while it reads one config.json. The struct lives on the stack of
+/* The state of hf_config_read while it reads one config.json. The struct lives on the stack of
  * hf_config_read. */
 struct config_reader {
     const struct json *node; /* the config */

@@ -1,5 +1,5 @@
-/* Implements needs.h. Client, daemon and state see the needs only in the JSON form that is written and read
- * here. All functions are pure. */
+/* Implements needs.h. The client, the daemon and its database pass the needs around only as JSON, and the
+ * functions here write and read this JSON. All functions are pure. */
 #include "daemon/spec/needs.h"
 
 #include <errno.h>

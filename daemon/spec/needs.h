@@ -33,8 +33,8 @@ enum job_profile {
 };
 extern const char *const job_profile_names[JOB_PROFILE_COUNT + 1]; /* "analytic", "file", "measured", NULL */
 
-/* Host memory of a job in bytes. Each field has everything that the job has in host memory at that time,
- * such as data sets, plans, and tensors. */
+/* Host memory of a job in bytes. Each field is the total of everything that the job has in host memory at one
+ * time: data sets, plans, tensors and so on. */
 struct needs_host {
     uint64_t planning; /* an upper bound, known before planning begins */
     uint64_t loading;  /* while the weights are read from a checkpoint or from a folder */
@@ -55,7 +55,7 @@ struct job_needs {
 void needs_to_json(const struct job_needs *n, struct strbuf *b);
 
 /* Reads the needs from a JSON object. `path` is the path of the object for messages, such as "needs". Returns
- * -EINVAL if the object is not what needs_to_json writes. *ret is then undefined. */
+ * -EINVAL if the object does not have the form that needs_to_json writes. *ret is then undefined. */
 int needs_read(const struct json *node, const char *path, struct job_needs *ret, struct err *err);
 
 /* Returns the most host memory that the job has at any time, in bytes. */

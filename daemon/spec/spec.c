@@ -233,8 +233,8 @@ static int check_activations(const struct spec *s, struct err *err)
     return r;
 }
 
-/* Copies settings of one section to the places in other sections that need them: train.label_smoothing goes
- * to the loss layer, and optimizer.no_decay of a transformer gets its default. */
+/* Copies settings between sections: train.label_smoothing goes to the loss layer, and optimizer.no_decay gets
+ * its default if the model is a transformer. */
 static int apply_across_sections(struct spec *s, struct err *err)
 {
     uint64_t targets;

@@ -96,8 +96,8 @@ struct spec_paths {
     uint32_t n; /* number of files; 0: no such split */
 };
 
-/* How one part of a training goes: one element of method.each. Values that the element does not give are
- * those of the sections train, optimizer and schedule. */
+/* The settings of one part of a training, from one element of method.each. Settings that the element omits
+ * come from the sections train, optimizer and schedule. */
 struct spec_part {
     uint64_t epochs, steps; /* one of them is 0 */
     uint32_t global_batch;
@@ -106,15 +106,16 @@ struct spec_part {
     struct spec_rate rate;
 };
 
-/* The settings of the method `sil`: parts of a model, called partitions, are trained one after another, each
- * but the last one on a random vector for every class. */
+/* The settings of the method `sil`, which divides a model into partitions and trains them one after another.
+ * Each partition except the last learns to turn the samples of a class into a vector that was drawn at random
+ * for this class. */
 struct spec_sil {
     /* The number of partitions. Partition i has the layers from cuts[i] up to cuts[i + 1], and cuts[0] is 0.
      * The end of the last partition is the end of the model. */
     uint32_t partitions;
-    const uint32_t *cuts;     /* [partitions]; NULL until spec_settle_method has cut the model */
+    const uint32_t *cuts;     /* NULL until spec_settle_method has cut the model */
     double kappa;             /* the elements of the vectors are drawn from kappa * U(0, 1) */
-    uint64_t recovery_epochs; /* epochs in which the whole model is trained at the end */
+    uint64_t recovery_epochs; /* number of epochs in which the whole model is trained at the end */
     bool keep_outputs;        /* the kept outputs of partitions stay as files in the output directory */
     struct spec_part *each;   /* [partitions] */
     struct spec_part recovery;
@@ -138,11 +139,11 @@ struct spec_local {
     const struct spec_block *blocks; /* NULL until spec_settle_method has cut the model */
     uint32_t head_hidden;            /* width of a hidden layer in each head; 0: none */
     struct spec_rate *rates;         /* [n_blocks] */
-    /* The number of training steps for which a block stays on its device before the next block takes over.
-     * 0 means that the planner chooses the number. It changes no bit of the result. */
+    /* The number of training steps for which a block stays on its device before the next block takes over. 0
+     * means that the planner chooses the number. The results of training do not depend on it. */
     uint32_t resident_steps;
-    /* The planner chooses no more steps than take this many seconds, because a job stops only between two
-     * runs of the plan. */
+    /* The longest predicted time of one run of the plan, in seconds, that the planner may choose. The limit
+     * exists because a job can stop only between two runs of the plan. */
     double max_cycle_s;
 };
 
@@ -227,7 +228,9 @@ struct spec {
     struct spec_local local; /* only if the method is local */
 
     struct spec_every eval;
-    bool eval_heads; /* evaluations report every loss, and not only the last (eval.heads) */
+    /* True if evaluations report every loss of the model. False if they report only the last loss. The key is
+     * eval.heads. */
+    bool eval_heads;
     struct {
         struct spec_every every;
         uint32_t keep;
@@ -346,10 +349,9 @@ int spec_resolve_phase(struct spec *s, uint32_t phase, uint32_t batch, struct sp
 int spec_count_steps(uint64_t epochs, uint64_t steps, uint64_t batch, uint64_t samples, const char *path,
                      uint64_t *ret, struct err *err);
 
-/* Finds the divisors of `batch` that are nearest to `want`. *ret_below becomes the largest divisor that is
- * not greater than `want`. *ret_above becomes the smallest divisor that is not less than `want`. If there is
- * no such divisor, *ret_below or *ret_above becomes 0. For example, with batch 96 and want 40, the divisors
- * are 32 and 48. */
+/* Finds the divisors of `batch` that are nearest to `want`. *ret_below becomes the largest divisor up to
+ * `want`, and *ret_above becomes the smallest divisor from `want` on. Either becomes 0 if there is no such
+ * divisor. For example, with batch 96 and want 40, the divisors are 32 and 48. */
 void spec_nearest_divisors(uint32_t batch, uint32_t want, uint32_t *ret_below, uint32_t *ret_above);
 
 /* Returns the learning rate of the training step `step` in a phase with `total_steps` steps. The first step

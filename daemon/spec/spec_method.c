@@ -1,5 +1,5 @@
-/* Reads the section `method` of a spec: which method trains the model, and its settings. Whether the method
- * fits the model is checked in spec_method_cut.c, when all sections have been read. */
+/* Reads the section `method` of a spec: which method trains the model, and the settings of the method.
+ * spec_method_cut.c checks later whether the method fits the model, when all sections have been read. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +18,8 @@ static const char *const nothing_later[] = {NULL};
 
 /* ------------------------------------------------------------------------------------------ method.each */
 
-/* Returns a part with the values of the sections train, optimizer and schedule. */
+/* Returns the default settings of one part of the training. They come from the sections train, optimizer and
+ * schedule. */
 static struct spec_part default_part(const struct spec *s)
 {
     return (struct spec_part){
@@ -32,7 +33,7 @@ static struct spec_part default_part(const struct spec *s)
     };
 }
 
-/* Reads the length of a part of the training, and its batch. */
+/* Reads the keys that set how long a part of the training is, and the sizes of its batches. */
 static void read_part_train(struct json_obj *o, struct spec_part *ret)
 {
     uint64_t epochs = 0, steps = 0;
@@ -46,13 +47,13 @@ static void read_part_train(struct json_obj *o, struct spec_part *ret)
         ret->steps = steps;
     }
     if (spec_take_u32(o, "global_batch", JSON_OPTIONAL, 1, SPEC_MAX_DIM, &ret->global_batch))
-        ret->micro_batch = 0; /* the size in the section `train` belongs to another batch */
+        ret->micro_batch = 0; /* train.micro_batch does not fit this batch */
     spec_take_auto_u32(o, "micro_batch", 1, SPEC_MAX_DIM, &ret->micro_batch);
     spec_take_auto_u32(o, "replicas", 1, SPEC_MAX_DIM, &ret->replicas);
     spec_check_batch(o, ret->global_batch, ret->micro_batch, ret->replicas);
 }
 
-/* Reads one element of method.each of the method `sil`. */
+/* Reads one element of method.each for the method `sil`. */
 static int read_part(const struct spec_reader *r, const struct json *node, const char *path,
                      struct spec_part *ret)
 {
@@ -83,7 +84,7 @@ static int read_part(const struct spec_reader *r, const struct json *node, const
     return spec_read_schedule_at(r, schedule, inside, &ret->rate);
 }
 
-/* Reads one element of method.each of the method `local`: the learning rate of a block. */
+/* Reads one element of method.each for the method `local`: the learning rate of a block. */
 static int read_rate(const struct spec_reader *r, const struct json *node, const char *path,
                      struct spec_rate *ret)
 {
@@ -148,8 +149,8 @@ static int read_rates(const struct spec_reader *r, const struct json *list)
 
 /* ------------------------------------------------------------------------------------------ sil */
 
-/* Reads method.partitions: the number of partitions, or an array with the first layer of every partition but
- * the first. */
+/* Reads method.partitions. This is the number of partitions, or an array with the first layer of every
+ * partition after partition 0. */
 static int read_partitions(const struct spec_reader *r, const struct json *node)
 {
     struct spec_sil *sil = &r->s->sil;
@@ -236,8 +237,8 @@ static int read_block(const struct spec_reader *r, const struct json *node, cons
     return status;
 }
 
-/* Reads method.blocks: the number of blocks, or an array with the first and the last layer of each block.
- * With the scheme `greedy`, the blocks follow from the model, and their number is known only later. */
+/* Reads method.blocks. This is the number of blocks, or an array with the first and the last layer of each
+ * block. With the scheme `greedy`, spec_settle_method derives the blocks from the model later. */
 static int read_blocks(const struct spec_reader *r, const struct json *node)
 {
     struct spec_local *local = &r->s->local;

@@ -16,7 +16,8 @@
 #include "base/arena.h"
 #include "daemon/spec/spec_private.h"
 
-/* The units of a model. Unit i has the layers from first[i] up to first[i + 1]. */
+/* The units of a model. A unit is a group of consecutive layers between which the model is never cut. Unit i
+ * has the layers first[i] to first[i + 1] - 1. */
 struct unit_cut {
     uint32_t n;
     uint32_t *first; /* [n + 1] */
@@ -28,7 +29,8 @@ static bool has_weights(const struct layer *l)
     return layer_type(l)->params(l, NULL) > 0;
 }
 
-/* Returns whether a layer may stand at the beginning of a unit without being its main layer. */
+/* Returns whether a layer is an embedding, a layer of positions or a norm. Such a layer is in the same unit
+ * as the layer after it. */
 static bool is_prelude(const struct layer *l)
 {
     return l->type == &layer_embedding || l->type == &layer_positions || l->type == &layer_norm;
@@ -42,7 +44,8 @@ static double flops_of(const struct layer *l)
     return (double)cost.fwd_flops + (double)cost.bwd_flops;
 }
 
-/* Returns the first layer of the end of the model, which belongs to the last unit. */
+/* Returns the index of the first layer of the model's end: the classifier, or the last norm and the
+ * projection of a transformer. These layers belong to the last unit. */
 static uint32_t find_end(const struct model *m)
 {
     uint32_t end = m->n_layers - 1;
@@ -106,7 +109,7 @@ static int fail_few_units(const char *path, const struct unit_cut *u, uint32_t m
                       u->n, most);
 }
 
-/* Reports a part of the model that has no weights of its own. */
+/* Sets the error for a part of the model that has no weights of its own. */
 static int fail_no_weights(const char *path, uint32_t first, uint32_t end, struct err *err)
 {
     return err_set_at(err, -EINVAL, path,
@@ -114,7 +117,7 @@ static int fail_no_weights(const char *path, uint32_t first, uint32_t end, struc
                       end - 1);
 }
 
-/* Returns whether one of the layers from `first` up to `end` has weights of its own. */
+/* Returns whether one of the layers `first` to `end` - 1 has weights of its own. */
 static bool any_weights(const struct spec *s, uint32_t first, uint32_t end)
 {
     for (uint32_t l = first; l < end; l++)
@@ -123,7 +126,7 @@ static bool any_weights(const struct spec *s, uint32_t first, uint32_t end)
     return false;
 }
 
-/* Reports a layer that uses the weights of another layer in another part of the model. */
+/* Sets the error for a layer that uses the weights of a layer in another part of the model. */
 static int fail_tied(const char *path, uint32_t layer, uint32_t owner, struct err *err)
 {
     return err_set_at(
@@ -151,7 +154,8 @@ static int check_sil_model(const struct spec *s, struct err *err)
     return 0;
 }
 
-/* Checks one partition: a layer with weights, a flat output, no tied weights across the cut. */
+/* Checks that partition `i` has weights, that its last output is a vector, and that no layer uses the weights
+ * of an earlier partition. */
 static int check_partition(const struct spec *s, uint32_t i, struct err *err)
 {
     const struct spec_sil *sil = &s->sil;
@@ -202,14 +206,16 @@ static int settle_sil(struct spec *s, struct err *err)
 
 /* ------------------------------------------------------------------------------------------ local */
 
-/* Cuts the model into s->local.n_blocks blocks, or into one block for each unit with the scheme `greedy`. */
+/* Cuts the model into s->local.n_blocks blocks. With the scheme `greedy`, each unit becomes one block
+ * instead. */
 static int cut_blocks(struct spec *s, struct err *err)
 {
     struct spec_local *local = &s->local;
     bool overlap = local->scheme == LOCAL_OVERLAPPING;
     struct unit_cut u = find_units(s);
     uint32_t n = local->scheme == LOCAL_GREEDY ? u.n : local->n_blocks;
-    /* An overlapping block shares its first unit with the block before. So the last unit begins no block. */
+    /* Overlapping blocks: the first unit of a block is also the last unit of the block before. Therefore no
+     * block begins at the last unit. */
     uint32_t n_units = overlap && n > 1 ? u.n - 1 : u.n;
     struct spec_block *blocks;
     uint32_t *first;
@@ -234,8 +240,8 @@ static int cut_blocks(struct spec *s, struct err *err)
     return 0;
 }
 
-/* Checks that the blocks which the job lists cover the model: each layer is in one block or, if blocks
- * overlap, in at most two. The last block may leave out the loss. */
+/* Checks that the blocks in the job file cover the model. Each layer must be in one block, or in at most two
+ * if blocks overlap. The last block may omit the loss. */
 static int check_cover(struct spec *s, struct err *err)
 {
     const struct spec_local *local = &s->local;
@@ -272,7 +278,7 @@ static int check_cover(struct spec *s, struct err *err)
                       end->last, loss_alone ? last_layer - 1 : last_layer);
 }
 
-/* Returns the block to which the weights of a layer belong: the first block that has the layer. */
+/* Returns the block that trains the weights of a layer: the first block that contains the layer. */
 static uint32_t block_of(const struct spec_local *local, uint32_t layer)
 {
     for (uint32_t i = 0; i < local->n_blocks; i++)

@@ -10,8 +10,8 @@
 #include "daemon/spec/spec.h"
 #include "daemon/spec/transformer.h"
 
-/* What is known while one spec is being read. The struct lives on the stack of the reading function. Every
- * spec_read_* function gets a pointer to the struct. */
+/* The state of the reader while it reads one spec. The struct lives on the stack of the reading function.
+ * Every spec_read_* function gets a pointer to the struct. */
 struct spec_reader {
     struct spec *s; /* the spec that is being filled in */
     const struct spec_options *options;
@@ -58,8 +58,9 @@ int spec_check_float(double v, enum spec_range range, const char *path, struct e
 bool spec_take_float(struct json_obj *o, const char *key, enum json_need need, enum spec_range range,
                      double *ret);
 
-/* Takes a string that must be in the array `names`, and stores its index there. A string that is in the array
- * `later` is refused with the message that it is not supported yet. Both arrays end with NULL. */
+/* Takes a string that must be in the array `names`, and stores the string's index in *ret. A string that is
+ * in the array `later` is refused with the message that it is not supported yet. Both arrays end with
+ * NULL. */
 bool spec_take_choice(struct json_obj *o, const char *key, enum json_need need, const char *const *names,
                       const char *const *later, int *ret);
 
@@ -117,8 +118,8 @@ int spec_read_data(const struct spec_reader *r, const struct json *node);
  * values are the defaults of every part of the training. Defined in spec_method.c. */
 int spec_read_method(const struct spec_reader *r, const struct json *node);
 /* Cuts the model as the method asks, and checks that the method can train this model. All sections must have
- * been read. Does nothing if the spec has no layers, because its model is in a folder that was not opened.
- * Defined in spec_method_cut.c. */
+ * been read. Does nothing if the spec has no layers, which is so if its model is in a folder that was not
+ * opened. Defined in spec_method_cut.c. */
 int spec_settle_method(struct spec *s, struct err *err);
 
 /* spec_sections.c */
@@ -128,7 +129,8 @@ int spec_read_train(const struct spec_reader *r, const struct json *node);
 void spec_check_batch(struct json_obj *o, uint32_t batch, uint32_t micro, uint32_t replicas);
 int spec_read_optimizer(const struct spec_reader *r, const struct json *node);
 int spec_read_schedule(const struct spec_reader *r, const struct json *node);
-/* The same for an optimizer or a schedule at another place of the spec, which has the path `path`. */
+/* These two functions read an optimizer or a schedule at another place of the spec. `path` names this
+ * place. */
 int spec_read_optimizer_at(const struct spec_reader *r, const struct json *node, const char *path,
                            struct optimizer *ret, double *ret_lr, bool *ret_no_decay_given);
 int spec_read_schedule_at(const struct spec_reader *r, const struct json *node, const char *path,

@@ -340,7 +340,7 @@ static void add_sil(struct strbuf *b, const struct spec_sil *sil)
     strbuf_add(b, "]}");
 }
 
-/* The number of resident steps is not written, because it changes no bit of the result. */
+/* local.resident_steps is not written, because the results of training do not depend on it. */
 static void add_local(struct strbuf *b, const struct spec *s)
 {
     const struct spec_local *local = &s->local;

@@ -21,8 +21,8 @@
  * of validation samples. */
 enum { STREAM_NEXT = 5, STREAM_TOKENS = 6 };
 
-/* Returns the number of the random stream for the labels of this split. No other random numbers come from
- * this stream, so the labels are independent of them. */
+/* Returns the number of the random stream for the labels of this split. Only labels come from this stream, so
+ * they are independent of all other random numbers. */
 static uint32_t stream_label(const struct dataset *d)
 {
     return rng_word2(RNG_DATA, 1 + 2 * (uint32_t)d->split);

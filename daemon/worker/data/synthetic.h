@@ -1,6 +1,6 @@
 /* Computes synthetic samples, so that a job can run without data files. A sample of numbers is the prototype
- * of its class plus noise. In a sample of tokens, each token follows from the token before it. Only data.c
- * includes this header. */
+ * of its class plus noise. In a sample of tokens, most tokens are determined by the token before them, and
+ * the others are random. Only data.c includes this header. */
 #ifndef DAEMON_WORKER_DATA_SYNTHETIC_H
 #define DAEMON_WORKER_DATA_SYNTHETIC_H
 

@@ -121,8 +121,8 @@ static void add_labels(struct strbuf *b, const struct checkpoint_data *data)
     }
 }
 
-/* If the job has several phases, appends the current phase and the number of steps done in it. For a job with
- * one phase, appends nothing, so that state.json is like that of older versions. */
+/* Appends the current phase and the number of steps done in that phase if the job has several phases. Appends
+ * nothing for a job with one phase, because state.json had no such members in older versions. */
 static void add_position(struct strbuf *b, const struct checkpoint_data *data)
 {
     if (data->n_phases <= 1)

@@ -51,7 +51,7 @@ int hf_load(const struct hf *f, const struct st_tensor *tensors, size_t n, struc
 
 /* How hf_save writes a folder. */
 struct hf_save_options {
-    /* The most bytes of tensors that one weight file may have. 0 means HF_SHARD_BYTES. */
+    /* The largest number of bytes that the tensors in one weight file may take. 0 means HF_SHARD_BYTES. */
     uint64_t shard_bytes;
     bool replace; /* replace an earlier export */
 };

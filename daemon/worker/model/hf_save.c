@@ -381,8 +381,8 @@ static int publish_folder(const struct export_target *to, struct err *err)
     return r < 0 ? fs_fail(err, r, NULL, to->dir, "make") : 0;
 }
 
-/* Refuses a model that the transformers package cannot load. The GPT-2 of that package has as many heads for
- * keys and values as for queries. */
+/* Refuses a model that the transformers package cannot load: a GPT-2 with fewer heads for keys and values
+ * than for queries. */
 static int check_expressible(const struct transformer *t, const char *dir, struct err *err)
 {
     if (t->arch == ARCH_GPT2 && t->kv_heads != t->heads)
@@ -403,8 +403,8 @@ static int save(struct hf_export *x, const char *dir, bool replace, uint64_t *by
     if (r == 0)
         r = publish_folder(&to, err);
     if (to.parent >= 0) {
-        /* Remove the folder with the temporary name. After a success it is the old export, and after a
-         * failure it is the incomplete new export. */
+        /* Remove the folder with the temporary name. After a success, this folder contains the old export.
+         * After a failure, it contains the incomplete new export. */
         (void)fs_remove_tree(to.parent, to.tmp);
         close(to.parent);
     }

@@ -42,8 +42,8 @@ struct weights {
     struct safetensors *file; /* the header of the file */
     /* Offset in the file at which the data of the first tensor start. */
     uint64_t data_begin;
-    /* True if these are the weights of a finished job. They are checked by a hash. The weights of a
-     * checkpoint are checked by their size and a CRC instead. */
+    /* True for the weights of a finished job, which are checked by a hash. False for the weights of a
+     * checkpoint, which are checked by their size and a CRC. */
     bool final;
     uint64_t want_bytes;
     uint32_t want_crc;
@@ -59,8 +59,8 @@ struct weights {
 int weights_open(const struct outdir *out, const char *step, struct weights *ret, struct err *err);
 
 /* Opens the weights of the layers that the training method has added to the model, such as the heads of local
- * updates. They are those of the checkpoint of training step `step`, because only checkpoints have them.
- * Returns -ENOENT if this checkpoint does not exist or has no such layers. */
+ * updates. Only checkpoints store these weights, and `step` is the training step of the checkpoint. Returns
+ * -ENOENT if this checkpoint does not exist or has no such layers. */
 int weights_open_added(const struct outdir *out, uint64_t step, struct weights *ret, struct err *err);
 
 /* Closes the weight file. May also be called after weights_open has failed. */

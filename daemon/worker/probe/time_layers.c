@@ -46,7 +46,7 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + DEVICE_ALIGN - 1) & ~(uint64_t)(DEVICE_ALIGN - 1);
 }
 
-/* Returns a number of scratch bytes that is enough for both the forward pass and the backward pass of a
+/* Returns how many bytes of scratch memory are enough for both the forward pass and the backward pass of a
  * layer. */
 static uint64_t scratch_bytes(const struct layer_sizes *s)
 {
