@@ -182,13 +182,15 @@ int job_choose_cycle(const struct job_options *o, struct prepared_job *j, struct
     p->single.graph = c.single.graph;
     p->single.eval_graph = c.single.eval_graph;
     p->single.plan = c.single.plan;
-    for (uint32_t steps = next_steps(&c, 1); r == 1 && steps > 0; steps = next_steps(&c, steps))
+    for (uint32_t steps = next_steps(&c, 1); steps > 0; steps = r == 1 ? next_steps(&c, steps) : 0)
         r = try_steps(&c, steps);
     phase_drop_graphs(p);
     p->cycle_limit = c.limit;
     if (r < 0)
         return err_set(err, r, "cannot plan several steps in a cycle");
     if (c.best.plan == NULL) {
+        if (c.limit == PHASE_LIMIT_MOST) /* all numbers were tried, and none was better than one step */
+            p->cycle_limit = PHASE_LIMIT_GAIN;
         p->single.graph = p->single.eval_graph = NULL;
         p->single.plan = NULL;
         give_plan(&c.single, p);

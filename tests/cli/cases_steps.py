@@ -129,3 +129,19 @@ def test_number_of_steps_is_checked(t, case_of):
     refused = t.worker("--check", cycle_job(t, "dense", k), expect=None)
     t.check(refused.code != 0, f"{k} was accepted")
     t.contains(refused.err, "memory.cycle_steps", part)
+
+
+LOCAL = {"schema": "job/v1", "model": {"type": "gpt2", "layers": 8, "width": 64, "heads": 4, "vocab": 256, "context": 16,
+                                       "tied": False},
+         "data": {"format": "synthetic", "samples": 64}, "train": {"steps": 400, "global_batch": 8, "micro_batch": 4, "replicas": 1},
+         "method": {"type": "local", "scheme": "chunked", "blocks": 8}, "optimizer": {"type": "adamw", "lr": 1e-3}}
+
+
+@case
+def test_reason_for_the_chosen_steps(t):
+    """The largest number is named as the limit only if it was chosen, and the gain only if another number was chosen."""
+    path = write_job(t, LOCAL)
+    for memory in ("2500KiB", "3MiB"):
+        plan = t.worker("--plan", path, "--no-what-if", "--device-memory", memory, "--json").json()
+        largest = plan["cycle_limit"] == "most steps that a cycle can have"
+        t.equal(largest, plan["cycle_steps"] == 64, f"{memory}: {plan['cycle_steps']} steps, limit: {plan['cycle_limit']}")
