@@ -85,8 +85,8 @@ static void add_instr(struct draft *d, enum instr_kind kind, const struct segmen
     vec_push(&d->instrs, in);
 }
 
-/* Makes the entry, flush and exit programs. Their instructions need no waits: each copy is used on only one
- * stream, and all streams are idle when such a program starts. */
+/* Makes the entry, flush and exit programs. Their instructions need no waits, because each copy is used on
+ * only one stream. */
 static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 {
     struct draft entry = {.segments = cycle->segments}, flush = entry,
@@ -122,17 +122,16 @@ static void fill_boundary_programs(struct plan *p, const struct draft *cycle)
 
 /* ---- the plan ---- */
 
-/* Maximum number of attempts to keep copies in free memory that would otherwise be dropped and fetched again.
- * An attempt fails if holes between the copies waste so much memory that the draft does not fit. The next
- * attempt then keeps fewer bytes. */
+/* Maximum number of attempts to keep copies in free memory. After each attempt that does not fit, the next
+ * attempt keeps fewer bytes. */
 #define RETAIN_TRIES 4
 /* With more than LEAVE_WASTE_ABOVE instructions, 1/64 of the memory is left unused, which makes placement
  * faster. With more than RETAIN_BELOW instructions, free memory is not used to keep copies. */
 #define LEAVE_WASTE_ABOVE 20000
 #define RETAIN_BELOW      200000
 
-/* budget[d] is the number of bytes of device d that draft_retain may fill. Lowers the budget of every device
- * whose peak exceeds its capacity. Returns whether there is such a device. */
+/* Lowers budget[d], the bytes that draft_retain may fill, for every device d whose peak exceeds its capacity.
+ * Returns whether there is such a device. */
 static bool lower_budget(const struct draft *d, const struct machine *m, uint64_t *budget)
 {
     bool over = false;
@@ -146,8 +145,8 @@ static bool lower_budget(const struct draft *d, const struct machine *m, uint64_
     return over;
 }
 
-/* Makes the draft of a program, with addresses. Keeps copies in free memory that would otherwise be dropped
- * and fetched again. If no attempt to do so fits the devices, keeps none of these copies. */
+/* Makes the draft of a program, with addresses. Keeps more copies in free memory if the result fits the
+ * devices. */
 static void draft_retained(struct draft *d, const struct order *o, const struct knobs *knobs,
                            const struct machine *m, bool cyclic)
 {
@@ -245,9 +244,8 @@ static struct plan *assemble(const struct plan_request *r, const char *policy, s
     return p;
 }
 
-/* Gives addresses to the copies that are in host memory only for a while. The addresses start at `homes`,
- * above the places that belong to single tensors. Returns the host memory that is enough for either
- * program. */
+/* Gives addresses from `homes` on to the copies that are in host memory only for a while. Returns the host
+ * memory that either program needs at most. */
 static uint64_t place_on_host(const struct machine *m, struct draft *cycle, struct draft *eval,
                               uint64_t homes)
 {

@@ -30,8 +30,8 @@
 
 /* ---- the task order, decided by a policy ---- */
 
-/* Returns whether the weights of `layer` are updated on a device. With UPDATE_AUTO, this is true for pinned
- * layers, whose state always stays on a device. `pinned` may be NULL if no layer is pinned. */
+/* Returns whether the weights of `layer` are updated on a device. `pinned` may be NULL if no layer is
+ * pinned. */
 bool updates_on_device(const struct plan_request *r, const bool *pinned, uint32_t layer);
 
 /* Value of todo.share for a task that handles the whole layer and not just one share of it. */
@@ -51,9 +51,8 @@ struct todo {
     uint32_t span, item;
     bool save;   /* FWD, REC: the task writes S */
     bool output; /* FWD, REC: the task writes its output */
-    /* Used only for UPD. Whether the optimizer state K stays on the device until the span ends. If false, K
-     * is fetched for this update and dropped afterwards. All updates of a span have the same value of
-     * keep_k. */
+    /* Used only for UPD. Whether the optimizer state K stays on the device until the span ends. All updates
+     * of a span have the same value. */
     bool keep_k;
     /* Used only for RED. The replica whose gradient the task adds to the gradient of replica 0. */
     uint32_t replica;
@@ -80,19 +79,17 @@ struct order {
     /* owners[layer * n_shares + share] is the device that owns this share of the layer's state. NULL if
      * n_shares is 1. */
     uint32_t *owners;
-    /* Whether each device fetches the whole weights W from the host itself. The gradients dW and the
-     * optimizer state K are still divided into n_shares shares. In the data-parallel form of `lru`, n_shares
-     * is 1: one device adds up all gradients of a layer and updates the layer. */
+    /* Whether each device fetches all of the weights W from the host itself. Gradients and optimizer state
+     * are still divided into shares. */
     bool alone;
     /* pinned[l] is true if the state of layer l never leaves its device. NULL if no layer is pinned. */
     const bool *pinned;
-    /* Whether the policy itself writes the tasks of all training steps of the cycle. It then sets `step`
-     * before it adds the tasks of a step. If false, the policy writes only step 0, and order_repeat adds the
-     * other steps. */
+    /* Whether the policy writes the tasks of all training steps. If false, it writes only step 0, and
+     * order_repeat adds the other steps. */
     bool all_steps;
     uint32_t step;
-    /* All tasks of the order. At first, only the tasks of the same location are in the order in which they
-     * run. order_merge then brings the tasks of all locations into one sequence. */
+    /* All tasks. Until order_merge brings them into one sequence, only tasks of the same location are in the
+     * order in which they run. */
     VEC(struct todo) todos;
 };
 
@@ -108,20 +105,20 @@ uint32_t order_replica_devices(uint32_t n_replicas, uint32_t n_devices);
 void order_own(struct order *o, uint32_t n_shares);
 /* Appends task `t` to the order. The task handles its whole layer, so t.share is set to SHARE_ALL. */
 void order_add(struct order *o, struct todo t);
-/* Copies the tasks of step 0 for all further training steps of the cycle. Does nothing if the cycle has a
- * single step, or if the policy has written all steps. */
+/* Copies the tasks of step 0 for all further training steps of the cycle, unless the policy has written all
+ * steps. */
 void order_repeat(struct order *o);
 /* Sets *ret to the order of the eval program: the forward tasks of `o`. They save nothing, because the eval
  * program has no backward pass. */
 void order_forward_only(const struct order *o, const struct graph *eval, struct order *ret);
-/* Brings the tasks of all locations into one issue order, using the task durations in `prof`. Returns -EINVAL
- * if there is no such order, because some locations would wait for each other forever. */
+/* Brings the tasks of all locations into one issue order. Returns -EINVAL if some locations would wait for
+ * each other forever. */
 int order_merge(struct order *o, const struct profile *prof, struct err *err);
 
 /* Rule that decides how long a copy stays on a device after a task has used the copy. */
 enum keep_rule {
-    /* Weights, gradients and buffers stay until their span ends. A span is one pass of a pack. All other
-     * copies stay until the end of the device's next item. An item is the pass of one micro-batch. */
+    /* Weights, gradients and buffers stay until their span (a pass of a pack) ends. All other copies stay
+     * until the end of the next item (one micro-batch's pass). */
     KEEP_UNIT,
     /* Every copy stays until its last use. W, K and B (weights, optimizer state and buffers) also stay from
      * one cycle to the next. */
@@ -131,8 +128,7 @@ enum keep_rule {
     KEEP_LRU,
 };
 
-/* Settings of a candidate plan that decide how long copies stay in memory. With a larger lead, more moves
- * overlap with compute, but copies stay longer and need more memory. */
+/* Settings of a candidate plan that decide how long copies stay in memory. */
 struct knobs {
     enum keep_rule keep;
     /* Used only with KEEP_UNIT. pinned[l] is true if W, K and B of layer l never leave their device. NULL if
@@ -141,13 +137,11 @@ struct knobs {
     /* Used only with KEEP_UNIT. Whether to keep copies in free memory that would otherwise be dropped and
      * fetched again. */
     bool retain;
-    /* A span is one pass of a pack. Weights are fetched this number of spans before the span that uses them,
-     * and gradients are dropped this number of spans after they are complete. These moves then overlap with
-     * compute. */
+    /* Weights are fetched this number of spans before their use, and gradients are dropped this number of
+     * spans late. The moves then overlap with compute. */
     uint32_t lead_state;
-    /* An item is the pass of one micro-batch. Activations and optimizer state are fetched this number of
-     * items before the item that uses them. Outputs are dropped this number of items later than necessary.
-     * These moves then overlap with compute. */
+    /* Activations and optimizer state are fetched this number of items before their use, and outputs are
+     * dropped this number of items late. The moves then overlap with compute. */
     uint32_t lead_items;
     /* Used only with KEEP_LRU. If true, the cache is just large enough for any one task. If false, the cache
      * uses all memory of the device. */
@@ -175,27 +169,25 @@ struct extent extent_piece(const struct graph *g, uint32_t n_shares, tensor_id t
 
 /* ---- drafts ---- */
 
-/* Value that stands for "no segment". An operand without a segment is in host memory. After draft_host, it is
- * at its tensor's own place there, because all other host copies have become segments. */
+/* Value that stands for "no segment". After draft_host, an operand without a segment is at its tensor's own
+ * place in host memory. */
 #define SEGMENT_NONE UINT32_MAX
 /* Value of segment.start as long as no instruction creates the segment. */
 #define SEGMENT_UNBORN UINT32_MAX
 
-/* One copy of a tensor, or of one piece of a tensor, on one device or in host memory. The copy exists from
- * the instruction that creates it to the instruction that drops it. Placement sets the address of the
- * segment. */
+/* One copy of a tensor, or of a piece of a tensor, on one device or in host memory, from the instruction that
+ * creates the copy to its drop. */
 struct segment {
     tensor_id tensor;
     uint32_t device; /* PLAN_HOST: in host memory */
     struct extent of;
     /* Positions of the instructions that create and drop the copy. If start > end, the drop is in the next
-     * cycle. A copy that is never dropped has the first and the last position of the program. In host memory,
-     * which has no drops, `end` is the last instruction that reads the copy. */
+     * cycle. In host memory, `end` is the last read. */
     uint32_t start, end;
     /* Whether the copy stays on the device from one cycle to the next. */
     bool boundary;
-    /* Used only if `boundary` is true. Whether the cycle changes the value of the copy. If so, the value in
-     * host memory is old, and the flush program must spill the copy. */
+    /* Used only if `boundary` is true. Whether the cycle changes the copy, so that the flush program must
+     * spill the copy. */
     bool dirty;
     /* Offset in the memory of the device or of the host. */
     uint64_t addr;
@@ -212,8 +204,7 @@ struct draft_operand {
     struct extent of;
 };
 
-/* A program under construction. Its operands name segments, because addresses are not known yet. plan_build
- * turns the finished draft into a program of the plan and then frees the draft. */
+/* A program under construction. Its operands name segments, because addresses are not known yet. */
 struct draft {
     const struct graph *graph;
     uint32_t n_devices, n_shares;
@@ -260,24 +251,20 @@ typedef VEC(struct gap) gap_list;
  * the copy stays on the device. Sets *ret_gaps to the remaining gaps. Both lists may be NULL. */
 void draft_residency(struct draft *d, const struct order *o, const struct knobs *knobs, bool cyclic,
                      const gap_list *retained, gap_list *ret_gaps);
-/* Decides which copies stay on their device instead of being dropped and fetched again, so that as few bytes
- * as possible are moved. Sets gap.retain for these copies. At every position, they fit into the free memory:
- * capacity[device] minus the bytes that the draft uses there. */
+/* Decides which copies stay on their device instead of being fetched again, and sets gap.retain for them.
+ * Fills each device at most up to capacity[device]. */
 void draft_retain(const struct draft *d, const uint64_t *capacity, gap_list *gaps);
-/* Does the work of draft_retain for the gaps of one device. free_bytes[p] is the number of free bytes at
- * position p. A gap that contains no position needs no memory, so its copy always stays. */
+/* Does the work of draft_retain for one device. free_bytes[p] is the number of free bytes at position p. */
 void retain_pack(struct gap *gaps, uint32_t n_gaps, const uint64_t *free_bytes, uint32_t n_positions);
 /* Returns the largest number of bytes that are in use on a device at any one position. */
 uint64_t draft_live_peak(const struct draft *d, uint32_t device);
-/* Gives every segment on a device an address and sets d->peak. Never fails, so a peak may exceed the device's
- * capacity. `limits` has the capacities of the devices, or is NULL. With limits, a search that cannot succeed
- * ends sooner. */
+/* Gives every segment on a device an address and sets d->peak, even if a peak exceeds the device's capacity.
+ * `limits` (the capacities, or NULL) makes hopeless searches end sooner. */
 void draft_place(struct draft *d, const uint64_t *limits);
 /* Gives every segment in host memory an address and sets d->host_peak. */
 void draft_place_host(struct draft *d);
-/* Makes a draft with addresses by replaying the order with an LRU cache on each device. The order must be
- * merged and must not recompute anything (no REC tasks). Never fails: if a task needs more memory than the
- * device has, the peak exceeds the capacity. */
+/* Makes a draft with addresses by replaying a merged order, without REC tasks, with an LRU cache on each
+ * device. The peak may exceed the device's memory. */
 void draft_paging(struct draft *d, const struct order *o, const struct machine *m, bool least_cache,
                   bool cyclic);
 /* Adds the waits to a draft whose segments have addresses. Leaves out waits that other waits imply. */
@@ -287,19 +274,17 @@ void draft_waits(struct draft *d);
  * draft_put_use once for each operand of the task. */
 void draft_put_task(struct draft *d, const struct todo *t);
 void draft_put_use(struct draft *d, const struct graph_operand *op, uint32_t segment, struct extent of);
-/* The next three functions append a move of the bytes `of`, which the segments must contain. If both segments
- * are on the same device, draft_put_send appends a COPY instead of a SEND. */
+/* The next three functions append a move of the bytes `of`, which the segments must contain. Within one
+ * device, draft_put_send appends a COPY instead of a SEND. */
 void draft_put_fetch(struct draft *d, uint32_t to, struct extent of);
 void draft_put_spill(struct draft *d, uint32_t from, struct extent of);
 void draft_put_send(struct draft *d, uint32_t from, uint32_t to, struct extent of);
 void draft_put_drop(struct draft *d, uint32_t segment, enum lane lane);
 
-/* Returns whether `t` uses operand `op` of its task. Returns false if `op` is an output or a workspace that
- * this FWD or REC leaves out. Returns true for all other operands. */
+/* Returns whether `t` uses operand `op` of its task. A FWD or REC may leave out an output or a workspace. */
 bool todo_uses(const struct todo *t, const struct graph_tensor *tensor, const struct graph_operand *op);
 /* Returns how many byte ranges of the tensor of `op` task `t` uses. The number is 1, except for a share of
- * the optimizer state K, which has one range in each part of K. For example, the number is 2 for AdamW, whose
- * K has two parts. */
+ * the optimizer state K. */
 uint32_t todo_extents(const struct order *o, const struct todo *t, const struct graph_operand *op);
 /* Task `t` may use several byte ranges of the tensor of `op`. Returns byte range number `i`, which must be
  * less than the number that todo_extents returns. */
@@ -311,13 +296,11 @@ bool trainer_reads(const struct graph_tensor *t);
 
 /* ---- host memory ---- */
 
-/* Fills in the tensors of a plan. Tensors that keep their value from step to step, and those that the loader
- * or the trainer uses, get a home: an offset in host memory that only they have. Returns the total size of
- * the homes in bytes. W, K and B get the same homes in every plan of a model. */
+/* Gives each tensor that needs a home an offset in host memory, and returns the total size of the homes. W, K
+ * and B have the same homes in every plan of a model. */
 uint64_t host_homes(struct plan_tensor *tensors, const struct graph *g);
-/* Makes a segment for every tensor that is in host memory only for a while, such as an output that is spilled
- * in the forward pass and fetched in the backward pass. Gives these segments addresses from `homes` on, and
- * sets d->host_peak. If the `bytes` bytes of host memory are not enough, the segments share addresses. */
+/* Makes a segment, with an address from `homes` on, for every tensor that is in host memory only for a while.
+ * Different tensors share addresses only if `bytes` bytes are too few. */
 void draft_host(struct draft *d, uint64_t homes, uint64_t bytes);
 
 /* ---- plans ---- */
@@ -336,13 +319,11 @@ struct plan_need {
      * memory is too small. */
     bool devices_fit;
     /* Estimated time to build the candidate. The unit is the time for one instruction in a plan for a single
-     * device. With many devices, an instruction counts as more than one unit, because its waits take longer
-     * to compute. */
+     * device. */
     uint64_t work;
 };
-/* Merges `cycle` and makes a plan from it. If the plan fits the machine, sets *ret to the plan, and otherwise
- * to NULL. Sets *ret_need and returns 0 in both cases. `ret` may be NULL if the caller needs only
- * *ret_need. */
+/* Merges `cycle` and makes a plan from it. Returns 0 and sets *ret to NULL if the plan does not fit the
+ * machine. `ret` may be NULL. */
 int plan_build(const struct plan_request *request, const char *policy, struct order *cycle,
                const struct knobs *knobs, const struct profile *prof, struct plan **ret,
                struct plan_need *ret_need, struct err *err);
@@ -357,8 +338,7 @@ uint64_t partition_layers(const struct profile *prof, uint32_t forwards, uint32_
                           uint32_t count, uint32_t *starts);
 
 /* The layers of one device whose gradients are complete on this device, but not yet added up with the
- * gradients of the other devices. A layer stays in this list until its gradient has had enough time to
- * travel. */
+ * gradients of the other devices. */
 struct pass_open {
     uint32_t *layers, first, n; /* layers[first .. n - 1] still wait */
     /* Time that has passed, so far, for the first layer of the list to exchange its gradient with the other
@@ -424,16 +404,14 @@ void passes_end(struct passes *p);
  *
  * order_begin adds the DECIDE of each group in whose decision no gradient takes part. */
 void order_begin(struct order *o);
-/* Must be called when layers [first, last) have run micro-batch `micro` backward. Adds the tasks that are
- * possible now: RED (adds up gradients), NORM (computes the norm of a gradient) and UPD. Increments *item for
- * each update on the device. */
+/* Must be called when layers [first, last) have run micro-batch `micro` backward. Adds the RED, NORM and UPD
+ * tasks that are now possible, and increments *item for each update on the device. */
 void order_gradients_done(struct order *o, const struct plan_request *r, uint32_t first, uint32_t last,
                           uint32_t micro, uint32_t device, uint32_t span, uint32_t *item);
 /* The same for one decision group. */
 void order_begin_group(struct order *o, uint32_t group);
-/* For each group with a decision, adds the DECIDE task and then all updates of the group. next_span[d] and
- * next_item[d] are the next numbers for device d. The function increments both for each update on device
- * d. */
+/* For each group with a decision, adds the DECIDE task and then all updates of the group. Increments
+ * next_span[d] and next_item[d] for each update on device d. */
 void order_updates(struct order *o, const struct plan_request *r, const uint32_t *bwd_device,
                    uint32_t *next_span, uint32_t *next_item);
 /* Does the work of order_updates for one decision group. Does nothing if the group has no decision. */

@@ -44,8 +44,8 @@ uint64_t host_homes(struct plan_tensor *tensors, const struct graph *g)
 
 /* ---- the segments ---- */
 
-/* Makes a segment for each tensor that is in host memory, but has no home there. Appends the segments to
- * those of the draft, in the order in which they start. */
+/* Appends a segment to the draft for each tensor that is in host memory, but has no home there. The segments
+ * are in the order in which they start. */
 static void add_segments(struct draft *d)
 {
     const struct graph *g = d->graph;
@@ -95,7 +95,7 @@ static tensor_id in_first_step(const struct graph *g, tensor_id t)
 }
 
 /* Finds an address range for segment `s` that is free again, in the list that begins with *head. If there is
- * none, adds a new range at address *top to the list. Returns the range. */
+ * none, adds a new range at address *top. */
 static struct berth *find_berth(berth_list *berths, uint32_t *head, const struct segment *s, uint64_t *top)
 {
     for (uint32_t b = *head; b != SEGMENT_NONE; b = berths->at[b].next)
@@ -107,8 +107,8 @@ static struct berth *find_berth(berth_list *berths, uint32_t *head, const struct
     return &berths->at[*head];
 }
 
-/* Gives every segment from number `first` on an address. Only the same tensor of another step may get the
- * same address. The addresses start at 0. Returns the number of bytes that the segments take together. */
+/* Gives every segment from number `first` on an address of its own, which it shares only with the same tensor
+ * of other steps. Returns the total number of bytes. */
 static uint64_t place_apart(struct draft *d, uint32_t first)
 {
     uint64_t top = 0;

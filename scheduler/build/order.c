@@ -139,8 +139,8 @@ void order_begin(struct order *o)
         order_begin_group(o, i);
 }
 
-/* Adds RED tasks, which add a replica's gradients to those of replica 0. Does nothing unless `micro` is the
- * last micro-batch of its replica, because only then are the gradients complete. */
+/* Adds the RED tasks of a replica, which add its gradients to those of replica 0. Does nothing unless `micro`
+ * is the last micro-batch of the replica. */
 static void reduce(struct order *o, uint32_t first, uint32_t last, uint32_t micro, uint32_t device,
                    uint32_t span, uint32_t item)
 {
@@ -187,12 +187,11 @@ static void update_shares(struct order *o, uint32_t layer, uint32_t *next_span, 
     }
 }
 
-/* Adds the update of layer `l`. The DECIDE of the layer's group must already be in the order. The request
- * says whether updates run on the host or on devices. If the state is divided into shares, each device
- * updates the share that it owns. But a layer with statistics is then updated as a whole, on the host. */
+/* Adds the update of layer `l`. The DECIDE of the layer's group must already be in the order. */
 static void add_decided_update(struct order *o, const struct plan_request *r, uint32_t l, uint32_t device,
                                uint32_t *next_span, uint32_t *next_item)
 {
+    /* A layer with statistics is updated as a whole, on the host, even if its state has several shares. */
     if (!updates_on_device(r, o->pinned, l) || (o->n_shares > 1 && o->graph->layers[l].folds))
         order_add(o, update_todo(INSTR_UPD, l, PLAN_HOST, 0, 0));
     else if (o->n_shares > 1)
@@ -262,9 +261,8 @@ static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }
 
-/* Gradients travel between the devices while passes run. `pass_ns` is the duration of the last pass on
- * `device`. Adds the tasks of each layer whose gradients have arrived by now or, if `all` is true, of every
- * waiting layer. */
+/* Adds the tasks of each layer whose gradients have arrived or, if `all` is true, of every waiting layer.
+ * `pass_ns` is the duration of the last pass on `device`. */
 static void settle(struct passes *p, uint32_t device, uint64_t pass_ns, bool all)
 {
     struct pass_open *open = &p->open[device];
@@ -293,8 +291,8 @@ static void open_exchange(struct passes *p, uint32_t first, uint32_t last, uint3
             open->layers[open->n++] = l;
 }
 
-/* Starts to exchange the gradients of layers [first, last) between the devices, after a pass. Does nothing if
- * there is only one share, or if the device has not yet processed all its rows of the batch. */
+/* Starts to exchange the gradients of layers [first, last) between the devices, if the device has now
+ * processed all its rows of the batch. */
 static void exchange(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                      uint32_t device, bool fused)
 {
@@ -340,8 +338,7 @@ static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
            ((uint64_t)first * each + micro % each) % p->save_every == 0;
 }
 
-/* Adds one task, if the graph has it. A twin, which is a layer that runs only backward, has no FWD. A layer
- * that no gradient reaches has no BWD. */
+/* Adds one task, if the graph has it. For example, a layer that no gradient reaches has no BWD. */
 static void add_pass(struct passes *p, enum instr_kind kind, uint32_t layer, uint32_t micro, uint32_t device,
                      bool save, bool output)
 {
@@ -377,8 +374,8 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
     end_span(p, device);
 }
 
-/* A twin is a layer that runs backward with the saved values S of another layer, its original. For each twin
- * in layers [first, last) whose original comes before `first`, adds a REC that computes this S again. */
+/* A twin runs backward with the saved values S of another layer, its original. Adds a REC for each original
+ * of these layers that comes before `first`. */
 static void recompute_originals(struct passes *p, uint32_t first, uint32_t last, uint32_t micro,
                                 uint32_t device)
 {
@@ -391,7 +388,7 @@ static void recompute_originals(struct passes *p, uint32_t first, uint32_t last,
 }
 
 /* Adds the REC tasks that a pack needs before its backward pass. These tasks compute again what the forward
- * pass did not save: S, and the inputs of the pack's layers. */
+ * pass did not save. */
 static void recompute(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -413,8 +410,8 @@ static void backward(struct passes *p, uint32_t first, uint32_t last, uint32_t m
                              &p->next_item[device]);
 }
 
-/* Returns whether any of the layers [first, last) has a backward pass or an update. A layer has an update
- * without a backward pass if gradients reach its weights only through other layers that share the weights. */
+/* Returns whether any of the layers [first, last) has a backward pass or an update. A layer may have an
+ * update alone if it shares its weights. */
 static bool runs_backward(const struct graph *g, uint32_t first, uint32_t last)
 {
     for (uint32_t l = first; g->training && l < last; l++)
@@ -440,9 +437,8 @@ void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t fro
     exchange(p, first, last, from, to, device, false);
 }
 
-/* Adds the tasks that run one micro-batch forward and then backward through layers [first, last). If some
- * later layer has smaller micro-batches, the micro-batch is divided there. Each part then runs forward and
- * backward through the remaining layers before the next part starts. */
+/* Adds the tasks that run one micro-batch forward and then backward through layers [first, last). The
+ * micro-batch may be divided into smaller ones on the way. */
 static void fuse(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
 {
     const struct graph *g = p->o->graph;
@@ -525,8 +521,8 @@ struct merger {
     const struct graph *g;
     /* first[t] is the index of the first piece of tensor t in the arrays `written` and `ready_ns`. */
     uint32_t *first;
-    /* written[first[t] + k] is the number of writes so far to piece k of tensor t, which is the version of
-     * the piece. NOTHING if the piece has no bytes. */
+    /* written[first[t] + k] is the number of writes so far to piece k of tensor t. NOTHING if the piece has
+     * no bytes. */
     uint32_t *written;
     /* For each version of each piece of a persistent tensor: how many todos still have to read that version.
      * A task that writes the next version must wait until the count is 0. For example, the DECIDE of the
@@ -595,9 +591,8 @@ static uint32_t location_index(const struct order *o, uint32_t loc)
     return loc == PLAN_HOST ? o->n_devices : loc;
 }
 
-/* Sets *ret_ns to the earliest time at which task `t` can start at `location`. Returns false if the task
- * cannot be next: an input does not exist yet, or the task would overwrite a value that another task still
- * has to read. */
+/* Sets *ret_ns to the earliest time at which task `t` can start at `location`. Returns false if other tasks
+ * must come first. */
 static bool earliest_start(const struct merger *m, const struct todo *t, uint32_t location, uint64_t *ret_ns)
 {
     const struct graph_task *task = &m->g->tasks[t->task];
@@ -688,8 +683,8 @@ int order_merge(struct order *o, const struct profile *prof, struct err *err)
         for (uint32_t k = m.first[t]; k < m.first[t + 1]; k++)
             m.written[k] = is_empty_piece(o, t, k - m.first[t]) ? NOTHING : loader_writes(&g->tensors[t]);
 
-    /* Link the tasks of each location into a list. head[k] is the index of the first task of location k.
-     * next[i] is the index of the task that follows task i at the same location. */
+    /* Link the tasks of each location into a list. head[k] is the first task of location k, and next[i] is
+     * the task after task i. */
     size_t n = o->todos.n;
     uint32_t *next = arena_alloc_array(a, n, sizeof *next);
     uint32_t *head = arena_alloc_array(a, n_locations, sizeof *head);

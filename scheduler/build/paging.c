@@ -44,8 +44,8 @@ struct cache_block {
     uint32_t other;
     /* Position, in issue order, of the last task that used the block. */
     uint32_t used;
-    /* Lane (stream of the device) of the last instruction that used the block. The drop goes to the same
-     * lane, so that no other stream has to wait for it. */
+    /* Lane (stream of the device) that last used the block. The drop uses the same lane, so that no other
+     * stream has to wait for it. */
     enum lane lane;
     bool dirty;
 };
@@ -76,8 +76,8 @@ struct paging {
     uint32_t pos; /* position of the current task */
     /* uses_left[t] is the number of uses of tensor t in the rest of the training step. */
     uint32_t *uses_left;
-    /* copies[t] is the first block of tensor t. Further blocks of the tensor follow in a list, linked by
-     * `other`. Each device has at most one block of a tensor. */
+    /* copies[t] is the first block of tensor t. The blocks of t on other devices follow in a list, linked by
+     * `other`. */
     uint32_t *copies;
     VEC(struct cache_block) blocks;
     VEC(struct cache_use) uses; /* operands of the current task */
@@ -242,9 +242,8 @@ static bool fits_above(struct paging *p, const struct cache *c, uint32_t below, 
     return end - hole_start(p, below) >= bytes;
 }
 
-/* Finds the lowest hole of at least `bytes` bytes and sets *ret_below to the block below the hole. If there
- * is no such hole, makes one by evicting blocks, the least recently used first. Operands of the current task
- * are never evicted. Returns false if they leave no hole that is large enough. */
+/* Finds or makes a hole of at least `bytes` bytes and sets *ret_below to the block below the hole. Fails if
+ * the current task's operands leave no such hole. */
 static bool make_hole(struct paging *p, struct cache *c, uint64_t bytes, uint32_t *ret_below)
 {
     uint32_t below = NONE;
@@ -323,12 +322,12 @@ static void clear_way(struct paging *p)
     p->blocks.n = p->d->segments.n = n;
 }
 
-/* Brings the value of an operand to the device of the current task. If another device has a newer value than
- * the host, that device sends the value. Otherwise the value is fetched from the host. Weights that several
- * devices read in a data-parallel order go through the host. */
+/* Brings the value of an operand to the device of the current task, from the host or from the device that has
+ * a newer value. */
 static void bring_value(struct paging *p, const struct cache_use *u)
 {
     uint32_t owner = dirty_copy(p, u->tensor);
+    /* Weights that several devices read in a data-parallel order go through the host. */
     if (owner != NONE && p->alone && u->access == ACCESS_READ && p->g->tensors[u->tensor].persistent) {
         write_back(p, owner);
         owner = NONE;

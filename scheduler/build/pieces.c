@@ -13,16 +13,16 @@ static bool is_shared(enum tensor_kind k)
     return k == TENSOR_W || k == TENSOR_DW || k == TENSOR_B;
 }
 
-/* Divides a tensor of `elements` elements into `n` shares. Returns the element at which share `i` begins,
- * which is a multiple of `unit`. For i = n, returns `elements`, which is the end of the last share. */
+/* Divides a tensor of `elements` elements into `n` shares. Returns the element at which share `i` begins, a
+ * multiple of `unit`, or `elements` if i = n. */
 static uint64_t share_cut(uint64_t elements, uint64_t unit, uint32_t n, uint32_t i)
 {
     unsigned __int128 at = (unsigned __int128)elements * i / n;
     return i >= n ? elements : (uint64_t)at / unit * unit;
 }
 
-/* Divides a W, dW or B into `n` shares, and returns the byte at which share `i` begins. The gradient dW is
- * cut at the same elements as W, even if their element types differ. */
+/* Returns the byte at which share `i` of `n` of a W, dW or B begins. W and dW are cut at the same
+ * elements. */
 static uint64_t shared_cut(const struct graph *g, const struct graph_tensor *gt, uint32_t n, uint32_t i)
 {
     enum dtype cut_as = gt->kind == TENSOR_B ? gt->dtype : g->layers[gt->layer].size.w_dtype;
@@ -32,9 +32,7 @@ static uint64_t shared_cut(const struct graph *g, const struct graph_tensor *gt,
     return share_cut(elements, plan_share_unit(cut_as), n, i) * dtype_size(gt->dtype);
 }
 
-/* Returns where share `i` of `n` begins within one part of the optimizer state K, as a byte offset into K. A
- * part with as many elements as W is cut at the same elements as W. Any other part is cut in the same
- * proportions as W. */
+/* Returns where share `i` of `n` begins within one part of the optimizer state K, as a byte offset into K. */
 static uint64_t part_cut(const struct graph *g, const struct graph_tensor *gt, uint32_t n, uint32_t part,
                          uint32_t i)
 {
@@ -44,6 +42,7 @@ static uint64_t part_cut(const struct graph *g, const struct graph_tensor *gt, u
              at = share_cut(w, plan_share_unit(gl->size.w_dtype), n, i);
     if (i >= n)
         return p->end;
+    /* A part with another number of elements is cut in the same proportions as W. */
     if (p->elements != w)
         at = w > 0 ? (uint64_t)((unsigned __int128)at * p->elements / w) / unit * unit : 0;
     return p->begin + at * dtype_size(p->dtype);

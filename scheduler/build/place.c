@@ -31,18 +31,18 @@
 /* A draft with more instructions than this is large. In a large draft, the quick method may waste a little
  * memory. */
 #define LARGE 8192
-/* How much memory the quick method may waste in a large draft without a memory limit. The unit is half a
- * percent of the bytes in use, so 5 means 2.5 percent. */
+/* How much memory the quick method may waste in a large draft without a memory limit, in units of half a
+ * percent of the bytes in use. */
 #define MOST_WASTE 5
-/* How much memory the quick method may waste in a large draft with a memory limit. The unit is half a percent
- * of the bytes in use, so 8 means 4 percent. */
+/* How much memory the quick method may waste in a large draft with a memory limit, in units of half a percent
+ * of the bytes in use. */
 #define SWEEPS 8
 /* A draft with a memory limit and more instructions than this is placed only with the quick method. The other
  * method would take too long. */
 #define HUGE 20000
 
 /* A segment that already has an address. A segment that lives across the end of the cycle is stored as two
- * entries: its part at the end of the cycle, and its part at the beginning. */
+ * entries. */
 struct placed {
     uint64_t from, to;   /* addresses */
     uint32_t start, end; /* positions */
@@ -82,8 +82,8 @@ static bool wraps(const struct segment *s)
     return s->start > s->end;
 }
 
-/* Returns whether `p` and `s` are ever in memory at the same time. `s` may live across the end of the cycle.
- * `p` cannot, because a segment that lives across the end is stored as two entries. */
+/* Returns whether `p` and `s` are ever in memory at the same time. Only `s` may live across the end of the
+ * cycle. */
 static bool alive(const struct placed *p, const struct segment *s)
 {
     return wraps(s) ? p->start <= s->end || s->start <= p->end : p->start <= s->end && s->start <= p->end;
@@ -366,9 +366,8 @@ static void give_back(struct sweep *w, uint64_t from, uint64_t to)
     }
 }
 
-/* Gives all segments addresses, in the order in which they start. Segments that live for more than
- * `long_life` positions go to the low end of memory, the others to the high end. Returns false if they do not
- * fit into `top` bytes. */
+/* Gives all segments addresses, in the order in which they start. Long-lived segments get low addresses.
+ * Returns false if the segments do not fit into `top` bytes. */
 static bool sweep_within(struct sweep *w, const uint32_t *by_start, uint32_t n, uint64_t top,
                          uint32_t long_life)
 {

@@ -148,9 +148,8 @@ static void plan_across(struct residency *r, const struct tensor_uses *uses)
     end_segments(r, first, last);
 }
 
-/* A reload is a fetch of a value that the device had before. The first fetch of the cycle, into
- * `first_segment`, may be a reload: it may fetch the value that the device had at the end of the previous
- * cycle. If so, records this reload. *v is the last value of the cycle. */
+/* If the first fetch of the cycle brings back *v, the last value of the previous cycle, records this fetch as
+ * a reload. */
 static void note_reload_across(struct residency *r, const struct value *v, const struct operand_use *first,
                                uint32_t first_segment)
 {

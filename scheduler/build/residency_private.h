@@ -30,8 +30,7 @@ struct operand_use {
     uint32_t segment;
 };
 
-/* All uses of one tensor, in issue order. This list is all that is needed to plan the moves and drops of the
- * tensor. struct residency owns the uses and the array. */
+/* All uses of one tensor, in issue order. struct residency owns the uses and the array. */
 struct tensor_uses {
     tensor_id tensor;
     struct operand_use **at;
@@ -60,8 +59,8 @@ enum entry_class { ENTRY_FREE, ENTRY_SPILL, ENTRY_SEND, ENTRY_DROP, ENTRY_FETCH,
 struct entry {
     uint32_t slot;
     enum entry_class cls;
-    /* Decides the order of entries with the same slot and class: lower numbers come first. For a fetch, this
-     * is the position of the task that first uses the copy, so urgent fetches come first. */
+    /* Among entries with the same slot and class, lower numbers come first. For a fetch, this is the position
+     * of the first use. */
     uint32_t seq;
     /* A move goes from segment `from` to segment `to`. If the entry is an ENTRY_TASK, `from` is the position
      * of the task. */
@@ -69,16 +68,15 @@ struct entry {
     struct extent of; /* bytes that a move carries */
 };
 
-/* All spans or all items of one device. A span or an item is called a unit here. The first task of unit i is
- * at position first[i], and its last task at position last[i]. */
+/* All spans, or all items, of one device. Both are called units here. The tasks of unit i are at positions
+ * first[i] to last[i]. */
 struct units {
     uint32_t *first, *last;
     uint32_t n;
 };
 
-/* A send of an activation straight to another device. `produced` is the position of the task that writes the
- * activation. `read` is the position of the first task that reads it on the other device. can_send limits how
- * many such activations wait at the receiver. */
+/* A send of an activation straight to another device. `produced` is the position of the write, and `read` the
+ * position of the first read on the other device. */
 struct direct_send {
     uint32_t produced, read;
 };
@@ -95,9 +93,8 @@ struct reload {
     uint32_t saves;
 };
 
-/* Two segments that are one copy, which stays on the device from one cycle to the next. `last` is the copy at
- * the end of a cycle, and `first` is the copy at the start of the next cycle. residency_write merges the
- * two. */
+/* Two segments that are one copy, because the copy stays on the device from the end of a cycle (`last`) to
+ * the start of the next (`first`). */
 struct joined {
     uint32_t last, first;
 };
@@ -169,8 +166,8 @@ static inline uint32_t slot_after(uint32_t pos)
 /* Lists the spans and the items of every device. Also renumbers the spans and the items in r->todos, so that
  * their numbers have no gaps. */
 void residency_units(struct residency *r);
-/* Returns the slot in which to fetch a tensor that the task at position `pos` uses. The slot comes some spans
- * or items before the task, so that the fetch overlaps with compute. This distance is called the lead. */
+/* Returns the slot in which to fetch a tensor for the task at position `pos`. The slot comes early enough
+ * that the fetch overlaps with compute. */
 uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos);
 /* Returns the slot in which to drop a segment. The caller must have planned all uses and moves of the
  * segment. */
@@ -191,23 +188,22 @@ uint32_t residency_segment(struct residency *r, tensor_id tensor, uint32_t devic
 /* Returns the value that the bytes `of` of a tensor have before the program starts. Only the host has this
  * value at that time. */
 struct value residency_first_value(tensor_id tensor, struct extent of);
-/* Plans one use on a device and sets u->segment. The use may continue with a copy that the device already
- * has. Otherwise it starts a new copy by a write, a send or a fetch. */
+/* Plans one use on a device and sets u->segment, which is a copy that the device already has or a new
+ * copy. */
 void residency_use(struct residency *r, struct value *v, struct operand_use *u);
 /* Plans one use on the host. A read needs a spill of the value to the host first. After a write, all copies
  * on devices are out of date. */
 void residency_use_on_host(struct residency *r, struct value *v, const struct operand_use *u);
-/* Must be called when a value is overwritten or no longer read. A reload is a fetch by a device that held the
- * value before. If all fetches of the value were reloads, keeping the copies would also save the spill of the
- * value. In this case, increments `saves` of the last reload. */
+/* Must be called when a value is overwritten or no longer read. If the value was spilled only for reloads,
+ * counts the spill as a saving of the last reload. */
 void residency_settle(struct residency *r, const struct value *v);
 /* Plans a spill of the newest value, unless the host already has it. */
 void residency_bring_home(struct residency *r, struct value *v);
 /* Plans a spill of the bytes `of` of segment `seg`. The task at position `produced` writes these bytes, and
  * the spill comes just after this task. */
 void residency_spill(struct residency *r, uint32_t seg, uint32_t produced, struct extent of);
-/* Must be called when a spill or a send of a value is planned. The task at position `produced` wrote the
- * value to segment `seg`. The drop of the segment is then planned late enough for the move. */
+/* Must be called when a spill or a send from segment `seg` is planned, so that the drop comes late enough.
+ * The task at position `produced` wrote the value. */
 void residency_leaves(struct residency *r, uint32_t seg, uint32_t produced);
 /* Adds the drop of a segment. The caller must already have planned all uses and moves of the segment. */
 void residency_end(struct residency *r, uint32_t seg);
@@ -222,8 +218,8 @@ void residency_shared(struct residency *r, const struct tensor_uses *uses);
 
 /* Writes the instructions of the draft: all tasks, with the planned moves and drops between them. */
 void residency_write(struct residency *r);
-/* Sets *ret to the gaps of the finished draft, sorted by gap.use. A gap is the time between the drop of a
- * value and the next fetch of this value. */
+/* Sets *ret to the gaps of the finished draft (the times between a drop and the next fetch of the same
+ * value), sorted by gap.use. */
 void residency_gaps(const struct residency *r, gap_list *ret);
 
 #endif

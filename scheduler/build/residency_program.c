@@ -11,9 +11,8 @@
 
 /* ---- segments that are one copy ---- */
 
-/* Gives the segments new numbers, and moves them to their new places in the draft. The two segments of each
- * pair in r->joined become one segment, so they get the same number. Sets number[i] to the new number of
- * segment i. */
+/* Turns each pair in r->joined into one segment, and closes the gaps in the numbers. Sets number[i] to the
+ * new number of segment i. */
 static void renumber_segments(struct residency *r, uint32_t *number)
 {
     uint32_t n = (uint32_t)r->d->segments.n, next = 0;
@@ -81,8 +80,8 @@ static void put_task(struct residency *r, uint32_t pos)
         draft_put_use(r->d, r->uses.at[i].op, r->uses.at[i].segment, r->uses.at[i].of);
 }
 
-/* Returns the lane (stream of the device) on which a copy is dropped: usually the lane that uses the copy
- * last. The compute lane then need not wait for a move. */
+/* Returns the lane (stream of the device) on which a copy is dropped: a lane on which the drop does not make
+ * the compute lane wait for a move. */
 static enum lane drop_lane(const struct residency *r, const struct life *life)
 {
     const struct todo *last = &r->todos[life->last];

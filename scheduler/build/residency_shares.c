@@ -77,11 +77,11 @@ static uint32_t pin_piece(struct shared_tensor *s, uint32_t device, struct exten
 
 /* ---- W and B ---- */
 
-/* One round: the copies of W or B with which all devices compute the same pass, one copy for each device. In
- * each array, element i belongs to the device that owns share i. */
+/* One round: the copies of W or B for the same pass on all devices. In each array, element i belongs to the
+ * device that owns share i. */
 struct round {
-    /* The copies of the round have version `version` of the tensor. Several rounds may have the same version.
-     * Among these, `nth` is the number of this round, counted from 0. */
+    /* The version of the tensor in these copies. Among the rounds of this version, this is number `nth`,
+     * counted from 0. */
     uint32_t version, nth;
     /* The device's copy of W or B for this pass. SEGMENT_NONE if it has none. */
     uint32_t *segment;
@@ -108,9 +108,8 @@ struct rounds {
     uint32_t *pinned;
 };
 
-/* Returns the next round of the device that owns `share`. In a round, all devices get their copies for the
- * same pass. Devices reach a pass at different times, so each device counts its own rounds. The count
- * restarts at 0 with every version. */
+/* Returns the next round of the device that owns `share`. Each device counts its own rounds, because devices
+ * reach a pass at different times. */
 static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint32_t share, uint32_t version)
 {
     if (rs->version[share] != version)
@@ -133,8 +132,8 @@ static struct round *next_round(struct shared_tensor *s, struct rounds *rs, uint
     return &rs->at.at[rs->at.n - 1];
 }
 
-/* Returns the slot in which to create a copy for the use at `pos`. The slot comes early enough before the use
- * that a fetch overlaps with compute, but not before the last update of the weights is done. */
+/* Returns the slot in which to create a copy for the use at `pos`: early, but not before the last update of
+ * the weights is done. */
 static uint32_t creation_slot(const struct shared_tensor *s, const struct rounds *rs, uint32_t pos)
 {
     uint32_t slot = residency_fetch_slot(s->r, s->tensor, pos);
@@ -143,7 +142,7 @@ static uint32_t creation_slot(const struct shared_tensor *s, const struct rounds
 }
 
 /* Plans a read of W or B. The task uses the device's current copy if this copy still exists and has the right
- * version. Otherwise the device gets a new copy, at the same time as the other devices. */
+ * version. */
 static void read_weights(struct shared_tensor *s, struct rounds *rs, struct operand_use *u)
 {
     struct residency *r = s->r;
@@ -167,9 +166,8 @@ static void read_weights(struct shared_tensor *s, struct rounds *rs, struct oper
     r->lives.at[seg].last = u->pos;
 }
 
-/* Plans the update of one share of W on the device that owns the share. If the layer is pinned, the update
- * uses the piece of W that never leaves the device. Otherwise the update uses the device's current copy of W.
- * If this copy cannot be used, the device fetches the piece. */
+/* Plans the update of one share of W on the device that owns the share. The device fetches the share if it
+ * has no usable copy. */
 static void update_weights(struct shared_tensor *s, struct rounds *rs, struct operand_use *u)
 {
     struct residency *r = s->r;
@@ -188,9 +186,8 @@ static void update_weights(struct shared_tensor *s, struct rounds *rs, struct op
     residency_spill(r, seg, u->pos, u->of);
 }
 
-/* Lets all devices create their copies for a pass at the same time, when the first device needs its copy. The
- * devices can then send pieces to each other. A device that still uses its copy for the previous pass creates
- * the new copy later. */
+/* Lets all devices create their copies for a pass at the same time if possible, so that they can send pieces
+ * to each other. */
 static void begin_together(struct shared_tensor *s, struct round *round)
 {
     uint32_t need = UINT32_MAX;
@@ -208,8 +205,8 @@ static void begin_together(struct shared_tensor *s, struct round *round)
     }
 }
 
-/* Plans the moves for one pass of a pinned layer. Each owner has its piece on its device all the time. The
- * owner sends this piece to each copy that a device has for the pass, including the owner's own copy. */
+/* Plans the moves for one pass of a pinned layer. Each owner sends its piece to every copy for the pass,
+ * including its own. */
 static void gather_pinned(struct shared_tensor *s, const struct rounds *rs, const struct round *round)
 {
     for (uint32_t from = 0; from < s->n; from++) {
@@ -224,9 +221,8 @@ static void gather_pinned(struct shared_tensor *s, const struct rounds *rs, cons
     }
 }
 
-/* Plans how the piece of owner `from` gets into the copy of owner `to`. If possible, `from` sends the piece.
- * If the send would come too late, or after the drop of the sender's copy, `to` fetches the piece from the
- * host. */
+/* Plans how the piece of owner `from` gets into the copy of owner `to`: by a send or, if that would come too
+ * late, by a fetch from the host. */
 static void send_piece(struct shared_tensor *s, const struct round *round, uint32_t from, uint32_t to)
 {
     struct residency *r = s->r;
@@ -242,8 +238,7 @@ static void send_piece(struct shared_tensor *s, const struct round *round, uint3
         source->last = (slot + 2) / 3; /* it must live until then */
 }
 
-/* Plans the moves for one pass. All devices must have a copy for the pass. Each owner fetches its piece of
- * the tensor from the host and sends the piece to all other devices. */
+/* Plans the moves for one pass. All devices must have a copy for the pass. */
 static void gather(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t from = 0; from < s->n; from++) {
@@ -256,8 +251,7 @@ static void gather(struct shared_tensor *s, const struct round *round)
     }
 }
 
-/* Plans the moves for one pass in which each device fetches the whole tensor from the host. This is necessary
- * if some device has no copy for the pass, and therefore no piece that it could send. */
+/* Plans the moves for one pass in which each device fetches the whole tensor from the host. */
 static void fetch_alone(struct shared_tensor *s, const struct round *round)
 {
     for (uint32_t i = 0; i < s->n; i++)
@@ -345,8 +339,8 @@ struct share_sum {
     bool at_host;
 };
 
-/* Makes sure that the owner of a share has the sum of this share on its device. If another device computed
- * the gradient, that device sends the share to the owner. */
+/* Makes sure that the owner of a share has the sum of this share on its device, by a send if another device
+ * computed the sum. */
 static void settle_sum(struct shared_tensor *s, const struct value *v, struct share_sum *sum,
                        const struct operand_use *u)
 {

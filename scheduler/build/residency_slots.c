@@ -16,8 +16,8 @@
 
 /* ---- units ---- */
 
-/* Lists the spans or the items of a device, and gives them the numbers 0, 1, 2, ... without gaps. In an eval
- * order, the old numbers have gaps, because the backward tasks are missing. */
+/* Lists the spans or the items of a device, and renumbers them 0, 1, 2, .... In an eval order, the old
+ * numbers have gaps. */
 static void collect_units(struct residency *r, struct units *units, uint32_t device, bool spans)
 {
     uint32_t most = 0, n = 0, current = PLAN_NONE;
@@ -52,9 +52,8 @@ void residency_units(struct residency *r)
     }
 }
 
-/* Returns whether the copy that the task at `pos` uses stays until the end of the task's span, which is one
- * pass of a pack. If false, the copy stays only until the end of the task's item, which is one micro-batch's
- * pass. */
+/* Returns whether the copy that the task at `pos` uses stays until the end of the task's span. If false, it
+ * stays only until the end of the item. */
 static bool by_span(const struct residency *r, tensor_id tensor, uint32_t pos)
 {
     enum tensor_kind k = r->g->tensors[tensor].kind;
@@ -91,8 +90,8 @@ uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint3
     return unit < lead ? 0 : slot_before(units_for(r, t->loc, span)->first[unit - lead]);
 }
 
-/* Returns the slot in which a segment should be dropped. If the value of the segment is spilled or sent, the
- * drop comes some spans or items after the write. No task then has to wait for the move. */
+/* Returns the slot in which a segment should be dropped. If its value is spilled or sent, the slot leaves
+ * enough time for the move. */
 static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
 {
     const struct segment *s = &r->d->segments.at[seg];
@@ -116,8 +115,8 @@ uint32_t residency_drop_slot(const struct residency *r, uint32_t seg)
 
 /* ---- how long a copy stays ---- */
 
-/* The copy stays if the keep rule says so. The copy also stays if the next fetch of the value would come
- * before the drop of the copy. The state of a decision group is tiny, so it always stays. */
+/* The copy also stays if the next fetch would come before the drop. The state of a decision group is tiny, so
+ * it always stays. */
 bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos)
 {
     const struct todo *from = &r->todos[r->lives.at[seg].last], *to = &r->todos[pos];

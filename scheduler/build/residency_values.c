@@ -111,16 +111,16 @@ void residency_use_on_host(struct residency *r, struct value *v, const struct op
 
 /* ---- a new copy ---- */
 
-/* Makes sure that the previous copy of the tensor on `device` is dropped in `slot` or earlier. A device has
- * at most one copy of the tensor at a time. */
+/* Makes sure that the previous copy of the tensor on `device` is dropped in `slot` or earlier, because a
+ * device has at most one copy. */
 static void end_previous(struct residency *r, const struct value *v, uint32_t device, uint32_t slot)
 {
     if (v->previous[device] != SEGMENT_NONE)
         r->lives.at[v->previous[device]].limit = slot;
 }
 
-/* Plans the fetch that creates segment `seg` for use `u`. The fetch comes early enough for the use, but not
- * before the value has been written. The device's earlier copy of the tensor is dropped before the fetch. */
+/* Plans the fetch that creates segment `seg` for use `u`. The device's earlier copy of the tensor is dropped
+ * before the fetch. */
 static void fetch_value(struct residency *r, struct value *v, uint32_t seg, const struct operand_use *u)
 {
     residency_bring_home(r, v);
@@ -133,7 +133,7 @@ static void fetch_value(struct residency *r, struct value *v, uint32_t seg, cons
 }
 
 /* Records a reload: a device fetches a value into segment `to`, although it held the same value earlier in
- * segment `from`. With more memory, the device could keep the value and save this fetch. */
+ * segment `from`. */
 static void note_reload(struct residency *r, struct value *v, const struct operand_use *u, uint32_t from,
                         uint32_t to)
 {
@@ -142,9 +142,8 @@ static void note_reload(struct residency *r, struct value *v, const struct opera
     vec_push(&r->reloads, (struct reload){(uint32_t)(u - r->uses.at), from, to, 1});
 }
 
-/* Reserves one of the receiver's buffers for an activation that is sent directly. The buffer is in use from
- * the write of the activation until the use at `pos`. Returns false if all buffers are in use at the time of
- * the write. */
+/* Reserves a buffer of the receiver for a direct send, from the write of the activation until the use at
+ * `pos`. Returns false if all buffers are in use. */
 static bool take_buffer(struct residency *r, const struct value *v, uint32_t pos)
 {
     tensor_id base = v->tensor - r->g->tensors[v->tensor].micro;
@@ -173,9 +172,8 @@ static bool can_send(struct residency *r, const struct value *v, uint32_t device
         return false;
     if (r->knobs->keep == KEEP_ALL)
         return true;
-    /* If some task has already read the value, the use at `pos` is in the backward pass, much later. A direct
-     * send starts as soon as the value is written, so the value would take memory of the receiver all that
-     * time. */
+    /* If some task has already read the value, the use at `pos` is much later, in the backward pass. A direct
+     * send would occupy the receiver's memory until then. */
     return !v->read && take_buffer(r, v, pos);
 }
 
@@ -188,8 +186,8 @@ static void send_value(struct residency *r, struct value *v, uint32_t seg, uint3
     r->lives.at[v->producer].sent = true;
 }
 
-/* Creates a segment for use `u`, plans how the segment gets its value, and returns the segment. `had` is the
- * segment of an earlier copy of the same value on this device. SEGMENT_NONE if there is no earlier copy. */
+/* Creates and returns a segment for use `u`, and plans how it gets its value. `had` is an earlier segment
+ * with the same value on this device, or SEGMENT_NONE. */
 static uint32_t begin_copy(struct residency *r, struct value *v, const struct operand_use *u, uint32_t had)
 {
     uint32_t device = r->todos[u->pos].loc;

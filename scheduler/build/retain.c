@@ -36,9 +36,8 @@ struct interval {
     bool retain;
 };
 
-/* The search for copies that should stay in the free memory of one device. The program is divided into
- * stretches, which are ranges of positions. `tree` and `less` form a binary tree over the stretches. The tree
- * makes it fast to find the free bytes in a range of stretches. */
+/* The search for copies that should stay in the free memory of one device. `tree` and `less` form a binary
+ * tree over the stretches (ranges of positions). */
 struct packing {
     struct interval *intervals;
     uint32_t n_intervals, n_stretches;
@@ -147,8 +146,8 @@ static uint32_t end_from(const struct packing *p, const struct interval *it, uin
     return across(it) && stretch >= it->from ? p->n_stretches + it->to : it->to;
 }
 
-/* Returns whether interval `a` should be given up before interval `b`. The interval that saves less per byte
- * of memory goes first. If both save the same per byte, the interval that ends later goes first. */
+/* Returns whether interval `a` should be given up before `b`: it saves less per byte of memory or, if both
+ * save the same, ends later. */
 static bool worth_less(const struct packing *p, const struct interval *a, const struct interval *b,
                        uint32_t stretch)
 {
@@ -241,8 +240,8 @@ static void fill(struct packing *p, struct interval **by_worth)
 
 /* ---- pushing out ---- */
 
-/* Gives up intervals that overlap interval `it`, to make space for `it`. Does so only if `it` saves more than
- * all of these intervals together. Returns whether `it` is now retained. */
+/* Gives up intervals that overlap `it`, if `it` saves more than all of them together. Returns whether `it` is
+ * now retained. */
 static bool push(struct packing *p, struct interval *it, struct interval **by_worth)
 {
     VEC(struct interval *) out = {0};
@@ -372,8 +371,8 @@ static void live_bytes(const struct draft *d, uint32_t device, uint64_t *ret)
         uint64_t bytes = segment_bytes(s);
         if (s->device != device)
             continue;
-        /* First store in ret[p] how the number of bytes in use changes at position p. The sums of these
-         * changes are computed below. A negative change wraps around, but the sums are right again. */
+        /* First store in ret[p] the change at position p, and add up the changes below. A negative change
+         * wraps around, but the sums are right. */
         ret[s->start] += bytes;
         ret[s->end + 1] -= bytes;
         if (s->start > s->end)

@@ -26,12 +26,12 @@
 
 #define NEVER UINT32_MAX
 
-/* The last instructions that used a piece of a tensor. A program may be walked twice. Instruction `index` has
- * the number `index` in the first walk and n + index in the second, where n is the number of instructions. */
+/* The last instructions that used a piece of a tensor. In a second walk over the program, instruction `index`
+ * has the number n + index. */
 struct piece_state {
     uint32_t writer;
-    /* The instructions that have read the piece since its last write form a list. This is the index in
-     * walker.reads of the first list element, or NEVER if the list is empty. */
+    /* Index in walker.reads of a list: the instructions that have read the piece since its last write. NEVER
+     * if the list is empty. */
     uint32_t readers;
 };
 
@@ -55,8 +55,8 @@ typedef VEC(struct vacancy) vacancy_list;
 struct walker {
     struct draft *d;
     uint32_t n, n_streams;
-    /* The state of each piece. First come the pieces of all segments, then the pieces of all tensors that
-     * have a place of their own (a home) in host memory. */
+    /* The state of each piece: first the pieces of all segments, then the pieces of all tensors that have a
+     * home in host memory. */
     struct piece_state *pieces;
     /* of_segment[s] is the index in `pieces` of the first piece of segment s. of_home[t] is the same for
      * tensor t at its home. */
@@ -102,9 +102,8 @@ static vacancy_list *vacancies_of(struct walker *w, uint32_t device)
     return &w->vacant[device == PLAN_HOST ? DEVICE_MAX : device];
 }
 
-/* Puts a new piece at the addresses [from, to), which are then no longer vacant. The first write of the piece
- * must wait for the instructions that freed these addresses. *ret lists these instructions as readers,
- * because a write waits for all readers of a piece. */
+/* Puts a new piece at the addresses [from, to). Its first write must wait for the instructions that freed
+ * them, so *ret lists these as readers. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
     vacancy_list *list = vacancies_of(w, device), *out = &w->scratch;
@@ -227,9 +226,8 @@ static void join(uint32_t *clock, const uint32_t *other, uint32_t n)
             clock[i] = other[i];
 }
 
-/* w->deps lists the instructions on which instruction `index` depends. Turns this list into as few waits as
- * possible, and computes the instruction's vector clock. Adds the waits to the draft only if `record` is
- * true. */
+/* Turns w->deps, on which instruction `index` depends, into as few waits as possible. Adds the waits to the
+ * draft only if `record` is true. */
 static void order_instr(struct walker *w, uint32_t index, uint32_t run, bool record)
 {
     struct plan_instr *in = &w->d->instrs.at[index];
