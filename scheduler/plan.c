@@ -46,8 +46,8 @@ void plan_destroy(struct plan *p)
 enum byte_class tensor_byte_class(const struct plan_tensor *t)
 {
     switch (t->kind) {
-    /* X is data, because the loader fills it in every step. An output Y is not data, because the step itself
-     * computes it. */
+    /* X is data, because the loader fills it in every step. An output Y that only the step itself reads is
+     * not. */
     case TENSOR_X:
     case TENSOR_TARGET:
     case TENSOR_RESULT:
@@ -55,6 +55,8 @@ enum byte_class tensor_byte_class(const struct plan_tensor *t)
     case TENSOR_GROUP:
         return BYTES_DATA;
     case TENSOR_Y:
+        /* An output with a home is a result: the trainer reads it. */
+        return t->host_slots > 0 ? BYTES_DATA : BYTES_STASH;
     case TENSOR_STAT:
     case TENSOR_DX:
     case TENSOR_S:

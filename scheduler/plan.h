@@ -370,13 +370,14 @@ enum byte_class {
     BYTES_STATE,
     /* Activations and their gradients. Recomputing activations reduces these bytes. */
     BYTES_STASH,
-    /* Inputs, targets and results. Every training step has to move all of these bytes. */
+    /* Inputs, targets and results. Every training step has to move all of these bytes. The outputs that a
+     * forward-only phase keeps are results. */
     BYTES_DATA,
     BYTES_CLASS_COUNT
 };
 
 /* Returns the class for which the bytes of a tensor are counted. X counts as data, because the loader fills
- * it in every step. */
+ * it in every step. An output Y counts as data if the trainer reads it. */
 enum byte_class tensor_byte_class(const struct plan_tensor *t);
 
 /* The bytes that one run of a program moves over links. `in` is the sum of `state_in`, `stash_in` and

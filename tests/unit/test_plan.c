@@ -112,7 +112,8 @@ static void test_count_bytes_leaves_out_copies_inside_a_device(void **state)
     plan_destroy(p);
 }
 
-/* Gives the fetched W0 each kind of tensor in turn. */
+/* Gives the fetched W0 each kind of tensor in turn, with a home in host memory and without. An output Y with a
+ * home is a result. */
 static void test_count_bytes_classes(void **state)
 {
     struct plan *p = tiny_plan();
@@ -120,16 +121,17 @@ static void test_count_bytes_classes(void **state)
 
     (void)state;
     for (int kind = 0; kind < TENSOR_KIND_COUNT; kind++) {
-        for (uint32_t layer = 0; layer < 2; layer++) {
+        for (uint32_t home = 0; home < 2; home++) {
             p->tensors[TINY_W1].kind = (enum tensor_kind)kind;
-            p->tensors[TINY_W1].layer = layer;
+            p->tensors[TINY_W1].host_slots = home;
             plan_count_bytes(p, PROGRAM_ENTRY, &b);
             assert_int_equal(b.in, 2048);
             assert_int_equal(b.state_in + b.stash_in + b.data_in, 2048);
             bool data = kind == TENSOR_TARGET || kind == TENSOR_RESULT || kind == TENSOR_DECISION ||
-                        kind == TENSOR_GROUP || kind == TENSOR_X;
-            bool stash = kind == TENSOR_Y || kind == TENSOR_DX || kind == TENSOR_S || kind == TENSOR_STAT ||
-                         kind == TENSOR_WORK || kind == TENSOR_ROOM || kind == TENSOR_SCRATCH;
+                        kind == TENSOR_GROUP || kind == TENSOR_X || (kind == TENSOR_Y && home);
+            bool stash = (kind == TENSOR_Y && !home) || kind == TENSOR_DX || kind == TENSOR_S ||
+                         kind == TENSOR_STAT || kind == TENSOR_WORK || kind == TENSOR_ROOM ||
+                         kind == TENSOR_SCRATCH;
             assert_int_equal(b.data_in != 0, data);
             assert_int_equal(b.stash_in != 0, stash);
         }
