@@ -44,7 +44,7 @@ def draw_gpt(rng):
 
 def draw_optimizer(rng):
     return rng.choice([{"type": "adamw", "lr": 0.01}, {"type": "adamw", "lr": 0.003, "weight_decay": 0.1},
-                       {"type": "sgd", "lr": 0.05, "momentum": 0.9}, {"type": "sgd", "lr": 0.1}])
+                       {"type": "sgd", "lr": 0.01, "momentum": 0.9}, {"type": "sgd", "lr": 0.02}])
 
 
 def draw_local(rng, units):
@@ -66,7 +66,7 @@ def draw_sil(rng, units):
     method = sil(n, kappa=rng.choice([1.0, 3.0, 10.0]), recovery_epochs=rng.choice([0, 0, 1]))
     if rng.random() < 0.5:
         method["each"] = [rng.choice([{}, {"global_batch": 10, "micro_batch": 5, "replicas": 1}, {"steps": 5},
-                                      {"optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9}}]) for _ in range(n)]
+                                      {"optimizer": {"type": "sgd", "lr": 0.01, "momentum": 0.9}}]) for _ in range(n)]
     return method
 
 

@@ -10,7 +10,7 @@ import reference
 from files import DELETE, checkpoint_steps, job, separable, write_idx_pair, write_job
 from harness import case, once
 from methods import (JOB, MOMENTUM, STILL, TIGHT, all_tensors, bits, bits_without_spec, block_losses, change_weight,
-                     figures, go_back, local, same_bits, sil, tensors, train, training)
+                     figures, go_back, local, same_bits, sil, state, tensors, train, training)
 
 F32 = struct.Struct("<f")
 CUTS = [[0, 1], [2, 4]]  # of the model of JOB, which has the dense layers 0 to 3 and the loss 4
@@ -357,12 +357,16 @@ def test_resident_steps_do_not_change_bits(t, k):
 
 @case(each=[("adamw, clipping", {"train.grad_clip": 0.2}),
             ("momentum, clipping", {"optimizer": MOMENTUM, "train.grad_clip": 0.2}),
-            ("plain sgd, skip", {"optimizer": {"type": "sgd", "lr": 0.1}, "train.on_nonfinite": "skip"})])
+            ("plain sgd, skip", {"optimizer": {"type": "sgd", "lr": 0.1}, "train.on_nonfinite": "skip"}),
+            ("a ruined block", {"train.on_nonfinite": "skip", "method.each": [{}, {}, {"lr": 1e30}]})])
 def test_a_run_may_start_at_every_checkpoint(t, value):
-    """On another machine, and with another number of steps that a block stays."""
-    _, changes = value
-    spec = job(JOB, {**changes, "method": local("greedy", resident_steps=1), "checkpoint.every": {"steps": 2}})
+    """On another machine, and with another number of steps that a block stays. A block whose updates are all skipped counts its
+    updates on its own."""
+    name, changes = value
+    spec = job(JOB, {"method": local("chunked", 3, resident_steps=1), "checkpoint.every": {"steps": 2}, **changes})
     out = train(t, spec)
+    if name == "a ruined block":
+        t.equal([g["t"] for g in state(out, 7)["groups"]], [7, 7, 1], "updates of the blocks")
     want, rng = bits(out), random.Random(str(changes))
     for step in reversed(checkpoint_steps(out)[:-1]):
         go_back(out, step)

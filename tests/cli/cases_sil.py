@@ -102,16 +102,27 @@ class Partition:
         return [([max(v, 0.0) for v in reference.forward(self.layers, x)[1]], label) for x, label in samples]
 
 
+def label_figures(layers, samples, vectors):
+    """The mean error of the outputs against label vectors, and the share of samples that are nearest to their own vector."""
+    error, nearest = reference.label_error(vectors), 0
+    outputs = [(reference.forward(layers, x)[1], label) for x, label in samples]
+    for y, label in outputs:
+        far = [sum((max(a, 0.0) - b) ** 2 for a, b in zip(y, v)) for v in vectors]
+        nearest += far.index(min(far)) == label
+    return sum(error(y, label)[0] for y, label in outputs) / len(samples), nearest / len(samples)
+
+
 @case(each=[[1], [2], [1, 3]])
 def test_partitions_train_as_in_plain_python(t, cuts):
     """The losses of all steps: of the first partition against the label vectors, of the next ones on the outputs that the
-    trained partitions before them have for the same samples, and of the last one against the classes."""
-    spec, samples = idx_spec(t, method=sil(cuts))
-    spec = job(spec, {"train.grad_clip": DELETE, "optimizer.lr": 0.01})
+    trained partitions before them have for the same samples, of the last one against the classes, and of the whole network in
+    the recovery. Each phase begins with fresh optimizer state. Evaluations of a partition are against its label vectors."""
+    spec, samples = idx_spec(t, method=sil(cuts, recovery_epochs=2))
+    spec = job(spec, {"train.grad_clip": DELETE, "optimizer.lr": 0.01, "data.val": spec["data"]["train"]})
     start = train(t, job(spec, {"train.steps": 1, "optimizer": {"type": "sgd", "lr": STILL}}), "start")
     out = train(t, spec, "out", *TIGHT[:2])
     steps, lines, ends = spec["train"]["steps"], training(figures(out)), [0, *cuts, 4]
-    layers, now = reference.layers_of(tensors(start, 1)), samples
+    layers, now, done = reference.layers_of(tensors(start, 1)), samples, []
     for i in range(len(cuts) + 1):
         part, last = Partition(layers[ends[i] : ends[i + 1]], ends[i], spec["optimizer"]), i == len(cuts)
         loss_of = reference.cross_entropy if last else reference.label_error(vectors_of(out, 1, i))
@@ -120,9 +131,25 @@ def test_partitions_train_as_in_plain_python(t, cuts):
         for step, m in enumerate(mine, 1):
             want = part.step(batch_of(now, step, 12), loss_of)
             close(t, float(m["loss"]), want, f"partition {i + 1}, step {step}: loss", 2e-3)
+        end = [m for m in of_phase(figures(out), 2 * i) if "lr" not in m][-1]
+        trained = reference.layers_of(tensors(out, steps * (i + 1)))
+        if not last:
+            error, nearest = label_figures(trained[: ends[i + 1]], samples, vectors_of(out, 1, i))
+            close(t, float(end["val/label_error"]), error, f"partition {i + 1}: error against its label vectors")
+            t.equal(float(end["val/nearest_label_accuracy"]), nearest, f"partition {i + 1}: nearest label vectors")
+        else:
+            loss, right = reference.evaluate(trained, samples)
+            close(t, float(end["val/loss"]), loss, "evaluation of the joined network")
+            t.equal(float(end["val/accuracy"]), right, "accuracy of the joined network")
+        done += part.layers
         now = part.outputs(now)
-    for name, want in reference.flatten(part.layers, part.names).items():
-        far = sum(abs(x - y) > 2e-3 for x, y in zip(tensors(out, steps * (len(cuts) + 1))[name][1], want))
+    whole, recovery = Partition(done, 0, spec["optimizer"]), of_phase(lines, 2 * len(cuts) + 1)
+    t.equal(len(recovery), 4, "steps of the recovery")
+    for step, m in enumerate(recovery, 1):
+        close(t, float(m["loss"]), whole.step(batch_of(samples, step, 12), reference.cross_entropy), f"recovery {step}", 2e-3)
+    weights = tensors(out, steps * (len(cuts) + 1) + len(recovery))
+    for name, want in reference.flatten(whole.layers, whole.names).items():
+        far = sum(abs(x - y) > 2e-3 for x, y in zip(weights[name][1], want))
         t.check(far <= len(want) // 50, f"{far} of {len(want)} numbers of {name} differ")
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Whole jobs on simulated CUDA devices. Prints TAP. Usage: test_cuda_jobs.py TUTTID TUTTI_WORKER WORKER_PHASES; the
-environment names the simulator (on_device). Every run is race-checked.
+"""Whole jobs on simulated CUDA devices. Prints TAP. Usage: test_cuda_jobs.py TUTTID TUTTI_WORKER WORKER_PHASES
+[WORD...]: only the cases whose names contain every word. The environment names the simulator (on_device). Every run is
+race-checked.
 
 One job, every policy, 1, 2 and 4 devices, little and much memory, another interleaving each time: the same bits, and losses
 within 1e-4 of the cpu backend's. The same through the daemon, and after kill -9.
@@ -10,6 +11,7 @@ no device is made to fail.
 """
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -45,12 +47,34 @@ FAULTS = [  # of calls, some before the first checkpoint; and the words with whi
 ]
 
 
-def write_job(steps=1):
-    """The job, with so many steps in a cycle."""
+METHODS = {  # tests/cli/cases_invariants.py draws many such jobs on virtual devices
+    "chunked": {"type": "local", "scheme": "chunked", "blocks": [[0, 0], [1, 4]]},
+    "greedy": {"type": "local", "scheme": "greedy", "head": {"hidden": 9}},
+    "overlapping": {"type": "local", "scheme": "overlapping", "blocks": [[0, 1], [1, 4]]},
+    "sil": {"type": "sil", "partitions": [1, 3], "recovery_epochs": 1},
+}
+METHOD_POLICIES = ["auto", "blocks", "harmony-pp", "lru", "resident", "stream"]
+
+
+def write_job(steps=1, spec=None):
+    """A job, by default JOB, with so many steps in a cycle."""
     path = os.path.join(ROOT, "job.json")
+    job = dict(spec or JOB)
+    if job.get("method", {}).get("type") != "local":
+        job["memory"] = {"cycle_steps": steps}
+    elif job["method"]["scheme"] != "overlapping":
+        job["method"] = dict(job["method"], resident_steps=steps)
     with open(path, "w") as f:
-        json.dump(dict(JOB, memory={"cycle_steps": steps}), f)
+        json.dump(job, f)
     return path
+
+
+def method_job(method):
+    """A job as small as possible, since each run of a phase on the simulator takes a while."""
+    return dict(JOB, method=method, data=dict(JOB["data"], samples=52), eval={"every": {"steps": 3}},
+                model={"type": "mlp", "input": 12, "hidden": [16, 14, 10], "classes": 4, "activation": "tanh", "dropout": 0.1},
+                train={"steps": 5, "global_batch": 12, "micro_batch": 4, "grad_clip": 0.5},
+                checkpoint={"every": {"steps": 4}, "keep": 9})
 
 
 def environment(seed, report=None):
@@ -83,18 +107,32 @@ def losses(out):
         return [line["loss"] for line in map(json.loads, f) if "lr" in line]
 
 
+def figures(out):
+    """The lines of metrics.jsonl without what is measured."""
+    measured = ("samples_per_s", "in_bytes", "out_bytes", "peer_bytes", "stall_s")
+    with open(os.path.join(out, "metrics.jsonl")) as f:
+        return [{k: v for k, v in line.items() if k not in measured} for line in map(json.loads, f)]
+
+
+def numbers(value):
+    """All numbers in figures, in order."""
+    if isinstance(value, dict):
+        value = [value[k] for k in sorted(value)]
+    return [n for v in value for n in numbers(v)] if isinstance(value, list) else [value] * isinstance(value, (int, float))
+
+
 def outcome(out):
     with open(os.path.join(out, "result.json")) as f:
         result = json.load(f)
     return result["weights_hash"], losses(out)
 
 
-def run(backend, devices, memory, policy, seed=1, out="out", worker=None, steps=1):
+def run(backend, devices, memory, policy, seed=1, out="out", worker=None, steps=1, spec=None):
     """Trains to the end; what it left, and that no race was seen and the bytes are the plan's."""
     path, report = fresh(out), os.path.join(ROOT, "report.json")
     if os.path.exists(report):
         os.remove(report)
-    r = subprocess.run([worker or WORKER, "--run", write_job(steps), "--backend", backend, "--devices", str(devices), "--device-memory", memory,
+    r = subprocess.run([worker or WORKER, "--run", write_job(steps, spec), "--backend", backend, "--devices", str(devices), "--device-memory", memory,
                         "--policy", policy, "--output", path, "--quiet", "--json"], env=environment(seed, report),
                        capture_output=True, text=True, timeout=TIMEOUT_S)
     if r.returncode != 0:
@@ -144,6 +182,35 @@ def case_phases():
     assert near(cpu[1], plain[1]), f"losses: cpu {cpu[1]}, cuda {plain[1]}"
 
 
+def case_method(name):
+    """One step after another with everything resident; then on drawn machines, with drawn numbers of steps in a cycle, and killed
+    and resumed: the same bits. The figures are near those of the cpu."""
+    rng, spec = random.Random(name), method_job(METHODS[name])
+
+    def train(*machine, **more):
+        found = run(*machine, spec=spec, **more)
+        return found[0], figures(os.path.join(ROOT, "out"))
+
+    want = train("cuda", 1, "16MiB", "resident")
+    for seed in range(5):
+        devices, policy, steps = rng.randrange(1, min(4, n_devices()) + 1), rng.choice(METHOD_POLICIES), rng.choice([2, 3, 5])
+        memory = "16MiB" if policy == "resident" else "32KiB"
+        found = train("cuda", devices, memory, policy, seed=500 + seed, steps=steps)
+        assert found == want, f"other bits on {devices} x {memory}, {policy}, {steps} steps in a cycle"
+    out = kill_and_resume(spec, 1 if METHODS[name]["type"] == "local" else rng.randrange(2, 8))
+    assert (outcome(out)[0], figures(out)) == want, "other bits after a kill"
+    cpu = train("cpu", 1, "16MiB", "resident")
+    assert near(numbers(cpu[1]), numbers(want[1])), f"figures: cpu {cpu[1]}, cuda {want[1]}"
+
+
+def case_one_part():
+    """One block, and one partition, are backpropagation, to the bit."""
+    want = run("cuda", 1, "16MiB", "resident", spec=method_job({"type": "backprop"})), figures(os.path.join(ROOT, "out"))
+    for method in ({"type": "local", "scheme": "chunked", "blocks": 1}, {"type": "sil", "partitions": 1}):
+        found = run("cuda", min(2, n_devices()), "32KiB", "auto", seed=600, spec=method_job(method))
+        assert (found, figures(os.path.join(ROOT, "out"))) == want, f"{method} is not backpropagation"
+
+
 def case_losses_of_cpu():
     cpu = run("cpu", 1, "16MiB", "resident")
     assert near(cpu[1], first()[1]), f"losses: cpu {cpu[1]}, cuda {first()[1]}"
@@ -171,18 +238,27 @@ def case_stalls():
     assert result["stall_share"] is None and "stall_traced_steps" not in result and "stalled" not in r.stdout, (result, r.stdout)
 
 
-def case_kill_and_resume():
-    out = fresh("killed")
-    command = [WORKER, "--run", write_job(), "--backend", "cuda", "--devices", str(min(2, n_devices())), "--device-memory", "96KiB", "--output", out,
-               "--quiet"]
-    process = subprocess.Popen(command, env=environment(7), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+def checkpoints(out):
     folder = os.path.join(out, "checkpoints")
-    while process.poll() is None and not (os.path.isdir(folder) and any("." not in n for n in os.listdir(folder))):
+    return [n for n in os.listdir(folder) if "." not in n] if os.path.isdir(folder) else []
+
+
+def kill_and_resume(spec=None, number=1):
+    """Kills a run when it has written so many checkpoints, and runs it to the end. Returns the output."""
+    out = fresh("killed")
+    command = [WORKER, "--run", write_job(spec=spec), "--backend", "cuda", "--devices", str(min(2, n_devices())), "--device-memory",
+               "96KiB", "--output", out, "--quiet"]
+    process = subprocess.Popen(command, env=environment(7), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while process.poll() is None and len(checkpoints(out)) < number:
         time.sleep(0.002)
     process.kill()
     process.wait()
     subprocess.run(command, env=environment(8), check=True, capture_output=True, timeout=TIMEOUT_S)
-    assert outcome(out) == first(), "other bits after a kill"
+    return out
+
+
+def case_kill_and_resume():
+    assert outcome(kill_and_resume()) == first(), "other bits after a kill"
 
 
 def said(log):
@@ -306,7 +382,7 @@ def main():
     cases = [(f"{m[2]} on {m[0]} x {m[1]} has the same bits", lambda i=i: case_machine(i)) for i, m in enumerate(MACHINES)
              if m[0] <= n_devices()]
     cases += [("several steps in a cycle have the same bits on every machine", case_steps),
-              ("three phases have the same bits on every machine", case_phases), ("losses are within 1e-4 of the cpu's", case_losses_of_cpu), ("measured times change no bits", case_profile), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
+              ("three phases have the same bits on every machine", case_phases), *((f"method {name} has the same bits on any machine, and the figures of the cpu", lambda n=name: case_method(n)) for name in METHODS), ("one block or partition is backpropagation", case_one_part), ("losses are within 1e-4 of the cpu's", case_losses_of_cpu), ("measured times change no bits", case_profile), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
               ("stalls are taken from traced steps", case_stalls), ("a kill and a resume leave the same bits", case_kill_and_resume), ("the same bits through the daemon", case_daemon)]
     cases += [] if REAL else [(f"a job goes on after {fault}", lambda f=fault, w=words: case_fault(f, w)) for fault, words in FAULTS]
     cases += [] if REAL else [("a failure in a forward-only phase counts no batches", case_fault_in_forward_phase),
@@ -314,7 +390,7 @@ def main():
               ("a job goes on on the only device", case_fault_of_the_only_device)]
     cases += [] if REAL else [(f"a job goes on after {2 - n} devices were not found", lambda n=n: case_device_that_is_not_found(n))
                               for n in (1, 0)]
-    return run_cases(cases, ROOT)
+    return run_cases([c for c in cases if all(word in c[0] for word in sys.argv[4:])], ROOT)
 
 
 sys.exit(main())
