@@ -57,8 +57,8 @@ struct verify_report {
     uint32_t by_number[11];       /* number of violations, indexed by invariant */
 };
 
-/* Returns 0 if the plan satisfies all invariants. Otherwise returns -EBADMSG, and `err` describes the first
- * violation. `eval` may be NULL if the plan's eval program is empty. `report` may be NULL. */
+/* Returns 0 if the plan satisfies all invariants, and otherwise -EBADMSG. `eval` may be NULL if the plan's
+ * eval program is empty. `report` may be NULL. */
 int plan_verify(const struct plan *p, const struct graph *train, const struct graph *eval,
                 const struct machine *m, struct verify_report *report, struct err *err);
 

@@ -36,9 +36,8 @@ static int compare_slots(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks the home of a tensor: the place in host memory that only this tensor uses. If the home is right,
- * sets *ret to its byte range, including all slots, and returns true. Returns false if the home is wrong, or
- * if the tensor has none. */
+/* Checks the home of a tensor: the place in host memory that only this tensor uses. Returns true and sets
+ * *ret to the home if the home is right. */
 static bool agree_slot(struct verify *v, tensor_id t, struct host_range *ret)
 {
     const struct plan_tensor *pt = &v->plan->tensors[t];
@@ -317,8 +316,8 @@ void verify_agree(struct verify *v)
 
 /* ---- leases ---- */
 
-/* Checks that every device address in a program is inside the memory that the job has on this device, its
- * lease. Raises highest[d] to the end of the highest range that the program uses on device d. */
+/* Checks that every device address in a program is inside the job's lease. Raises highest[d] to the end of
+ * the highest range that the program uses on device d. */
 static void lease_program(struct verify *v, enum program_kind k, uint64_t *highest)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -340,9 +339,7 @@ static void lease_program(struct verify *v, enum program_kind k, uint64_t *highe
     }
 }
 
-/* Checks that all addresses are inside the leases. Also checks that no instruction uses an address above the
- * peak that the plan states. An operand outside the lease is reported only once: the second check skips
- * it. */
+/* Checks that all addresses are inside the leases and below the peaks that the plan states. */
 void verify_lease(struct verify *v)
 {
     const struct plan *p = v->plan;

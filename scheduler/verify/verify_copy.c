@@ -199,9 +199,8 @@ static void report_race(struct verify_state *st, const struct verify_copy *c, co
             name_instr(v, (enum program_kind)e->program, e->instr).s, which_run(e, &st->now), e_does);
 }
 
-/* Adds the current instruction to the readers of a segment. Removes the readers that are certainly done
- * before the current instruction starts. This loses nothing: whoever waits for the current instruction also
- * waits for them. */
+/* Adds the current instruction to the readers of a segment. Removes those readers that are certainly done
+ * before the current instruction starts. */
 static void add_reader(struct verify_state *st, struct verify_segment *s)
 {
     size_t kept = 0;
@@ -212,8 +211,8 @@ static void add_reader(struct verify_state *st, struct verify_segment *s)
     vec_push(&s->readers, st->now);
 }
 
-/* Checks a write or a drop of segment `s` by the current instruction. Reports every earlier access to the
- * segment that may still be running when the current instruction starts. */
+/* Reports every access to segment `s` that may still be running when the current instruction writes or drops
+ * the segment. */
 static void order_write(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s,
                         const char *does)
 {
@@ -275,8 +274,8 @@ static void overwrite(const struct address_claim *cl, struct verify_copy *old, u
         destroy_copy(st, old);
 }
 
-/* Checks an address range that a new copy is going to use. On a device, no other copy may be there. If
- * another copy was there earlier, the drop of that copy must be done before the new copy is written. */
+/* Checks an address range that a new copy is going to use. On a device, any earlier copy at these addresses
+ * must certainly have been dropped. */
 static void claim_extent(struct verify_extent *e, void *ctx)
 {
     const struct address_claim *cl = ctx;
@@ -324,8 +323,8 @@ static bool claim_addresses(struct verify_state *st, struct verify_copy *c, uint
     return any;
 }
 
-/* Checks the alignment of a copy that got new bytes. One of two addresses must be a multiple of PLAN_ALIGN:
- * the address of the copy's first byte, or the address of byte 0 of the tensor. */
+/* Checks the alignment of a copy that got new bytes. Either its first byte or byte 0 of the tensor must be at
+ * a multiple of PLAN_ALIGN. */
 static void check_aligned(struct verify_state *st, const struct verify_copy *c)
 {
     const struct verify_segment *s = &c->segments.at[0];

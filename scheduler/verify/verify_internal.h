@@ -64,8 +64,8 @@ static inline const struct graph *verify_graph(const struct verify *v, enum prog
 
 /* ---- reports (verify.c) ---- */
 
-/* Reports a violation at instruction `instr`, or PLAN_NONE if no single instruction is wrong. Each invariant
- * is reported only once for an instruction, even if the instruction violates it in several runs. */
+/* Reports a violation at instruction `instr`, or PLAN_NONE if no single instruction is wrong. An instruction
+ * is reported only once per invariant. */
 void violate(struct verify *v, int invariant, enum program_kind k, uint32_t instr, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
@@ -121,9 +121,8 @@ void verify_tasks(struct verify *v);
 void verify_operands(struct verify *v, enum program_kind k, uint32_t i, const struct graph_task *task,
                      uint32_t loc);
 
-/* Returns how many operands at the start of `ops` belong to operand `go` of the graph's task. In a correct
- * plan this is 1, or 0 if the instruction leaves out `go`. Only the optimizer state K may have several
- * operands. */
+/* Returns how many operands at the start of `ops` belong to operand `go` of the graph's task. Only the
+ * optimizer state K may have several operands. */
 static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_ops,
                                     const struct graph_operand *go)
 {
@@ -133,9 +132,8 @@ static inline uint32_t operands_for(const struct plan_operand *ops, uint32_t n_o
     return n;
 }
 
-/* RED and UPD may do only one share of their task. Returns the instruction's first W or dW operand, whose
- * byte range is the share. Returns NULL if there is no such operand, or if the task is neither RED nor
- * UPD. */
+/* Returns the first W or dW operand of a RED or UPD, or NULL. Its byte range is the share of the task that
+ * the instruction does. */
 const struct plan_operand *share_operand(const struct verify *v, enum program_kind k, uint32_t i);
 
 /* ---- address ranges (verify_space.c) ---- */
@@ -151,8 +149,8 @@ struct verify_event {
 
 struct verify_copy;
 
-/* A range of addresses of a device or of the host, from lo to hi - 1. Either a copy has these addresses, or
- * they are free because a copy was dropped. */
+/* A range of addresses of a device or of the host, from lo to hi - 1. A copy has these addresses, or a
+ * dropped copy had them. */
 struct verify_extent {
     uint64_t lo, hi;
     struct verify_copy *owner; /* NULL: the copy was dropped */
@@ -163,8 +161,7 @@ struct verify_extent {
     struct verify_extent *left, *right;
 };
 
-/* All extents of one device, or of the host, in a treap (a kind of search tree) that is sorted by address.
- * An address that no copy has ever used is in no extent. */
+/* All extents of one device, or of the host, in a treap (a kind of search tree) that is sorted by address. */
 struct verify_space {
     struct verify_extent *root;
     uint32_t random; /* state of the priority generator */
@@ -175,8 +172,8 @@ typedef void extent_fn(struct verify_extent *e, void *ctx);
 /* Frees all extents. */
 void space_finish(struct verify_space *s);
 
-/* Calls `fn` for every extent between addresses `lo` and `hi`, in ascending order. First splits each extent
- * that extends beyond `lo` or `hi`. `fn` must not change the addresses of an extent. */
+/* Calls `fn` for every extent between `lo` and `hi`, in ascending order, after extents that extend beyond
+ * this range are split. `fn` must not change addresses. */
 void space_visit(struct verify_space *s, uint64_t lo, uint64_t hi, extent_fn *fn, void *ctx);
 
 /* Replaces all extents between addresses `lo` and `hi` with a single extent, which belongs to copy
@@ -210,8 +207,8 @@ struct verify_copy {
     tensor_id tensor;
     uint32_t loc; /* device, or PLAN_HOST */
     bool home;    /* the copy is at home */
-    /* The address that byte 0 of the tensor has in this copy. If the copy lacks byte 0, the address that byte
-     * 0 would have, modulo 2^64. Two copies of a tensor at the same location have different bases. */
+    /* The address that byte 0 of the tensor has in this copy, or would have, modulo 2^64. Different copies of
+     * a tensor at one location have different bases. */
     uint64_t base;
     /* The segments in ascending order. They do not overlap. Bytes between segments have no value. */
     VEC(struct verify_segment) segments;
@@ -222,9 +219,8 @@ struct verify_copy {
     bool clobbered;
 };
 
-/* The state of one abstract execution. An abstract execution runs no task, but tracks where all bytes are and
- * which instructions are certainly done. All training programs share one state, and eval has a state of its
- * own. */
+/* The state of one abstract execution, which runs no task, but tracks where all bytes are and which
+ * instructions are certainly done. */
 struct verify_state {
     struct verify *v;
     const struct plan *plan;
@@ -245,8 +241,8 @@ struct verify_state {
     VEC(struct verify_copy *) live;
     /* home[t] is the copy of tensor t at its home. */
     struct verify_copy *home;
-    /* overwritten[t] is the last instruction that overwrote tensor t in host memory after the same run had
-     * written t there. Its `seq` is 0 if there is no such instruction. */
+    /* overwritten[t] is the last instruction that overwrote tensor t in host memory in the run in which t was
+     * written there. Its `seq` is 0 if there is none. */
     struct verify_event *overwritten;
     /* spaces[d] is for device d. The last one is for host memory outside the homes. */
     struct verify_space spaces[DEVICE_MAX + 1];
@@ -266,9 +262,8 @@ static inline bool event_ordered(const struct verify_state *st, const struct ver
  * if the tensor has no home. */
 struct verify_copy *copy_home(struct verify_state *st, tensor_id t);
 
-/* Finds the copy of tensor `t` at location `loc` in which byte 0 of the tensor has the address `base`, or
- * would have it. Ignores the copy at the tensor's home in host memory. Returns NULL if there is no such
- * copy. */
+/* Finds the copy of tensor `t` at location `loc` whose base is `base`. Ignores the copy at the tensor's home
+ * in host memory. */
 struct verify_copy *copy_find(struct verify_state *st, tensor_id t, uint32_t loc, uint64_t base);
 
 /* Creates an empty copy of tensor `t` at location `loc`. On the host, the new copy is not the one at the
@@ -291,17 +286,16 @@ size_t copy_slice(struct verify_copy *c, uint64_t begin, uint64_t end, size_t *r
 uint64_t copy_bytes(const struct verify_copy *c);
 
 /* These functions read, write or drop bytes begin..end of a copy for the current instruction. They report
- * every conflicting access that may still be under way (invariant 4). copy_write also checks the addresses of
- * new bytes: they must be free and aligned (invariants 2 and 3). */
+ * every conflicting access that may still be under way. */
 void copy_read(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
+/* Also checks that the addresses of new bytes are free and aligned. */
 void copy_write(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                 uint64_t version);
 /* Drops the bytes begin..end of a copy. If the copy has no bytes left, frees the copy. */
 void copy_drop(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end);
 
-/* Gives version `version` to bytes begin..end of a copy, like copy_write, but reports nothing. Used after a
- * reported error, so that the error is not reported again. On the host, addresses stay with the copy that has
- * them. `st` may be NULL if `c` is a copy at home. */
+/* Gives version `version` to bytes begin..end of a copy, like copy_write, but reports nothing. `st` may be
+ * NULL if `c` is a copy at home. */
 void copy_fill(struct verify_state *st, struct verify_copy *c, uint64_t begin, uint64_t end,
                uint64_t version);
 /* Removes the bytes begin..end from a copy, like copy_drop, but reports nothing. */

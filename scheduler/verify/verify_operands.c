@@ -58,8 +58,8 @@ static uint64_t element_bytes(const struct checked_task *a, tensor_id t)
     return dtype_size(a->v->plan->tensors[t].dtype);
 }
 
-/* A share of the weights W (or of dW) begins or ends at byte `at`. Returns the byte of the optimizer state K
- * at which the same share begins or ends in part `p` of K. */
+/* Byte `at` is the begin or the end of a share of W or dW. Returns the begin or end of this share in part `p`
+ * of the optimizer state. */
 static uint64_t state_byte(const struct checked_task *a, const struct state_part *p, uint64_t at)
 {
     uint64_t whole = tensor_bytes(a, a->share->tensor), size = element_bytes(a, a->share->tensor),
@@ -124,9 +124,8 @@ static bool agree_range(const struct checked_task *a, const struct plan_operand 
     return false;
 }
 
-/* Checks the byte ranges of the `n` operands that belong to operand `go` of the graph. The optimizer state K
- * has one operand for each of its parts, except for parts in which the share is empty. An instruction that
- * does the whole task may have a single operand for all of K. */
+/* Checks the byte ranges of the `n` operands that belong to operand `go` of the graph. Only the optimizer
+ * state K may have several operands, one per part. */
 static bool agree_ranges(const struct checked_task *a, const struct plan_operand *ops, uint32_t n,
                          const struct graph_operand *go)
 {
@@ -166,8 +165,8 @@ static bool agree_places(const struct checked_task *a, const struct plan_operand
     return true;
 }
 
-/* Checks all operands of a task. A FWD or REC must have the right working memory: TENSOR_ROOM if the task
- * saves values for the backward pass (S), and TENSOR_WORK if it saves nothing. */
+/* Checks all operands of a task. A FWD or REC must have TENSOR_ROOM as its working memory if it saves S, and
+ * TENSOR_WORK if it does not. */
 static void agree_operands(const struct checked_task *a)
 {
     bool rec = a->in->kind == INSTR_REC;

@@ -20,8 +20,8 @@
 #include "base/bounded.h"
 #include "scheduler/verify/verify_internal.h"
 
-/* Vector clocks of instructions that other instructions wait for, saved when the instruction ends. If such a
- * wait reaches back `d` runs, the clocks of the last d + 1 runs are kept. */
+/* Vector clocks of the instructions that other instructions wait for, saved when an instruction ends. Only as
+ * many runs are kept as the waits reach back. */
 struct trail {
     size_t *first;    /* per instruction: index of its first clock */
     uint32_t *count;  /* per instruction: number of its clocks */
@@ -157,8 +157,7 @@ static struct verify_copy *named(struct program_run *r, const struct plan_operan
     return home != NULL ? home : copy_find(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* Looks for a copy at the same location that has all bytes of the operand, but at another address. The
- * operand should probably have used this copy. Returns NULL if there is no such copy. */
+/* Looks for a copy at the same location that has all bytes of the operand, but at another address. */
 static struct verify_copy *misplaced(struct verify_state *st, const struct plan_operand *o)
 {
     uint64_t begin, end;
@@ -190,9 +189,8 @@ static void report_gap(struct program_run *r, const struct plan_operand *o, uint
         FOUND(r, INVARIANT_RESIDENT, "%s: %s is not at %s", name_current(r).s, bytes.s, place.s);
 }
 
-/* Reports that bytes of an operand are not at its address. If another copy at the same location has all of
- * these bytes, returns NULL. Otherwise adds the missing bytes, so that the error is not reported again, and
- * returns the copy. */
+/* Reports that bytes of an operand are not at its address. Returns the repaired copy, or NULL if another copy
+ * at the location has all of the bytes. */
 static struct verify_copy *report_missing(struct program_run *r, struct verify_copy *c,
                                           const struct plan_operand *o, uint64_t version)
 {
@@ -214,9 +212,8 @@ static struct verify_copy *report_missing(struct program_run *r, struct verify_c
     return c;
 }
 
-/* Checks that all bytes of an operand are at its address and have version `version`. ANY_VERSION accepts
- * every version. After an error, repairs the copy. Returns the copy, or NULL if the bytes are at another
- * address. */
+/* Checks that all bytes of an operand are at its address and have version `version`, which may be
+ * ANY_VERSION. Returns the copy, or NULL if the bytes are elsewhere. */
 static struct verify_copy *resident(struct program_run *r, const struct plan_operand *o, uint64_t version)
 {
     struct verify_state *st = r->st;
@@ -240,9 +237,8 @@ static struct verify_copy *destination(struct program_run *r, const struct plan_
     return c != NULL ? c : copy_create(r->st, o->tensor, o->loc, base_of(o));
 }
 
-/* The version of a tensor is the number of writes to it. Returns the version after `count` writes in the
- * current run. Runs are counted from 0. For example, with 2 writes per cycle, the version after the first
- * write of run 3 is 7. */
+/* Returns the version of a tensor after `count` writes in the current run. Runs count from 0: with 2 writes
+ * per run, run 3 begins with version 6. */
 static uint64_t version_of(const struct program_run *r, tensor_id t, uint32_t count)
 {
     return (uint64_t)r->run * r->st->graph->tensors[t].writes_per_cycle + count;
@@ -287,9 +283,8 @@ static void run_task(struct program_run *r, const struct plan_operand *ops, uint
     }
 }
 
-/* Returns the version that the bytes have at `dst` after `piece` has been moved there: the version of
- * `piece`. If `dst` has a newer version, the move would lose a value. Then reports the loss and returns the
- * newer version. */
+/* Returns the version that the bytes have at `dst` after `piece` has been moved there. Reports a move that
+ * would replace a newer version. */
 static uint64_t moved_version(struct program_run *r, struct verify_copy *dst,
                               const struct verify_segment *piece)
 {
@@ -338,8 +333,8 @@ static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t versio
     return c->segments.at[i].end;
 }
 
-/* Returns whether segment `s` of copy `c` is the last copy of some value: there is a byte that no other copy
- * has in the same version or a newer one. */
+/* Returns whether segment `s` of copy `c` has a byte whose value no other copy has, in the same version or a
+ * newer one. */
 static bool is_last(struct verify_state *st, const struct verify_copy *c, const struct verify_segment *s)
 {
     uint64_t at = s->begin;
@@ -416,8 +411,7 @@ static bool copy_newest(const struct verify_state *st, const struct verify_copy 
     return true;
 }
 
-/* Checks that the devices have exactly the copies in the list `copies`, all with the newest version. A copy
- * that is not in the list is reported once. It then stays in the state, because the list may be wrong. */
+/* Checks that the devices have exactly the copies in the list `copies`, all with the newest version. */
 static void check_copies(struct program_run *r, const struct plan_copy *copies, uint32_t n, int invariant)
 {
     struct verify_state *st = r->st;
@@ -445,6 +439,7 @@ static void check_copies(struct program_run *r, const struct plan_copy *copies, 
         violate_tensor(st->v, invariant, r->k, c->tensor, "after %s a copy of %s is left at %s",
                        program_kind_names[r->k], name_tensor(st->v, c->tensor).s,
                        name_place(c->loc, c->base + c->segments.at[0].begin).s);
+        /* Report this copy only once. It stays in the state, because the list may be wrong. */
         c->clobbered = true;
     }
     xfree(wanted);
@@ -466,8 +461,8 @@ static void check_home(struct program_run *r)
     }
 }
 
-/* Prepares the tensors that the loader writes or the trainer reads for the start of a run: empties their host
- * copies. If `loaded` is true, then fills the inputs, as the loader does. */
+/* Empties the host copies of the tensors that the loader writes or the trainer reads. If `loaded` is true,
+ * then fills the inputs, as the loader does. */
 static void reset_ring(struct program_run *r, const bool *output, bool loaded)
 {
     struct verify_state *st = r->st;
@@ -505,8 +500,8 @@ static void check_results(struct program_run *r, const bool *output)
     }
 }
 
-/* Returns an array of flags. Element t is true if tensor t is a result: a tensor that a task writes for a
- * reader outside the plan. The caller frees the array. */
+/* Returns an array of flags: element t is true if a task writes tensor t for a reader outside the plan. The
+ * caller frees the array. */
 static bool *find_outputs(const struct graph *g)
 {
     bool *output = xcalloc((size_t)g->n_tensors + 1, sizeof *output);

@@ -19,8 +19,8 @@ static void tasks_none(struct verify *v, enum program_kind k)
                    name_instr(v, k, i).s, program_kind_names[k]);
 }
 
-/* Checks that a recomputation (REC) writes only tensors that live within one training step. It must write
- * neither persistent tensors, such as the weights W, nor tensors that the loader or the trainer uses. */
+/* Checks that a recomputation (REC) writes only tensors that live within one training step and are not used
+ * outside the plan. */
 static void tasks_rec(struct verify *v, enum program_kind k, uint32_t i)
 {
     const struct plan_program *prog = &v->plan->programs[k];
@@ -102,8 +102,8 @@ static void tasks_whole(struct verify *v, enum program_kind k, const struct shar
         tasks_report_bytes(v, k, s, done, bytes, false);
 }
 
-/* Checks the tasks that are done in shares, and sets seen[task] to true for each of them. Before the call,
- * seen[task] must be true exactly for the tasks that a single instruction does as a whole. */
+/* Checks the tasks that are done in shares. Before the call, seen[task] must be true for the tasks that a
+ * single instruction does as a whole. */
 static void tasks_shares(struct verify *v, enum program_kind k, share_vec *shares, bool *seen)
 {
     if (shares->n > 1)
@@ -205,8 +205,8 @@ static void tasks_each_write(struct verify *v, enum program_kind k, write_fn *fn
     }
 }
 
-/* The state of the check of the order of writes. Writes of a whole tensor are checked at once. If a tensor is
- * written in parts, its writes are first collected in `writes` and then checked byte by byte. */
+/* The state of the check of the order of writes. Writes to a tensor that is written in parts are first
+ * collected, and then checked byte by byte. */
 struct writers {
     /* in_parts[t] is true if some task writes only a part of tensor t. */
     bool *in_parts;
