@@ -56,7 +56,7 @@ static int create_unnamed(const struct outdir *out)
     return r;
 }
 
-/* Writes the name that the file of `place` has until it is complete. */
+/* Writes the temporary name of the file of `place` to `buf`. The file has this name until it is complete. */
 static void tmp_name_of(const struct kept_place *place, char buf[NAME_MAX + 1])
 {
     snprintf(buf, NAME_MAX + 1, "%s.tmp", place->name);

@@ -1,5 +1,5 @@
-/* Implements labels.h. The limits between the cases are wide, because the error approaches the values in the
- * table of labels.h only slowly. */
+/* Implements labels.h. Each verdict covers a wide range of errors, because the error approaches the values in
+ * the table of labels.h only slowly. */
 #include "daemon/worker/labels.h"
 
 #include <math.h>
@@ -8,9 +8,11 @@
 /* Errors, divided by kappa^2. */
 #define WORKING_BELOW 0.02
 #define DEAD_ABOVE    0.30 /* outputs of 0 give 1/3 */
-/* Largest relative distance from the error of a constant output that counts as collapsed. */
+/* A part counts as collapsed if its error differs from the error of a constant output by at most this
+ * fraction of the latter. */
 #define COLLAPSED_WITHIN 0.1
-/* If this many times more samples than by chance are nearest to the right vector, the part is learning. */
+/* A part is learning if the share of its samples that are nearest to the right vector is more than this many
+ * times the share that chance would give. */
 #define BETTER_THAN_CHANCE 2
 
 const char *const labels_verdict_names[LABELS_VERDICT_COUNT] = {

@@ -19,25 +19,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the error against label vectors says about a part of a model. */
+/* The verdicts on a part of a model, judged by its error against the label vectors. */
 enum labels_verdict { LABELS_LEARNING, LABELS_WORKING, LABELS_DEAD, LABELS_COLLAPSED, LABELS_VERDICT_COUNT };
 extern const char *const labels_verdict_names[LABELS_VERDICT_COUNT]; /* such as "collapsed" */
 
-/* The newest figures of a part that is trained on label vectors. Each phase that trains such a part has one.
- * The trainer fills it in at evaluations. If the phase makes none, it does so ten times, from the loss of a
- * training step. */
+/* How well a part of a model has learned its label vectors, by the newest evaluation. Each phase that trains
+ * such a part has one of these structs. The trainer fills the struct in at evaluations. In a phase without
+ * evaluations, the trainer fills the struct in ten times, from the loss of a training step. */
 struct labels {
     double kappa;     /* 0 if the phase is not trained on label vectors */
     uint32_t classes; /* number of vectors */
     bool known;       /* the members below are valid */
-    uint64_t step;    /* number of steps of the job that were done */
+    uint64_t step;    /* number of training steps that the job had done */
     double error;     /* mean squared error against the vectors */
     /* The share of validation samples whose nearest vector is that of their class. NaN without validation
      * data; `error` is then that of a training step. */
     double nearest;
 };
 
-/* Returns what the error of the figures means. The figures must be known. */
+/* Returns the verdict on the part that `l` describes. l->known must be true. */
 enum labels_verdict labels_judge(const struct labels *l);
 
 /* Returns a sentence that says what to change, or NULL if nothing is wrong. */

@@ -1,4 +1,4 @@
-/* Implements offer.h. The rules are those by which daemon/queue.c makes leases. */
+/* Implements offer.h. Follows the rules by which daemon/queue.c makes leases. */
 #include "daemon/worker/offer.h"
 
 #include <errno.h>
@@ -13,7 +13,8 @@
 
 #define OPTION "--offer"
 
-/* Reads the bytes of every real device from the topology, which has the most that was ever free of each. */
+/* Reads from the topology how many bytes a job can get on each real device. The free bytes in this topology
+ * are the most that were ever free. */
 static int read_real(struct offer *f, const struct json *machine, struct err *err)
 {
     struct topology *t = malloc(sizeof *t); /* 50 KiB */
@@ -72,8 +73,8 @@ void offer_finish(struct offer *f)
     *f = (struct offer){0};
 }
 
-/* Chooses the devices with the most memory among those that have enough for the job, at most `most` of them.
- * Returns their number, and sets *ret_bytes to what the smallest of them has. */
+/* Chooses at most `most` devices, those with the most memory among the devices that have enough for the job.
+ * Returns their number. *ret_bytes becomes the number of bytes on the smallest of them. */
 static uint32_t choose(const struct offer *f, const struct spec_demand *d, uint32_t most, uint64_t *ret_bytes)
 {
     bool taken[DEVICE_MAX] = {0};

@@ -177,8 +177,8 @@ static void add_reason(struct strbuf *b, const struct printed_plan *p)
     strbuf_add(b, " of each device\n");
 }
 
-/* Appends the form of the plan ("single", "pp" or "dp") and the micro-batch size of the first layer. If other
- * layers have another size, ".." follows the size, such as "4..". */
+/* Appends the form of the plan ("single", "pp" or "dp") and the micro-batch size of the first layer. ".."
+ * follows the size if other layers have other sizes, as in "4..". */
 static void add_rows(struct strbuf *b, const struct graph *g, const char *form)
 {
     bool differ = false;

@@ -47,9 +47,9 @@ static bool is_whole(const struct prepared_job *j, const struct phase *p, uint64
     return true;
 }
 
-/* Chooses the first possible window of `runs` runs of the cycle between step `from` and step `total`, the end
- * of the phase. The window begins `warm_up` runs after `from`, or fewer if the phase is too short for these.
- * Returns false if there is no such window. */
+/* Chooses the first possible window of `runs` runs of the cycle. The window lies between step `from` and step
+ * `total`, the end of the phase. It begins `warm_up` runs after `from`, or fewer if the phase is too short
+ * for these. Returns false if there is no such window. */
 static bool choose_first(struct run_trace *t, const struct prepared_job *j, const struct phase *p,
                          uint64_t from, uint64_t total, uint32_t runs, uint32_t warm_up)
 {
@@ -104,8 +104,8 @@ void run_trace_end(struct run_trace *t, const struct exec *e)
     t->complete = t->spans != NULL && exec_traced(e) == t->runs;
 }
 
-/* When a compute stream began its first task and ended its last task within the window, and how long the
- * stream was busy. */
+/* The work of a compute stream within the window: when it began its first task, when it ended its last task,
+ * and how long it was busy. */
 struct stream_work {
     uint64_t first_ns, last_ns, busy_ns;
 };

@@ -30,9 +30,8 @@ struct run_trace {
     uint64_t first_step;
     /* The number of runs of the cycle in the window. A run has phase.cycle_steps training steps. */
     uint32_t runs;
-    /* The number of runs of the cycle directly before the window, counted back to the last moment at which
-     * all streams were empty. The number is at most 2. The simulation in trace.json starts with the same
-     * number of runs. */
+    /* The number of runs of the cycle between the last moment at which all streams were empty and the start
+     * of the window, at most 2. The simulation in trace.json starts with the same number of runs. */
     uint32_t warm_up;
     /* Start and end time of every instruction in the window. NULL if there is no window. */
     struct plan_span *spans;

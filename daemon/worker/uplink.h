@@ -80,9 +80,10 @@ struct uplink_job {
     char *machine;
 };
 
-#define UPLINK_BLOCKS 64 /* most blocks whose figures a message has */
+#define UPLINK_BLOCKS 64 /* most blocks whose results a message has */
 
-/* The figures of the first `n` blocks of a phase with several losses. */
+/* loss[i] and accuracy[i] are the results of block i, for the first `n` blocks of a phase with several
+ * losses. */
 struct uplink_blocks {
     uint32_t n;
     double loss[UPLINK_BLOCKS], accuracy[UPLINK_BLOCKS];
@@ -141,7 +142,7 @@ void uplink_progress(struct uplink *l, const struct uplink_progress *p);
 /* Tells the daemon that the update of training step `step` was skipped. */
 void uplink_skipped(struct uplink *l, uint64_t step);
 /* Reports an evaluation of the model to the daemon, and adds the evaluation to the curve. `blocks` has the
- * figures of all losses, or no figures if only the last loss was evaluated. */
+ * results of all losses, or none if only the last loss was evaluated. */
 void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy,
                  const struct uplink_blocks *blocks);
 /* Tells the daemon how well a part of the model learns the label vectors that are its targets. */
@@ -149,7 +150,7 @@ void uplink_labels(struct uplink *l, const struct labels *labels);
 /* Tells the daemon that the checkpoint of training step `step` was written. */
 void uplink_checkpoint(struct uplink *l, uint64_t step);
 
-/* A value of `step` in uplink_outcome. It means that this worker has done no training step, so the job's step
+/* Passed as `step` to uplink_outcome if this worker has done no training step. The step count of the job then
  * stays as it was. */
 #define UPLINK_SAME_STEP UINT64_MAX
 

@@ -61,7 +61,7 @@ static void add_numbers(char *buf, size_t size, const char *key, const double *v
     snprintf(buf + end, size - end, "]");
 }
 
-/* Ends the JSON object in `buf` with the figures of blocks, if there are any. */
+/* Ends the JSON object in `buf` with the losses and accuracies of blocks, if there are any. */
 static void end_with_blocks(char *buf, size_t size, const struct uplink_blocks *blocks)
 {
     add_numbers(buf, size - 2, "blocks", blocks->loss, blocks->n);
@@ -102,8 +102,8 @@ static struct uplink_event *add_event(struct uplink *l, const char *method)
     return e;
 }
 
-/* Turns a waiting progress message into an event of the ring, so that it is sent before the next event. The
- * caller must hold the mutex. */
+/* Moves a waiting progress message to the end of the ring of events, so that it is sent before the next
+ * event. The caller must hold the mutex. */
 static void settle_progress(struct uplink *l)
 {
     if (!l->progress_due)

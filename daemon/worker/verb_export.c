@@ -76,7 +76,7 @@ static int write_joined(const struct st_map *model, const struct st_map *heads, 
     return r;
 }
 
-/* Returns the hash `h` of some weights with the tensors of another file added. */
+/* Adds the tensors of the file `map` to the hash `h` of weights, and returns the new hash. */
 static uint64_t add_hash(uint64_t h, const struct weights *w, const struct st_map *map)
 {
     for (size_t i = 0; i < map->n; i++) {

@@ -11,8 +11,7 @@
 #include "daemon/worker/verbs.h"
 #include "scheduler/policy/what_if.h"
 
-/* The arguments of ask_about_job. They are in one struct, because a function that runs as bounded work
- * (job_bounded) has a single pointer argument. */
+/* The arguments of ask_about_job. They are in one struct, because job_bounded passes a single pointer. */
 struct asking {
     const struct job_options *o;
     const struct prepared_job *j;
@@ -60,7 +59,8 @@ static void add_plan_seconds(struct strbuf *b, uint64_t ns)
     strbuf_addf(b, "%.4g s", (double)ns * 1e-9);
 }
 
-/* Appends one of the pairs of sizes that were considered: the sizes, and what is known of their time. */
+/* Appends one choice of micro-batch size and number of replicas, and the time of a training step with these
+ * sizes. */
 static void say_pair(const struct sizes_trial *t, bool chosen, struct strbuf *head, struct strbuf *members)
 {
     bool misfit = t->planned && !t->fits;
@@ -83,7 +83,8 @@ static void say_pair(const struct sizes_trial *t, bool chosen, struct strbuf *he
     strbuf_add(head, chosen ? ", chosen" : t->planned ? "" : ", estimated");
 }
 
-/* Appends the pairs of sizes that were considered, if a size is "auto" and was chosen now. */
+/* Appends the micro-batch sizes and numbers of replicas that were considered, if one of them is "auto" and
+ * was chosen now. */
 static void say_sizes(const struct phase *p, struct strbuf *head, struct strbuf *members)
 {
     const struct sizes_choice *c = &p->choice;
@@ -100,7 +101,8 @@ static void say_sizes(const struct phase *p, struct strbuf *head, struct strbuf 
     strbuf_add(members, "]");
 }
 
-/* Appends the plans that no other plan of the search beats in both time and bytes, if there are several. */
+/* Appends the time and the bytes of each plan that no other plan of the search beats in both. The text lists
+ * such plans only if there are several. */
 static void say_front(const struct phase *p, struct strbuf *head, struct strbuf *members)
 {
     const struct plan_report *r = &p->report;
@@ -237,7 +239,7 @@ static int plan_job_once(const struct verb_options *o)
  * devices is listed with the reason. Any other error is a mistake in the job and ends the verb. */
 static int plan_job_with_all(const struct verb_options *o)
 {
-    /* The entry after those of the policies compares local updates with backpropagation. */
+    /* jobs[POLICY_COUNT] is for backpropagation, to which local updates are compared. */
     struct prepared_job jobs[POLICY_COUNT + 1] = {0};
     struct printed_plan list[POLICY_COUNT + 1] = {0};
     struct job_options one = o->job;

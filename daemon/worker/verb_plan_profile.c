@@ -29,7 +29,7 @@
 /* Bytes of host memory that are assumed if --host-memory is not given. This is more than any plan needs. */
 #define HOST_ENOUGH (1ull << 50)
 
-/* The profile, the machine and the options to plan with. They are the same for every policy. */
+/* The profile, the machine and the options with which every policy is planned. */
 struct setting {
     const struct verb_options *o;
     struct table *table;
@@ -216,8 +216,8 @@ static uint32_t find_measured(const struct setting *s, uint32_t ret[SIZES_MAX_DI
     return kept;
 }
 
-/* Runs the search over outlines in which layers have different micro-batch sizes. Stores its plan in
- * c->best, if there is one. *ret_done is true if no other plan has to be tried. */
+/* Searches for a plan in which layers may have different micro-batch sizes. Stores the plan in c->best, if
+ * there is one. *ret_done is true if no other plan has to be tried. */
 static int search_mixed(struct profile_choosing *c, bool *ret_done, struct err *err)
 {
     const struct setting *s = c->s;
@@ -240,7 +240,8 @@ static int search_mixed(struct profile_choosing *c, bool *ret_done, struct err *
     return 0;
 }
 
-/* Runs the search over pairs of one micro-batch size and a number of replicas. */
+/* Searches for a plan in which all layers have the same micro-batch size. Tries the `n` sizes in `sizes` with
+ * several numbers of replicas. */
 static int search_pairs(struct profile_choosing *c, const uint32_t *sizes, uint32_t n, struct err *err)
 {
     const struct setting *s = c->s;

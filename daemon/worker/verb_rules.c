@@ -1,6 +1,6 @@
-/* The verb --rules. It computes how long a schedule of the system Harmony takes by Harmony's own rules, to
- * compare our simulator with published figures. The command line gives packs and sizes, and a profile gives
- * the task durations. Nothing is planned or run.
+/* The verb --rules. It computes how long a schedule of the system Harmony takes by Harmony's own rules, so
+ * that our simulator can be compared with published numbers. The command line gives packs and sizes, and a
+ * profile gives the task durations. Nothing is planned or run.
  */
 #include <errno.h>
 #include <inttypes.h>

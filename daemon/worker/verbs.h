@@ -195,8 +195,8 @@ enum option_kind {
     OPTION_PARSED,
 };
 
-/* One option of tutti-worker. The help shows `--name value`, the choices in `names`, and `help`. If `help` is
- * NULL, the help does not list the option, because another row with the same name describes it. */
+/* One option of tutti-worker. The help shows `--name value`, the choices in `names`, and `help`. An option
+ * whose `help` is NULL is not in the help, because another row with the same name describes it. */
 struct worker_option {
     /* Name of the option without the dashes, such as "devices". NULL marks the end of a table. */
     const char *name;
