@@ -127,10 +127,10 @@ struct prepared_job {
     struct phase_list phases; /* each with its graphs and its plan */
     /* The devices and the bytes of host memory that the plan may use. */
     struct machine machine;
-    /* The machine as the job describes it: with as many devices as the job can use at most, and with all of
-     * their memory, whether it is free at the moment or not. Sizes that are "auto" are chosen for it. */
+    /* The machine for which sizes that are "auto" are chosen. It has the most devices that the job can use,
+     * with all of their memory, whether that memory is free at the moment or not. */
     struct machine described;
-    bool is_described;        /* the machine that the job has is the machine as described */
+    bool is_described;        /* `machine` equals `described` */
     uint32_t least_devices;   /* the fewest devices that the job accepts */
     const char *backend;      /* "cpu" or "cuda" */
     char backend_reason[832]; /* why this backend was chosen, for messages */
@@ -153,8 +153,9 @@ struct prepared_job {
     uint64_t data_bytes; /* host memory of the data sets */
     /* The bytes of memory that the graphs and the plans of all phases take. */
     uint64_t held_bytes;
-    /* The most bytes of host memory that the job had while it was planned: the data sets, what was planned
-     * before, and the estimate of planning_size.h for the phase or, if that is more, what planning took. */
+    /* The most bytes of host memory that the job had at any time during planning: the data sets, the plans
+     * made before, and the planning of one phase. The planning of a phase counts with its estimate
+     * (planning_size.h), or with its real use if that was more. */
     uint64_t planning_bytes;
     uint32_t threads;                 /* number of threads per operation */
     struct job_comparison comparison; /* set by job_compare */
@@ -210,8 +211,8 @@ uint64_t job_outputs_bytes(const struct prepared_job *j, const struct phase *p);
 /* Returns the most bytes of kept outputs that exist at the same time. */
 uint64_t job_most_outputs_bytes(const struct prepared_job *j);
 
-/* Returns whether kept outputs are in host memory, because the host memory of the job has room for them. They
- * are in files if they stay. Every phase must have a plan. */
+/* Returns whether kept outputs are in host memory. They are in files if the job asks for files, or if the
+ * host memory of the job is too small. Every phase must have a plan. */
 bool job_outputs_in_memory(const struct prepared_job *j);
 
 /* Returns the bytes of host memory that the job needs: for the tensors of the phase with the largest need,
@@ -280,7 +281,7 @@ const struct table *job_phase_table(const struct prepared_job *j, const struct p
 /* Reads a profile table (schema profile/v1) from the file at `path`. The caller destroys *ret. */
 int job_read_profile(const char *path, struct table **ret, struct err *err);
 
-/* The memory that a function used which job_bounded called. */
+/* The memory use of a function that job_bounded has called. */
 struct job_memory {
     uint64_t peak_bytes; /* most bytes at one time */
     uint64_t held_bytes; /* bytes that the function left allocated */

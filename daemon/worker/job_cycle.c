@@ -16,11 +16,12 @@
 #include "base/bounded.h"
 #include "daemon/worker/job_plan_private.h"
 
-/* Most steps that are looked at to find the next evaluation or checkpoint. */
+/* The search for the next evaluation or checkpoint looks at no more than this many steps. */
 #define FAR 4096u
 
-/* A number of steps is better if it saves at least the share LESS_TIME of the time, or if it saves at least
- * the share LESS_BYTES of the bytes and does not cost more than LESS_TIME of the time. */
+/* A number of steps in a cycle is better than another if it saves at least the fraction LESS_TIME of the
+ * time. It is also better if it saves at least the fraction LESS_BYTES of the bytes moved and takes at most
+ * the fraction LESS_TIME more time. */
 #define LESS_TIME  0.02
 #define LESS_BYTES 0.1
 
@@ -35,8 +36,9 @@ const char *const phase_limit_names[PHASE_LIMIT_COUNT] = {
     [PHASE_LIMIT_MOST] = "most steps that a cycle can have",
 };
 
-/* The graphs and the plan of one number of steps. `ns` and `bytes` are those of a training step on average,
- * including the steps that run with one step in a cycle. */
+/* The graphs and the plan for one number of steps in a cycle. `ns` and `bytes` are the time and the bytes
+ * moved of a training step. They are averages that include the steps before a break, which run one at a
+ * time. */
 struct cycle_trial {
     uint32_t steps;
     struct graph *graph, *eval_graph;
@@ -71,7 +73,7 @@ static void drop_trial(struct cycle_trial *t)
     *t = (struct cycle_trial){0};
 }
 
-/* Returns the number of steps from one break to the next, or FAR if it is larger. */
+/* Returns the number of steps between two breaks, at most FAR. A break is an evaluation or a checkpoint. */
 static uint64_t steps_between_breaks(const struct prepared_job *j, const struct phase *p)
 {
     uint64_t n = 1;
@@ -80,8 +82,8 @@ static uint64_t steps_between_breaks(const struct prepared_job *j, const struct 
     return n;
 }
 
-/* Computes the figures of a trial. `single` is the plan of one step. `alone` is the share of the steps that
- * run with one step in a cycle. */
+/* Computes the average time and bytes of a training step for the trial `t`. `single` is the trial with one
+ * step in a cycle. `alone` is the fraction of steps that run under the plan of `single`. */
 static void weigh(struct cycle_trial *t, const struct cycle_trial *single, double alone)
 {
     double ns = (double)t->report.score.ns / t->steps, bytes = (double)t->report.score.bytes / t->steps;
@@ -96,7 +98,7 @@ static bool is_better(const struct cycle_trial *a, const struct cycle_trial *b)
     return a->ns <= b->ns * (1 + LESS_TIME) && a->bytes < b->bytes * (1 - LESS_BYTES);
 }
 
-/* Returns what an error of the planner says about the limit that was reached. */
+/* Returns which limit was reached, according to the planner's error `e`. */
 static enum phase_limit limit_of(const struct err *e)
 {
     if (strcmp(e->path, "memory.cycle_steps") == 0)
@@ -104,7 +106,7 @@ static enum phase_limit limit_of(const struct err *e)
     return strcmp(e->path, "resources.host_memory") == 0 ? PHASE_LIMIT_HOST : PHASE_LIMIT_DEVICE;
 }
 
-/* The state of the choice. */
+/* The state of job_choose_cycle. */
 struct choosing {
     const struct job_options *o;
     struct prepared_job *j;
@@ -114,8 +116,8 @@ struct choosing {
     enum phase_limit limit;
 };
 
-/* Returns what keeps a trial from being better than `best`: the steps that remain before breaks, or the small
- * gain of more steps. */
+/* Returns why the trial is not better than `best`. Either too many of its steps run one at a time before
+ * breaks, or more steps in a cycle gain too little. */
 static enum phase_limit why_not_better(struct cycle_trial t, const struct cycle_trial *best)
 {
     weigh(&t, best, 0);
@@ -153,8 +155,9 @@ static int try_steps(struct choosing *c, uint32_t steps)
     return 1;
 }
 
-/* Returns the number of steps to try after `steps`, or 0 if there is none. This is the largest number up to
- * twice `steps` that leaves no remainder before a break. If there is no such number, it is twice `steps`. */
+/* Returns the number of steps to try after `steps`, or 0 to end the search. This is the largest number up to
+ * twice `steps` that divides the number of steps between two breaks. If there is no such number, it is twice
+ * `steps`. */
 static uint32_t next_steps(struct choosing *c, uint32_t steps)
 {
     if (steps >= c->run || steps >= SPEC_MAX_CYCLE_STEPS) {

@@ -70,7 +70,7 @@ static int choose_virtual(const struct wish *w, const struct topology *t, struct
 
 /* Tells the simulator that virtual devices, host updates and copies share the cores of the processor. Counts
  * one core for each device, whatever the computer has, so that every computer makes the same plan.
- * job_profile.c replaces these figures if durations were measured here. */
+ * job_profile.c replaces these numbers if durations were measured here. */
 static void share_cores(struct machine *m)
 {
     m->cores_by_devices = true;
@@ -252,9 +252,10 @@ static uint64_t described_bytes(const struct wish *w, const struct topology *t, 
     return least & ~(uint64_t)(PLAN_ALIGN - 1);
 }
 
-/* Sets j->described and j->least_devices. A lease may have fewer devices than the job can use, and less
- * memory than a device has. If the host memory grows with the number of leased devices, the described machine
- * has what the fewest devices get: sizes that fit it fit every lease. */
+/* Sets j->described and j->least_devices. The described machine does not follow the lease, which may have
+ * fewer devices than the job can use and less memory than a device has. If host memory grows with the number
+ * of leased devices, the described machine gets the host memory of the smallest lease. Sizes that fit this
+ * machine then fit every lease. */
 static void describe_machine(const struct job_options *o, const struct wish *w, const struct topology *t,
                              struct prepared_job *j)
 {

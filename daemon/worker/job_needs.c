@@ -18,7 +18,7 @@
 #include "scheduler/predict/simulate.h"
 #include "swap/exec.h"
 
-/* Host memory of a worker with a tiny job: code, libraries, threads and what the allocator keeps. */
+/* Host memory of a worker with a tiny job: code, libraries, threads and the allocator's own memory. */
 #define PROGRAM_BYTES (32ull << 20)
 /* Host memory for each tensor of a checkpoint: its entry in the list of all tensors, and its text and its
  * entry in the header of a file. */
@@ -26,12 +26,13 @@
 /* A checkpoint has the resolved spec as text. While a checkpoint is read or written, memory holds the text
  * and the JSON tree of the text, which takes several times as much. */
 #define SPEC_COPIES 8
-/* Steps of a phase that are looked at to find how many run with one step in a cycle. */
+/* single_share looks at no more than this many steps of a phase. */
 #define LOOK_AHEAD 4096u
 
 /* ---- time ---- */
 
-/* Returns the predicted nanoseconds of a training step under `plan`, a plan of phase `p` for `graph`. */
+/* Returns the predicted time of a training step in nanoseconds. `plan` is a plan of phase `p`, made for
+ * `graph`. */
 static double step_ns(const struct prepared_job *j, const struct phase *p, const struct plan *plan,
                       struct graph *graph)
 {
@@ -45,7 +46,7 @@ static double step_ns(const struct prepared_job *j, const struct phase *p, const
     return ns;
 }
 
-/* Returns the share of the steps of phase `p` that run with one step in a cycle. */
+/* Returns the fraction of the steps of phase `p` that run under the plan of a single step. */
 static double single_share(const struct prepared_job *j, const struct phase *p)
 {
     uint64_t most = p->steps < LOOK_AHEAD ? p->steps : LOOK_AHEAD, alone = 0, step = 0;
@@ -57,7 +58,7 @@ static double single_share(const struct prepared_job *j, const struct phase *p)
     return (double)alone / (double)step;
 }
 
-/* Returns the predicted nanoseconds of all training steps of phase `p`. */
+/* Returns the predicted time of all training steps of phase `p`, in nanoseconds. */
 static double phase_ns(const struct prepared_job *j, const struct phase *p)
 {
     double ns = step_ns(j, p, p->plan, p->graph);
@@ -90,7 +91,7 @@ static uint64_t run_bytes(const struct phase *p)
 /* The tensors that checkpoints have. */
 struct saved_tensors {
     uint64_t n;
-    uint64_t longest; /* most elements in a row or a column of one of them */
+    uint64_t longest; /* the largest dimension of any tensor with 2 or more dimensions */
 };
 
 static struct saved_tensors count_tensors(const struct model *m)
@@ -110,7 +111,7 @@ static struct saved_tensors count_tensors(const struct model *m)
     return t;
 }
 
-/* Returns the host memory that reading or writing a checkpoint takes beside the tensors. */
+/* Returns the bytes of host memory that reading or writing a checkpoint takes in addition to the tensors. */
 static uint64_t file_bytes(const struct prepared_job *j)
 {
     struct saved_tensors t = count_tensors(&j->phases.all);

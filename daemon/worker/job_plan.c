@@ -32,8 +32,8 @@
 #include "scheduler/predict/bound.h"
 #include "scheduler/verify/verify.h"
 
-/* Most tasks per training step in a job that job_compare plans again. Planning a larger job would take longer
- * than a second. */
+/* job_compare skips jobs with more tasks per training step than this, because planning them again would take
+ * longer than a second. */
 #define COMPARE_TASKS  (1u << 14)
 #define COMPARE_LAYERS (1u << 10) /* most layers that job_compare plans */
 
@@ -304,7 +304,7 @@ struct job_choosing {
     /* The best plan so far, with its graphs. */
     struct graph *graph, *eval_graph;
     struct plan *plan;
-    uint64_t host_taken_bytes;       /* of the machine for which the best plan was made */
+    uint64_t host_taken_bytes;       /* machine.host_taken_bytes of the best plan */
     struct plan_report report, made; /* of the best plan, and of the plan that was made last */
 };
 
@@ -335,7 +335,7 @@ static int make_job_model(void *ctx, struct plan_sizes sizes, struct outline_mod
     return 0;
 }
 
-/* Returns whether the phase also fits the fewest devices that the job accepts. */
+/* Checks that the phase also fits the fewest devices that the job accepts. Returns -ENOSPC if it does not. */
 static int check_fewest(const struct job_choosing *c, struct err *err)
 {
     struct machine fewest = c->j->machine;
@@ -405,8 +405,8 @@ static struct sizes_request sizes_request(struct job_choosing *c)
     };
 }
 
-/* Chooses the sizes of a phase for the machine as the job describes it. On success, the phase has a plan for
- * that machine. If no sizes fit, returns -ENOSPC with the message for the sizes that come closest. */
+/* Chooses the sizes of a phase for j->machine. On success, the phase has a plan for that machine. If no sizes
+ * fit, returns -ENOSPC with the message for the sizes that came closest. */
 static int choose_job_sizes(const struct job_options *o, struct prepared_job *j, struct phase *p,
                             struct err *err)
 {
@@ -431,7 +431,7 @@ static int choose_job_sizes(const struct job_options *o, struct prepared_job *j,
     return job_resolve_phase(j, p, p->sizes, err);
 }
 
-/* Chooses the sizes of a phase, and plans the phase with them on the devices that the job has. */
+/* Chooses the sizes of a phase for j->described, and plans the phase with these sizes for j->machine. */
 static int plan_auto(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
 {
     struct table *measured = j->table;
@@ -483,7 +483,8 @@ static int plan_cycle(const struct planning *a)
     struct err *err = a->err;
     int r = job_plan_with(a->o, a->j, p, d, 0, &p->report, err);
     if (r == -ENOSPC && d.by_blocks && policy_of(a->o, a->j) == POLICY_auto) {
-        /* A block with its whole state does not fit. Plans that move the state in every step need less. */
+        /* The whole state of a block does not fit on a device. Plans that move the state in every step need
+         * less memory. */
         d.by_blocks = false;
         r = job_plan_with(a->o, a->j, p, d, 0, &p->report, err);
     }
@@ -504,7 +505,8 @@ static int plan_and_verify(void *arg)
     if (r == 0)
         r = verify_phase(a);
     enum policy_id policy = policy_of(a->o, j);
-    /* Only these policies keep a block on its device, so with others there is nothing to choose. */
+    /* Only these policies keep a block on its device for several steps. With other policies, the planner does
+     * not choose the number of steps. */
     p->cycle_auto = p->cycle_auto && (policy == POLICY_auto || policy == POLICY_blocks);
     if (r < 0 || (p->cycle_steps == 1 && !p->cycle_auto))
         return r;
@@ -539,7 +541,8 @@ static int fail_phase(const struct prepared_job *j, const struct phase *p, int c
     return code;
 }
 
-/* Notes the host memory of the job while phase `p` was planned, which took `used`. */
+/* Raises j->planning_bytes to the host memory that the job had while phase `p` was planned. `used` is the
+ * memory that the planning itself took. */
 static void note_planning(const struct job_options *o, struct prepared_job *j, const struct phase *p,
                           const struct job_memory *used)
 {
@@ -629,7 +632,7 @@ static int least_capacity_with(const struct job_options *o, const struct prepare
 static int least_with_sizes(const struct planning *a, const struct phase *p, uint64_t *ret_bytes)
 {
     uint64_t cycle_bytes = 0;
-    /* If the planner chooses the number of steps, it can always choose one. */
+    /* If the planner chooses the number of steps in a cycle, it can always fall back to one step. */
     const struct division d = {p->sizes.micro_batch, p->cycle_auto ? 1 : p->cycle_steps, false};
     int r =
         least_capacity_with(a->o, a->j, p, (struct division){.rows = d.rows, .steps = 1}, ret_bytes, a->err);

@@ -8,13 +8,13 @@
  * cycle. */
 struct division {
     uint32_t rows, steps;
-    /* True if only the policy `blocks` is tried where the job leaves the policy to the planner. This saves
-     * time when several numbers of steps are tried. */
+    /* True to try only the policy `blocks` if the job leaves the policy to the planner. This saves time when
+     * several numbers of steps are tried. */
     bool by_blocks;
 };
 
-/* Plans a phase that is divided in the given way: resolves the spec, builds the graphs and makes a plan.
- * `most_work` and `report` are passed on in struct plan_request. Defined in job_plan.c. */
+/* Plans phase `p` with the division `d`: resolves the spec, builds the graphs and makes a plan. `most_work`
+ * and `report` are passed to the planner in struct plan_request. Defined in job_plan.c. */
 int job_plan_with(const struct job_options *o, struct prepared_job *j, struct phase *p, struct division d,
                   uint64_t most_work, struct plan_report *report, struct err *err);
 

@@ -29,7 +29,7 @@ struct chain {
     struct layer *layers;
     struct graph_link *links;
     uint32_t n;
-    uint32_t *at; /* the index in `layers` of each layer of the model, or of its newest twin */
+    uint32_t *at; /* at[i]: index in `layers` of model layer i, or of its newest twin */
 };
 
 static uint32_t add_link(struct chain *c, const struct layer *l, struct graph_link link)
@@ -47,7 +47,8 @@ static struct graph_link link_to(uint32_t input, uint32_t group)
     return (struct graph_link){.input = input, .twin_of = PLAN_NONE, .owner = PLAN_NONE, .group = group};
 }
 
-/* Returns the index of the layer whose outputs model layer `layer` reads, or PLAN_NONE if it reads X. */
+/* Returns the index of the layer whose outputs model layer `layer` reads, or PLAN_NONE if it reads the input
+ * of the model. */
 static uint32_t input_of(const struct chain *c, uint32_t layer)
 {
     return layer > 0 ? c->at[layer - 1] : PLAN_NONE;
@@ -65,7 +66,8 @@ static void add_model_layer(struct chain *c, uint32_t layer, uint32_t block, boo
     c->at[layer] = add_link(c, l, link);
 }
 
-/* Adds a twin of a model layer that the block before has. `first` is as in add_model_layer. */
+/* Adds a twin of a model layer that is also in the block before. The twin runs only backward, with the
+ * gradient of the new block. `first` is as in add_model_layer. */
 static void add_twin(struct chain *c, uint32_t layer, uint32_t lower_block, bool first)
 {
     uint32_t original = c->at[layer];
@@ -125,8 +127,8 @@ static struct layer make_loss(const struct spec *s, const struct shape *in)
     return l;
 }
 
-/* Adds the head of block `block`: a norm if the model is one of tokens, a hidden layer if the job asks for
- * one, a projection to the classes unless the loss has one, and the loss. */
+/* Adds the head of block `block`. Its layers are a norm if the model is one of tokens, a hidden layer if the
+ * job asks for one, a projection to the classes unless the loss includes one, and the loss. */
 static int add_head(struct chain *c, uint32_t block, uint32_t end, struct err *err)
 {
     const struct spec *s = c->spec;
@@ -155,7 +157,7 @@ static int add_head(struct chain *c, uint32_t block, uint32_t end, struct err *e
                                   &at, err);
 }
 
-/* Adds a block with its head. `next` is the first model layer that no block has yet. */
+/* Adds a block with its head. `next` is the first model layer that is in no earlier block. */
 static int add_block(struct chain *c, uint32_t block, uint32_t next, struct err *err)
 {
     const struct spec_local *local = &c->spec->local;
@@ -174,7 +176,7 @@ int method_local(const struct spec *s, struct phase_list *ret, struct err *err)
 {
     const struct spec_local *local = &s->local;
     struct phase *p = phase_add(ret, s, "training");
-    /* Every block adds at most five layers for its head, and a shared layer has at most one twin. */
+    /* A head has at most five layers, and a layer that two blocks share has one twin. */
     uint32_t most = 2 * s->model.n_layers + 5 * local->n_blocks, next = 0;
     struct chain c = {.list = ret,
                       .spec = s,

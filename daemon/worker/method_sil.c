@@ -23,7 +23,7 @@
 #include "base/arena.h"
 #include "daemon/worker/methods.h"
 
-/* Returns a text that lives as long as the list of phases. */
+/* Formats a name with `part` and `parts`. The returned text lives as long as `list`. */
 static const char *make_name(struct phase_list *list, const char *format, uint32_t part, uint32_t parts)
 {
     char text[64];
@@ -43,7 +43,8 @@ static int take_part(struct phase *p, const struct spec *s, const struct spec_pa
                             &p->steps, err);
 }
 
-/* Adds the loss of a partition: label vectors over the outputs of its last layer. */
+/* Adds the loss of partition `part`. It compares the outputs of `end`, the partition's last layer, with label
+ * vectors. */
 static int add_label_loss(struct phase_list *list, const struct spec *s, uint32_t part,
                           const struct layer *end, const struct layer **ret, struct err *err)
 {
@@ -55,7 +56,7 @@ static int add_label_loss(struct phase_list *list, const struct spec *s, uint32_
     return phases_add_layer(list, &loss, make_name(list, "labels.%" PRIu32, part, 0), ret, err);
 }
 
-/* Adds the phase that trains partition `part`, which has the layers from `first` up to `end`. */
+/* Adds the phase that trains partition `part`, which has the layers `first` to `end` - 1. */
 static int add_training(struct phase_list *list, const struct spec *s, uint32_t part, uint32_t first,
                         uint32_t end, struct err *err)
 {
@@ -79,8 +80,8 @@ static int add_training(struct phase_list *list, const struct spec *s, uint32_t 
     return take_part(p, s, &sil->each[part], path, err);
 }
 
-/* Adds the phase that keeps the outputs of the partition that the last phase trains. The micro-batch size is
- * that of the training, so that the outputs have the bits that the trained layers compute. */
+/* Adds a forward-only phase that keeps the outputs of partition `part`, which the phase before has trained.
+ * Both phases have the same micro-batch size, so that the layers compute the same bits as in training. */
 static void add_outputs(struct phase_list *list, const struct spec *s, uint32_t part, uint32_t first,
                         uint32_t end)
 {

@@ -227,8 +227,8 @@ static int finish_line(struct metrics *m, struct err *err)
     return append(m, &m->line, err);
 }
 
-/* Appends the losses and accuracies of all blocks as the key "blocks". With `training`, each block also gets
- * the figures of its update. */
+/* Appends the losses and accuracies of all blocks as the key "blocks". If `training` is true, each block also
+ * gets its learning rate and what is known about its update. */
 static void add_block_losses(struct strbuf *b, const struct metrics_block *blocks, uint32_t n, bool training)
 {
     strbuf_add(b, ",\"blocks\":[");

@@ -20,8 +20,8 @@
 
 struct metrics;
 
-/* The figures of one loss in a training step, for phases with several losses, such as local updates. The name
- * comes from local updates, where every block of layers has a loss and a decision group of its own. */
+/* The results of one loss, for phases with several losses. The struct is named after the blocks of local
+ * updates, because there every block of layers has a loss and a decision group of its own. */
 struct metrics_block {
     double loss, accuracy;
     double lr;    /* learning rate of the decision group to which the loss belongs */
@@ -51,7 +51,7 @@ struct metrics_step {
     double stall_s;
     /* True if an update of this training step was skipped because a gradient was not finite. */
     bool skipped;
-    /* The figures of each loss. n_blocks is 0 if the phase has only one loss. */
+    /* blocks[i] has the results of loss i. n_blocks is 0 if the phase has only one loss. */
     const struct metrics_block *blocks;
     uint32_t n_blocks;
 };
@@ -71,8 +71,8 @@ void metrics_close(struct metrics *m);
 int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *err);
 /* Appends the line of one evaluation. */
 int metrics_eval(struct metrics *m, uint64_t step, const struct metrics_eval *e, struct err *err);
-/* Appends the line of one evaluation against label vectors. Its keys are not those of an evaluation, because
- * a part of a model says nothing about the accuracy of the whole model. */
+/* Appends the line of one evaluation against label vectors. The line has other keys than that of an
+ * evaluation, because it says nothing about the accuracy of the whole model. */
 int metrics_labels(struct metrics *m, const struct labels *l, struct err *err);
 
 /* Makes all lines written so far durable on disk, with fdatasync(2). */

@@ -109,8 +109,8 @@ void phases_finish(struct phase_list *list)
     *list = (struct phase_list){0};
 }
 
-/* Makes room for one more layer in the list of all layers. The room doubles, so that the memory of the arena,
- * which keeps the old arrays, grows with the number of layers and not with its square. */
+/* Makes space for one more layer in the list of all layers. The arena keeps the old arrays, so the size of
+ * the array doubles each time. The memory of all arrays then stays proportional to the number of layers. */
 static void reserve_layer(struct phase_list *list)
 {
     uint32_t n = list->all.n_layers;
@@ -220,7 +220,8 @@ uint32_t phase_group(const struct phase *p, uint32_t layer)
     return p->links != NULL ? p->links[layer].group : 0;
 }
 
-/* Returns whether layer number `layer` of the phase is a twin of another layer, whose id it has. */
+/* Returns whether layer number `layer` of the phase is a twin. A twin has the same id as its original
+ * layer. */
 static bool is_twin(const struct phase *p, uint32_t layer)
 {
     return p->links != NULL && p->links[layer].twin_of != PLAN_NONE;

@@ -86,8 +86,8 @@ struct phase {
      * and `sizes` has the numbers in use. The numbers in use are also in spec.resolved.phases. */
     struct spec_sizes asked, sizes;
     /* The number of the phase whose sizes this phase uses: this phase itself, or an earlier phase with the
-     * same batch. Outputs that are kept should be computed with the micro-batch size with which their layers
-     * were trained. */
+     * same batch. For example, a phase that keeps outputs uses the sizes with which its layers were
+     * trained. */
     uint32_t sizes_as;
     /* The number of training steps. 0 if the phase is forward-only. */
     uint64_t steps;
@@ -110,11 +110,11 @@ struct phase {
      * is 0 if the targets are those of the data set. */
     struct labels labels;
     /* Where the inputs come from: PHASE_DATA for the data set, or the number of an earlier forward-only phase
-     * that keeps its outputs. Evaluations then take their inputs from the outputs that this phase keeps for
-     * the validation samples. */
+     * that keeps its outputs. In the second case, evaluations read the outputs that the earlier phase keeps
+     * for the validation samples. */
     uint32_t inputs;
-    /* Forward-only: the outputs stay in files with this prefix, such as "outputs-1". NULL if they end with the
-     * process. */
+    /* Used only in a forward-only phase. The outputs stay in files with this prefix, such as "outputs-1".
+     * NULL if the outputs end with the process. */
     const char *keep_as;
 
     /* The graph of cycle_steps training steps, or of one batch of a forward-only phase. job_plan makes all

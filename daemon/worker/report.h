@@ -67,8 +67,8 @@ void report_phase_members(const struct prepared_job *j, struct strbuf *b);
  * object. */
 void report_needs_members(const struct job_needs *n, struct strbuf *b);
 
-/* Appends the host memory that the job needs to a line of text: the most, and that at each of the four
- * times. */
+/* Appends the host memory that the job needs to a line of text: the maximum, and the memory at each of the
+ * four times in struct needs_host. */
 void report_host_needs(const struct job_needs *n, struct strbuf *b);
 
 /* ---- what is special about a training method: report_method.c ---- */
@@ -88,9 +88,10 @@ void report_cut_members(const struct prepared_job *j, struct strbuf *b);
 void report_cycle(const struct prepared_job *j, const struct plan *plan, struct strbuf *b);
 void report_cycle_members(const struct prepared_job *j, const struct plan *plan, struct strbuf *b);
 
-/* Appends the numbers of floating-point operations of the whole training: in all, those that must follow one
- * another, and those of backpropagation for the steps of the section `train`. report_work appends a line of
- * text, or nothing for backpropagation. report_work_members appends JSON members. */
+/* Appends three numbers of floating-point operations for the whole training: all operations, the longest
+ * sequence that must run one after another, and the operations of backpropagation for the steps of the
+ * section `train`. report_work appends a line of text, or nothing for backpropagation. report_work_members
+ * appends JSON members. */
 void report_work(const struct prepared_job *j, struct strbuf *b);
 void report_work_members(const struct prepared_job *j, struct strbuf *b);
 

@@ -1,5 +1,5 @@
 /* Reports what is special about a training method: how it cuts the model, how much it computes, and how many
- * outputs wait between blocks. */
+ * bytes of outputs wait between blocks. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -14,8 +14,8 @@ static void add_range(struct strbuf *b, const char *format, uint32_t i, uint32_t
     strbuf_addf(b, format, first, last);
 }
 
-/* Appends the ranges of layers of all parts of the model, each in the form of `format`. Returns the number of
- * parts. */
+/* Appends the range of layers of each part of the model. `format` is the printf format of one range. Returns
+ * the number of parts. */
 static uint32_t add_parts(const struct spec *s, const char *format, struct strbuf *b)
 {
     const struct spec_sil *sil = &s->sil;
@@ -73,7 +73,8 @@ static bool keeps_blocks(const struct plan *plan)
     return plan != NULL && strcmp(plan->policy, policy_names[POLICY_blocks]) == 0;
 }
 
-/* Returns the most bytes of outputs that wait between two blocks: those of all steps of a cycle. */
+/* Returns the most bytes of outputs that wait between two blocks. These are the outputs of all steps of a
+ * cycle. */
 static uint64_t waiting_bytes(const struct phase *p)
 {
     uint64_t most = 0;

@@ -142,7 +142,7 @@ static int open_files(struct trainer *t, struct train_position at, struct err *e
 static int start_phase(struct trainer *t, struct phase *p, struct train_position at, struct err *err)
 {
     int r = train_enter(t, p, err);
-    if (p->number < at.phase) /* it runs again, but the steps of the checkpoint are done */
+    if (p->number < at.phase) /* an earlier phase that only computes its outputs again */
         t->before = phases_steps_before(&t->job->phases, at.phase) + at.step;
     if (r == 0 && !t->loaded)
         r = train_load_weights(t, err);

@@ -28,8 +28,8 @@ struct train_report {
     /* Number of training steps of the whole job whose update was skipped because a gradient was not
      * finite. */
     uint64_t skipped_steps;
-    /* The figures of each loss in the last training step of this run, if the last phase has several losses.
-     * The caller of train_run frees the array with xfree. */
+    /* blocks[i] has the results of loss i in the last training step of this run. Only set if the last phase
+     * has several losses. The caller of train_run frees the array with xfree. */
     struct metrics_block *blocks;
     uint32_t n_blocks;
     bool evaluated;                /* the val_ members are valid */
@@ -96,8 +96,8 @@ struct train_progress {
     /* Event EVAL: perplexity on the validation data if the model is a language model. NaN for other
      * models. */
     double val_perplexity;
-    /* Events STEP and EVAL: the figures of each loss of the phase. n_blocks is 0 if the phase has only one
-     * loss, or if an evaluation is of the last loss alone. */
+    /* Events STEP and EVAL: blocks[i] has the results of loss i. n_blocks is 0 if the phase has only one
+     * loss, or if only the last loss was evaluated. */
     const struct metrics_block *blocks;
     uint32_t n_blocks;
     const struct labels *labels; /* LABELS */

@@ -18,8 +18,8 @@ struct pass {
     struct train_source from;
     uint64_t samples;
     struct kept *kept;
-    /* The batches that were enqueued, and the batches whose outputs were kept, counted over all passes of the
-     * phase. `first` is the value of both at the beginning of this pass. */
+    /* The value of t->step and t->known at the start of this pass. Both count the batches of all passes of
+     * the phase. */
     uint64_t first;
 };
 

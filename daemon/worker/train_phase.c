@@ -36,8 +36,8 @@ int train_run_program(struct trainer *t, enum program_kind k, const struct step_
     return train_check_counters(t, err);
 }
 
-/* Reports that the devices failed in step `step` of the phase, counted from 0, or in that batch of a
- * forward-only phase. */
+/* Reports that the devices failed in step `step` of the phase, counted from 0. In a forward-only phase,
+ * `step` is the number of a batch. */
 static int fail_devices(const struct trainer *t, uint64_t step, int code, struct err *err)
 {
     if (!t->phase->training)
@@ -192,8 +192,8 @@ static int check_finite(struct trainer *t, double loss, const struct step_decisi
                "\"skip\"");
 }
 
-/* Records the figures of a training step whose result was just read. `left` is the number of steps of the
- * same run that follow. */
+/* Records the results of a training step, which were just read. `left` is the number of later steps in the
+ * same run of the cycle. */
 static int record_step(struct trainer *t, const struct metrics_step *m, const struct device_counters *c,
                        uint32_t left, struct err *err)
 {
@@ -235,8 +235,8 @@ static uint64_t bytes_of_step(const struct trainer *t, uint64_t bytes, uint32_t 
     return bytes / n + (i < bytes % n);
 }
 
-/* Reads the result of one loss of a training step, and the decision of the decision group of this loss.
- * Stores the figures of the loss in t->blocks. */
+/* Reads the result of one loss of a training step, and the decision of this loss's decision group. Stores
+ * both in t->blocks[loss]. */
 static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, struct err *err)
 {
     uint32_t group = phase_group(t->phase, t->losses[loss]);
@@ -253,8 +253,8 @@ static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, st
     return check_finite(t, t->blocks[loss].loss, d, err);
 }
 
-/* A phase that trains on label vectors, but makes no evaluations on the way, is judged by its training loss.
- * Returns whether this is due now: after each tenth of the phase. The end of the phase does not count. */
+/* Returns whether the phase must now be judged by its training loss. This happens after each tenth of a phase
+ * that trains on label vectors without evaluations, but not at its end. */
 static bool is_judgement_due(const struct trainer *t)
 {
     const struct phase *p = t->phase;

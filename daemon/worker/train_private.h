@@ -103,8 +103,8 @@ struct trainer {
     struct checkpoint_tensors tensors;
     /* The losses of the phase, as indices of its layers in ascending order. A forward-only phase has none. */
     uint32_t *losses, n_losses;
-    /* The figures of each loss: `blocks` is filled in by training steps and by evaluations, and `last_blocks`
-     * has the figures of the training step that was read last. */
+    /* Elements i of both arrays have the results of loss i. Training steps and evaluations fill in `blocks`.
+     * `last_blocks` has the results of the training step that was read last. */
     struct metrics_block *blocks, *last_blocks;
     struct step_result *sums; /* the sums of each loss in an evaluation */
     /* A copy of the group state of each decision group, for checkpoints. NULL if the phase has no group
@@ -119,13 +119,13 @@ struct trainer {
      * in a step of the run. */
     struct step_args *args;
     /* Number of training steps that the job had done before this phase: those of all earlier phases. A
-     * forward-only phase may run again after a resume in a later phase. Then it is the number of steps of the
-     * checkpoint. */
+     * forward-only phase may run again after a resume in a later phase. In that case, this is the number of
+     * steps of the checkpoint. */
     uint64_t before;
-    /* Number of steps of this phase enqueued. A forward-only phase counts its batches. */
+    /* The number of steps of this phase that were enqueued. In a forward-only phase, a step is a batch. */
     uint64_t step;
-    /* The number of training steps of this phase whose results were read, or of batches. All steps from
-     * `known` to `step` run under the plan in use. */
+    /* The number of steps of this phase whose results were read. All steps from `known` to `step` run under
+     * the plan in use. */
     uint64_t known;
     uint64_t last_ns; /* time of the last read result */
     /* Total waiting time of all compute streams at the moment last_ns, in nanoseconds. */
@@ -184,7 +184,8 @@ struct group_state *train_group(const struct trainer *t, uint32_t group);
 int train_enter_cycle(struct trainer *t, struct err *err);
 /* Enqueues one run of the cycle, with the arguments of all its steps. */
 int train_enqueue_cycle(struct trainer *t, const struct step_args *args, struct err *err);
-/* Waits until training step `step` of the phase is complete, or the batch with this number. */
+/* Waits until training step `step` of the phase is complete. In a forward-only phase, waits for the batch
+ * with the number `step`. */
 int train_wait(struct trainer *t, uint64_t step, struct err *err);
 /* Runs a program other than the cycle, such as an evaluation, and then checks that the devices moved the
  * planned number of bytes. */
@@ -201,7 +202,7 @@ struct train_place train_place_of(const struct trainer *t, uint64_t first, uint3
 int train_fill(struct trainer *t, const struct train_source *from, uint32_t valid, struct train_place at,
                uint64_t *ret_targets, struct err *err);
 /* Reports that no target of a batch counts for the loss. The loss is the mean over the targets that count, so
- * the loss would be undefined. `of` says which batch it is. */
+ * the loss would be undefined. `of` names the batch in the message. */
 int train_fail_no_targets(const char *of, struct err *err);
 /* Returns the sum over all micro-batches of the results of loss number `loss`. */
 struct step_result train_result(const struct trainer *t, uint32_t loss, struct train_place at);
@@ -211,9 +212,9 @@ struct step_result train_result(const struct trainer *t, uint32_t loss, struct t
 /* Evaluates the current phase on the validation data. Runs the program `exit`, then the program `eval` for
  * every batch, and then the program `entry`. The results of all earlier steps must have been read. */
 int train_evaluate(struct trainer *t, struct err *err);
-/* Records how well the current phase learns its label vectors: the error against them, and the share of
- * samples that are nearest to the vector of their class, or NaN if it is not known. Such figures say nothing
- * about the model as a whole, so they are no evaluation of the model. */
+/* Records how well the current phase learns its label vectors. `error` is the mean squared error. `nearest`
+ * is the share of samples whose nearest vector is that of their class, or NaN if it is not known. Does not
+ * record an evaluation of the model, because these numbers are about a part of the model. */
 int train_record_labels(struct trainer *t, double error, double nearest, struct err *err);
 /* Returns the perplexity e^loss of a language model, or NaN for other models. A perplexity of 10 means that
  * the model is as unsure as if it chose among 10 equally likely tokens. */
@@ -263,8 +264,8 @@ const char *train_what_is_kept(const struct trainer *t);
 
 /* ---- train_count.c ---- */
 
-/* Adds the bytes that one run of program `k` moves, according to its plan, to the bytes that the devices
- * should have moved so far. */
+/* Adds the bytes that the plan promises for one run of program `k` to t->planned_in, t->planned_out and
+ * t->planned_peer. */
 void train_promise(struct trainer *t, enum program_kind k);
 /* Adds up the counters of all devices. */
 void train_count(const struct trainer *t, struct device_counters *sum);

@@ -323,7 +323,8 @@ static int check_not_beyond(const struct trainer *t, const struct checkpoint_inf
     return 0;
 }
 
-/* Copies the figures of the checkpoint to the report and to the phases. */
+/* Copies numbers such as the losses from the checkpoint to the report, and the evaluations against label
+ * vectors to the phases. */
 static void take_figures(struct trainer *t, const struct checkpoint_info *info)
 {
     struct train_report *rep = t->report;
