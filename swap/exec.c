@@ -51,7 +51,7 @@ struct exec {
     int failed;    /* first device error; 0: none */
     uint64_t runs; /* cycle runs enqueued since the last entry */
     /* The number of runs that are known to be complete, counted from the last entry program. Runs complete in
-     * order, so the runs 0 to done - 1 are complete. */
+     * order. */
     uint64_t done;
     uint64_t first_step; /* first step of run 0, if any */
     struct window window;
@@ -177,9 +177,8 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
-/* Enqueues the ops that decide whether the update of a training step is applied. They add up the squared
- * norms of the gradients and check that the sum is finite. If there are no norms, the update is always
- * applied. */
+/* Enqueues the ops that decide whether the update of a training step is applied. Without squared norms, the
+ * update is always applied. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
                          const struct run_ref *run, const struct task_addresses *a,
                          const struct op_sink *sink)
@@ -319,8 +318,8 @@ static struct event *event_of(const struct exec *e, enum program_kind k, const s
     return e->events[k][in->event + run % in->n_events];
 }
 
-/* Enqueues the waits, the work and the event of one instruction, in this order. If `span` is not NULL, the
- * streams store the start and the end time of the work in *span. */
+/* Enqueues the waits, the work and the event of one instruction. If `span` is not NULL, the streams store the
+ * times of the work in *span. */
 static int issue(struct exec *e, enum program_kind k, const struct bound_instr *in, const struct run_ref *run,
                  struct plan_span *span)
 {
@@ -346,8 +345,8 @@ static int issue(struct exec *e, enum program_kind k, const struct bound_instr *
     return event_record(e->config.devices, in->stream, event_of(e, k, in, run->number));
 }
 
-/* Enqueues all instructions of a program. The streams read run->args later, so the caller must not change
- * run->args until the run is complete. `spans` is NULL if no times are measured. */
+/* Enqueues all instructions of a program. The streams read run->args later, so run->args must not change
+ * until the run is complete. */
 static int enqueue(struct exec *e, enum program_kind k, const struct run_ref *run, struct plan_span *spans)
 {
     const struct bound_program *p = &e->programs[k];

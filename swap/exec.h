@@ -46,30 +46,27 @@ struct exec_config {
     struct store *store;
 };
 
-/* Creates an executor for a plan. Returns -EINVAL if the plan does not belong to this model and optimizer. If
- * a device cannot create an event, returns the device's error. */
+/* Creates an executor for a plan. Returns -EINVAL if the plan does not belong to this model and optimizer. */
 int exec_create(const struct exec_config *config, struct exec **ret, struct err *err);
-/* Returns the bytes of host memory that an executor of this plan takes, including the tables of its store.
- * The tensors in the store are not included. Their size is plan->host_bytes. */
+/* Returns the bytes of host memory that an executor of this plan takes, in addition to the plan->host_bytes
+ * bytes of the tensors. */
 uint64_t exec_bytes(const struct plan *p);
 /* Waits until all streams are empty and frees the executor. `e` may be NULL. */
 void exec_destroy(struct exec *e);
 
-/* Runs one program other than the cycle, and waits until it is complete. Only the program eval needs `args`,
- * with `training` = 0 and with `valid_rows` set. The executor copies `args`. Eval uses the same tensors as
- * the first training step of a cycle. exec_slot(plan, args->step) selects their host slots. */
+/* Runs one program other than the cycle, and waits for its end. Eval needs `args` with `training` = 0, and
+ * uses the host slots of exec_slot(plan, args->step). */
 int exec_run(struct exec *e, enum program_kind program, const struct step_args *args);
 
-/* Returns the number that selects the host slots of a run of the cycle. Pass this number to store_ptr.
- * `first_step` is the first training step of the run. Consecutive runs have consecutive numbers. */
+/* Returns the number that selects the host slots of a run of the cycle, for store_ptr. `first_step` is the
+ * first training step of the run. */
 static inline uint64_t exec_slot(const struct plan *p, uint64_t first_step)
 {
     return first_step / p->steps;
 }
 
-/* Enqueues one run of the cycle. The arguments for a training step of the run and a decision group are
- * args[step * plan->n_groups + group]. The groups of a step may have different learning rates. The executor
- * copies `args`. The first step of this run must follow the last step of the previous run. */
+/* Enqueues one run of the cycle, for the steps after the previous run. Copies `args`: args[step *
+ * plan->n_groups + group] is for one step and decision group. */
 int exec_cycle(struct exec *e, const struct step_args *args);
 
 /* Waits until training step `step` is complete. Returns immediately if an entry program has run since that

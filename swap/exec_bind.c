@@ -22,8 +22,8 @@
 
 #include "base/checked.h"
 
-/* The names of programs and instructions, for messages. The names that plan.h declares cannot be used here,
- * because they are defined in scheduler/, and swap/ is not linked with scheduler/. */
+/* The names of programs and instructions, for messages. The names that plan.h declares are defined in
+ * scheduler/, with which swap/ is not linked. */
 static const char *const program_names[PROGRAM_COUNT] = {
     [PROGRAM_ENTRY] = "entry", [PROGRAM_CYCLE] = "cycle", [PROGRAM_FLUSH] = "flush",
     [PROGRAM_EXIT] = "exit",   [PROGRAM_EVAL] = "eval",
@@ -100,9 +100,8 @@ static const struct optimizer *optimizer_of(const struct binder *b, uint32_t gro
     return &b->config->optimizer[group];
 }
 
-/* Returns the largest number of operands with one role that a task may have. DECIDE may read any number of
- * squared norms, and UPD may read any number of statistics. `parts` is the number of parts of the optimizer
- * state. */
+/* Returns the largest number of operands with one role that a task may have. `parts` is the number of parts
+ * of the optimizer state. */
 static uint32_t most_of_role(enum instr_kind kind, enum role role, uint32_t parts)
 {
     if ((role == ROLE_SUMSQ && kind == INSTR_DECIDE) || (role == ROLE_STAT && kind == INSTR_UPD))
@@ -112,8 +111,8 @@ static uint32_t most_of_role(enum instr_kind kind, enum role role, uint32_t part
     return role == ROLE_K ? parts : 1;
 }
 
-/* Sets ret[role] to the size in bytes that a tensor with this role must have. The size is 0 if the layer has
- * no such tensor. `size` contains the sizes of the task's layer. */
+/* Sets ret[role] to the size in bytes that a tensor with this role must have, or to 0 if the layer has no
+ * such tensor. */
 static void role_bytes(const struct binder *b, const struct bound_instr *in, const struct layer_sizes *size,
                        uint64_t ret[ROLE_COUNT])
 {
@@ -265,8 +264,8 @@ static int bind_place(const struct binder *b, const struct plan_operand *o, stru
     return o->loc == PLAN_HOST ? bind_host_place(b, o, ret) : bind_device_place(b, o, ret);
 }
 
-/* Returns true if a task on `stream` can use memory at location `loc`. Every task can use host memory. A task
- * of a device can also use the memory of this device. */
+/* Returns true if a task on `stream` can use memory at location `loc`: host memory, or the memory of the
+ * task's own device. */
 static bool task_reaches(const struct plan *plan, uint32_t stream, uint32_t loc)
 {
     return loc == PLAN_HOST || (stream != plan_host_stream(plan) && loc == stream / LANE_COUNT);
@@ -283,22 +282,21 @@ struct task_binding {
     /* The parts of the layer's optimizer state. */
     struct state_part parts[OPTIMIZER_PARTS];
     uint32_t n_parts;
-    /* The task works on the bytes [begin, end) of the weights W and their gradient dW. The tasks RED and UPD
-     * may work on a share of the bytes. All other tasks work on all bytes. */
+    /* The task works on the bytes [begin, end) of the weights W and their gradient dW. Only RED and UPD may
+     * work on a share. */
     uint64_t begin, end;
     /* n[role] is the number of operands with this role that have been bound so far. */
     uint32_t n[ROLE_COUNT];
 };
 
-/* Returns true if operand `o` is the whole optimizer state, and the task works on the whole weights. A task
- * that works on a part of the weights must not have such an operand. */
+/* Returns true if operand `o` is the whole optimizer state and the task works on the whole weights. */
 static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
     return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
-/* Sets *ret_begin and *ret_end to the byte range that an operand must have. The operand has the role `role`,
- * and `nth` earlier operands of the task have the same role. */
+/* Sets *ret_begin and *ret_end to the byte range that an operand must have, if it is number `nth` (from 0) of
+ * the task's operands with the role `role`. */
 static void wanted_range(const struct task_binding *t, enum role role, uint32_t nth, uint64_t *ret_begin,
                          uint64_t *ret_end)
 {
@@ -384,8 +382,8 @@ static int bind_rows(const struct binder *b, const struct plan_instr *in, struct
     return 0;
 }
 
-/* Checks that the operands with this role are in ascending order of layer and micro-batch. A task adds them
- * up in the order of its operands, so another order could change the bits of the sum. */
+/* Checks that the operands with this role are in ascending order. Another order could change the bits of
+ * their sum. */
 static int check_ascending(const struct binder *b, const struct plan_instr *in, enum role role)
 {
     const struct plan_tensor *last = NULL;
@@ -420,8 +418,8 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* Sets the byte range of the weights and gradients that a task works on. The range is the whole tensor,
- * except that RED and UPD may work on a share of it. */
+/* Sets the byte range of the weights and gradients that a task works on. RED and UPD may work on a share, all
+ * other tasks work on everything. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t whole = t->want[ROLE_DW],
@@ -448,8 +446,8 @@ static int bind_share(const struct binder *b, struct task_binding *t)
     return 0;
 }
 
-/* Lists the byte ranges of weights that the task UPD updates. Within a range, weight decay applies to all
- * bytes or to none. Offsets count from the first byte of the task's share. */
+/* Lists the byte ranges of weights that the task UPD updates. Offsets count from the first byte of the task's
+ * share. */
 static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
     const struct optimizer *o = optimizer_of(b, t->to->group);
@@ -583,9 +581,8 @@ static int bind_drop(const struct binder *b, const struct plan_instr *in, struct
 
 /* ---- waits and events ---- */
 
-/* Returns true if a wait is always fulfilled and need not be enqueued. This is the case if both instructions
- * are on the same stream, which runs them in order. It is also the case if the other run is so old that
- * exec_cycle has already waited for it. */
+/* Returns true if a wait is always fulfilled: by the order of its stream, or because exec_cycle has already
+ * waited for a run that old. */
 static bool wait_is_implied(const struct plan_program *p, const struct plan_instr *in,
                             const struct plan_wait *w)
 {
@@ -679,8 +676,8 @@ static int bind_instr(const struct binder *b)
     return instr_is_move(in->kind) ? bind_move(b, in, to) : bind_task(b, in, to);
 }
 
-/* Adds up the numbers of operands and waits of all instructions. In a bound program, every instruction has
- * its own operands and waits, although instructions of a plan may share them. */
+/* Adds up the numbers of operands and waits of all instructions. Bound instructions share none, so shared
+ * operands and waits count several times. */
 static void count(const struct plan_program *from, uint64_t *ret_operands, uint64_t *ret_waits)
 {
     *ret_operands = *ret_waits = 0;

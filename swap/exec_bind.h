@@ -21,8 +21,8 @@ struct bound_operand {
     /* The number of earlier operands of the same instruction with the same role. For example, the second part
      * of the optimizer state K has nth 1. */
     uint32_t nth;
-    /* True for a tensor that has several slots in host memory, which the runs use in turn. The address of the
-     * operand is store_ptr(tensor, number of the run) + begin. */
+    /* True for a tensor that has several slots in host memory. The address of the operand is then
+     * store_ptr(tensor, number of the run) + begin. */
     bool ring;
     /* The tensor. This field is set only for operands of tasks, and if `ring` is true. */
     tensor_id tensor;
@@ -54,20 +54,19 @@ struct bound_instr {
     bool accumulate; /* BWD: add to dW, do not overwrite */
     /* Used in UPD. True if every part of the optimizer state K is an operand of its own. */
     bool split;
-    /* Used in UPD. The byte ranges of weights to update. Weight decay applies to all bytes of a range or to
-     * none. Offsets count from the first byte of the task's share. */
+    /* Used in UPD. The byte ranges of weights to update. Offsets count from the first byte of the task's
+     * share. */
     struct optimizer_range *ranges;
     uint32_t n_ranges;
-    /* For a move, the number of bytes that are moved. For DROP, the number of bytes that are dropped. For
-     * RED, NORM and UPD, the number of bytes of the gradient dW, or of the task's share of dW. */
+    /* Number of bytes that a move or a DROP concerns, or number of bytes of dW on which a RED, NORM or UPD
+     * works. */
     uint64_t bytes;
     /* Used in RED, NORM and UPD. The element type of the weights and gradients. */
     enum dtype dtype;
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
-    /* This instruction has the events `event` to event + n_events - 1. Consecutive runs record them in turn:
-     * run r records event number event + r % n_events. n_events is 0 if no other stream waits for the
-     * instruction. */
+    /* This instruction has the events `event` to event + n_events - 1, or none if no other stream waits for
+     * it. Run r records event + r % n_events. */
     uint32_t event, n_events;
 };
 
@@ -90,7 +89,7 @@ struct bound_program {
 uint64_t bound_program_bytes(const struct plan_program *from);
 
 /* Binds one program of the plan: computes everything that is the same in every run. The arrays of *ret are
- * allocated from `arena`. Returns -EINVAL if the plan does not belong to this model and optimizer. */
+ * allocated from `arena`. */
 int bind_program(const struct exec_config *config, enum program_kind kind, struct arena *arena,
                  struct bound_program *ret, struct err *err);
 

@@ -23,8 +23,8 @@ struct window {
     uint64_t end;
 };
 
-/* Returns where to store the start and end times of the instructions of a run. `step` is the first training
- * step of this run. Returns NULL if the run is not measured. */
+/* Returns where to store the start and end times of the instructions of the run that starts with `step`. NULL
+ * if the run is not measured. */
 static inline struct plan_span *window_spans(const struct window *w, uint64_t step, uint32_t n_instrs)
 {
     if (w->enqueued == w->runs || (w->enqueued == 0 && step < w->first_step))

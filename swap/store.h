@@ -18,15 +18,13 @@
 struct store;
 
 /* Allocates host memory, filled with zeros, for all tensors of the plan. The store keeps no pointer to
- * `plan`. Returns -ENOMEM if there is too little memory, and -EINVAL if a tensor of the plan lies outside
- * this memory. */
+ * `plan`. */
 int store_create(struct devset *devices, const struct plan *plan, struct store **ret, struct err *err);
-/* Makes a store for another plan that uses the memory of `owner`. This memory must have at least
- * plan->host_bytes bytes and must outlive the new store. Returns -EINVAL if a tensor of the plan does not
- * fit. */
+/* Makes a store for another plan that uses the memory of `owner`, which must outlive the new store. Returns
+ * -EINVAL if a tensor does not fit. */
 int store_share(const struct store *owner, const struct plan *plan, struct store **ret, struct err *err);
-/* Frees the store. The memory is freed too if the store was made by store_create. All commands on the devices
- * must be done, because they may use the memory. `s` may be NULL. */
+/* Frees the store, and its memory if store_create made the store. No command on a device may still use the
+ * memory. `s` may be NULL. */
 void store_destroy(struct store *s);
 
 /* Moves every tensor that keeps its value from step to step (W, K, B and GROUP) from its place in `from` to
@@ -36,9 +34,8 @@ void store_destroy(struct store *s);
  * moves. */
 void store_move(const struct store *from, const struct store *to);
 
-/* Returns the address of a tensor's own place in host memory (its home), or NULL if the tensor has none. If
- * the tensor has several slots, `run` selects slot run % slots. exec_slot (exec.h) returns this number. If
- * the tensor has one slot, `run` is ignored. */
+/* Returns the address of a tensor's home in host memory, or NULL. Of several slots, `run` selects number run
+ * % slots. exec_slot (exec.h) returns `run`. */
 void *store_ptr(const struct store *s, tensor_id tensor, uint64_t run);
 
 /* Returns the address of `bytes` bytes at the offset `offset` in the store's memory. Returns NULL if these
