@@ -27,8 +27,8 @@ struct task_entry {
     uint32_t first, n; /* first element and count, in graph_index.tasks */
 };
 
-/* Finds a tensor or a task in constant time. `tensors` and `task_entries` are indexed by [step][kind][of],
- * where `of` is the number of a layer or, for some kinds, of a decision group. */
+/* Finds a tensor or a task in constant time. Both arrays are indexed by [step][kind][of], where `of` is a
+ * layer or a decision group. */
 struct graph_index {
     struct tensor_entry *tensors;
     struct task_entry *task_entries;
@@ -168,9 +168,8 @@ static void add_tensor(struct builder *b, const struct tensor_set *t)
     }
 }
 
-/* Returns whether `layer` is the first layer that reads its input: the output of another layer, or the X that
- * the loader fills. Several layers may read one input, but the tensors of the input are added only once, for
- * the first reader. */
+/* Returns whether `layer` is the first of the layers that read its input. The tensors of an input are added
+ * only for its first reader. */
 static bool is_first_reader(const struct graph *g, uint32_t layer)
 {
     uint32_t input = g->layers[layer].input,
@@ -185,8 +184,8 @@ static bool is_first_reader(const struct graph *g, uint32_t layer)
     return true;
 }
 
-/* Adds the tensors of a layer's input, unless an earlier layer has the same input. The input is the output Y
- * of another layer, or the X that the loader fills. */
+/* Adds the tensors of a layer's input (an output Y or the X that the loader fills), unless an earlier layer
+ * has the same input. */
 static void add_input_tensors(struct builder *b, uint32_t l)
 {
     const struct graph *g = b->g;
@@ -249,8 +248,8 @@ static void add_end_tensors(struct builder *b)
                        &(struct tensor_set){TENSOR_DECISION, i, 1, sizeof(struct step_decision), 1, 1, true});
 }
 
-/* Adds all tensors. The persistent tensors W, K and B come first, so that all graphs of a model place them in
- * host memory in the same way. Training and evaluation graphs have the same tensors with the same ids. */
+/* Adds all tensors. The persistent tensors W, K and B come first, so that all graphs of a model give them the
+ * same places in host memory. */
 static void add_tensors(struct builder *b)
 {
     struct graph *g = b->g;
@@ -287,15 +286,15 @@ struct use {
     bool optional;
 };
 
-/* Adds an operand to the task that was added last. Does nothing if the graph has no such tensor. The versions
- * in `u` count only writes of the current training step. For a persistent tensor, adds the writes of the
- * earlier steps of the cycle. */
+/* Adds an operand to the task that was added last. Does nothing if the graph has no such tensor. */
 static void add_operand(struct builder *b, const struct use *u)
 {
     tensor_id t = graph_tensor_find(b->g, u->kind, u->of, u->which, b->step);
     if (t == PLAN_NONE)
         return;
     const struct graph_tensor *gt = &b->tensors.at[t];
+    /* The versions in `u` count only the writes of this training step. Earlier steps have also written to
+     * persistent tensors. */
     uint32_t before = gt->persistent ? gt->writes_per_cycle / b->g->steps * b->step : 0;
     vec_push(&b->operands, (struct graph_operand){
                                .tensor = t,
@@ -315,8 +314,8 @@ static void add_read(struct builder *b, enum role role, enum tensor_kind kind, u
     add_operand(b, &(struct use){role, kind, of, which, ACCESS_READ, version, 0, false});
 }
 
-/* Adds an operand that the task writes. For a FWD, S, TENSOR_ROOM and TENSOR_WORK are optional, because a
- * plan chooses: the FWD saves S and works in TENSOR_ROOM, or saves nothing and works in TENSOR_WORK. */
+/* Adds an operand that the task writes. The plan chooses whether a FWD writes S and TENSOR_ROOM or only
+ * TENSOR_WORK, so these are optional. */
 static void add_write(struct builder *b, enum role role, enum tensor_kind kind, uint32_t of, uint32_t which)
 {
     bool optional =
@@ -325,8 +324,8 @@ static void add_write(struct builder *b, enum role role, enum tensor_kind kind, 
     add_operand(b, &(struct use){role, kind, of, which, ACCESS_WRITE, 0, 1, optional});
 }
 
-/* Adds a Y, X or dX as an operand of a task of layer `user`. The tensor has `rows` rows. If a micro-batch of
- * `user` has fewer rows, the task uses only its piece of the tensor. */
+/* Adds a Y, X or dX of `rows` rows as an operand of a task of layer `user`. The task may use only a piece of
+ * the tensor. */
 static void add_activation(struct builder *b, const struct use *u, uint32_t rows, uint32_t user,
                            uint32_t micro)
 {
@@ -354,8 +353,8 @@ static void add_input(struct builder *b, uint32_t l, uint32_t micro)
     add_activation(b, &u, rows, l, micro);
 }
 
-/* Returns the number of rows in each output tensor Y of layer `l`: the larger of the micro-batch sizes of
- * layer `l` and of the first layer that reads Y. */
+/* Returns the number of rows in each output tensor Y of layer `l`: the larger of the micro-batch sizes of its
+ * writer and its first reader. */
 static uint32_t output_rows(const struct graph *g, uint32_t l)
 {
     for (uint32_t r = l + 1; r < g->n_layers; r++) {
@@ -454,8 +453,8 @@ static void read_gradients(struct builder *b, uint32_t layer)
         add_read(b, ROLE_DW, TENSOR_DW, l, 0, replica_micros(g, l) + g->n_replicas - 1);
 }
 
-/* Adds the RED tasks, which add up the weight gradients dW of all replicas. For each layer, first the dW of
- * replica 1 is added to the dW of replica 0, then the dW of replica 2, and so on. */
+/* Adds the RED tasks. In each layer, the dW of replica 1 is added to the dW of replica 0, then the dW of
+ * replica 2, and so on. */
 static void add_reductions(struct builder *b)
 {
     struct graph *g = b->g;
@@ -468,8 +467,8 @@ static void add_reductions(struct builder *b)
         }
 }
 
-/* Adds the NORM tasks of a decision group. There is one for each layer that trains, and it computes the
- * squared norm of the layer's gradient. Adds none if the group's decision does not depend on gradients. */
+/* Adds the NORM tasks of a decision group, which compute the squared norms of the gradients, if the group's
+ * decision depends on gradients. */
 static void add_norms(struct builder *b, uint32_t group)
 {
     struct graph *g = b->g;
@@ -499,9 +498,8 @@ static void add_decide(struct builder *b, uint32_t group)
     add_operand(b, &(struct use){ROLE_GROUP, TENSOR_GROUP, group, PLAN_NONE, ACCESS_RW, 0, 1, false});
 }
 
-/* Adds the UPD task of layer `l`. If the layer trains, the task updates the weights W and the optimizer state
- * K with the gradients. If the layer collects statistics, the task updates the buffers B with the statistics
- * of all micro-batches. */
+/* Adds the UPD task of layer `l`, which updates W and K with the gradients, and B with the statistics of all
+ * micro-batches. */
 static void add_update(struct builder *b, uint32_t l)
 {
     struct graph *g = b->g;
@@ -539,8 +537,7 @@ static uint32_t common_divisor(uint32_t a, uint32_t b)
 }
 
 /* Adds the FWD and BWD tasks of one training step, in blocks. A block is the smallest number of rows that
- * contains only whole micro-batches of every layer. If all layers have the same micro-batch size, a block is
- * one micro-batch. */
+ * contains only whole micro-batches of every layer. */
 static void add_passes(struct builder *b)
 {
     struct graph *g = b->g;

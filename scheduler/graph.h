@@ -90,16 +90,14 @@ struct graph_tensor {
     uint32_t group;
     enum dtype dtype; /* as in struct plan_tensor */
     uint64_t bytes;
-    /* Number of equal pieces into which the tensor is divided. A task uses one piece or the whole tensor. The
-     * number is 1 if every task uses the whole tensor. */
+    /* Number of equal pieces into which the tensor is divided. A task uses one piece or the whole tensor. */
     uint32_t pieces;
     uint32_t writes_per_cycle;
     /* Whether the tensor keeps its value from one training step to the next, like weights and optimizer
      * state. Activations do not. */
     bool persistent;
-    /* Whether code outside the plan uses the tensor on the host. The loader writes X and TARGET. The trainer
-     * reads RESULT, DECISION, and every output Y that no layer reads. Such a tensor has PLAN_RING slots in
-     * host memory. */
+    /* Whether the loader writes the tensor or the trainer reads it, on the host. Such a tensor has PLAN_RING
+     * slots in host memory. */
     bool external;
 };
 
@@ -108,9 +106,7 @@ struct graph_operand {
     tensor_id tensor;
     enum access access; /* READ, WRITE or RW */
     enum role role;
-    /* Whether a plan may leave out this write. For example, a FWD that saves S writes TENSOR_S and
-     * TENSOR_ROOM, and a FWD that does not save S writes TENSOR_WORK instead. A REC may leave out any
-     * write. */
+    /* Whether a plan may leave out this write. For example, only a FWD that saves S writes TENSOR_S. */
     bool optional;
     /* If the task reads the tensor: the version that the tensor must then have, which is the number of
      * earlier writes to the tensor in this cycle. */
@@ -137,8 +133,7 @@ struct graph_task {
     uint32_t operand, n_operands; /* first operand and count, in graph.operands */
 };
 
-/* What planning has to know about a layer: the sizes of its tensors, the work for one micro-batch, and its
- * connections with other layers. Layers are named by their index in graph.layers. */
+/* What planning has to know about a layer. Layers are named by their index in graph.layers. */
 struct graph_layer {
     /* Name of the layer's type, such as "dense", for messages. */
     const char *type;
@@ -153,8 +148,8 @@ struct graph_layer {
     uint32_t n_parts;
     struct layer_cost cost; /* per micro-batch */
 
-    /* The layer that writes this layer's input. PLAN_NONE if the loader writes the input. If `input` is a
-     * twin, the layer reads the output of the twin's original, but returns its gradient to the twin. */
+    /* The layer that writes this layer's input, or PLAN_NONE for the loader. If `input` is a twin, the input
+     * is the output of the twin's original. */
     uint32_t input;
     /* The layer whose FWD tasks compute the output and the saved values S. This is the layer itself or, for a
      * twin, its original. */
@@ -162,9 +157,8 @@ struct graph_layer {
     /* The layer that returns the gradient of this layer's output. The gradient is the dX tensor of `reader`.
      * PLAN_NONE if no layer returns a gradient. */
     uint32_t reader;
-    /* Whether the layer has a backward pass: a gradient comes back to the layer, and the weights of the layer
-     * or of earlier layers need this gradient. An evaluation graph has the same value, although it has no BWD
-     * tasks. */
+    /* Whether the layer has a backward pass in training, because the weights of this layer or of earlier
+     * layers need its gradient. */
     bool backward;
     /* Whether BWD computes dX, the gradient that is returned to `input`. */
     bool returns;
@@ -175,31 +169,29 @@ struct graph_layer {
     /* Whether UPD updates the buffers B with the statistics of the forward passes (STAT). */
     bool folds;
 
-    /* Whether the layer is tied: it uses the weights W of the earlier layer `owner`. A tied layer has its own
-     * gradient dW, but no W, no optimizer state K and no update. The owner's NORM and UPD combine the
-     * gradients of all layers that use W. */
+    /* Whether the layer is tied: it uses the weights W of the earlier layer `owner`. It has a gradient dW of
+     * its own, but no K and no update. */
     bool tied;
     /* The layer that owns the weights W. This is the layer itself, unless it is tied. */
     uint32_t owner;
-    /* Used only if the layer owns weights W. The number of layers that use W and have BWD tasks. The owner's
-     * UPD reads a gradient dW of each of these layers. */
+    /* Used only if the layer owns weights W. The number of layers that use W and have BWD tasks. UPD reads
+     * the dW of each of them. */
     uint32_t n_uses;
     uint32_t group; /* decision group */
 };
 
 /* A decision group: layers whose updates depend on the same DECIDE task. */
 struct graph_group {
-    /* Whether the decision depends on the gradients, because they may be clipped, or because a step with
-     * infinite or NaN gradients may be skipped. Every UPD of the group then waits for all gradients of the
-     * group. */
+    /* Whether the decision depends on the gradients, so that every UPD of the group waits for all gradients
+     * of the group. */
     bool decision;
     /* Whether the group has a GROUP tensor. If so, a training graph also has a DECIDE task, which writes the
      * tensor. */
     bool has_state;
 };
 
-/* The graph of one training cycle or of one evaluation. graph_build makes the graph, which never changes
- * afterwards. The builder and the verifier of plans read it. The caller frees it with graph_destroy. */
+/* The graph of one training cycle or of one evaluation. It never changes after graph_build. The caller frees
+ * it with graph_destroy. */
 struct graph {
     uint32_t n_layers, n_replicas, n_groups;
     /* Number of rows in a micro-batch. If the layers have micro-batches of different sizes, this is the size
@@ -220,9 +212,8 @@ struct graph {
     struct arena *arena;       /* owns all arrays, and this struct */
 };
 
-/* How one layer of a model is connected with earlier layers. The fields are indices of layers, or PLAN_NONE.
- * A model that is not a simple chain needs one link for each layer. The caller of graph_build may free the
- * links afterwards. */
+/* How one layer of a model is connected with earlier layers. A field that names no layer is PLAN_NONE. The
+ * caller of graph_build may free the links afterwards. */
 struct graph_link {
     /* The layer whose output this layer reads. PLAN_NONE means that the layer reads X, which the loader
      * fills. */
@@ -245,9 +236,8 @@ struct graph_config {
     const struct model *model;
     /* One link for each layer of the model. NULL means that the layers form a chain. */
     const struct graph_link *links;
-    /* The optimizers, one for each decision group. The sizes of K and GROUP depend on them. If an optimizer
-     * clips gradients (its clip is greater than 0), every update of the group waits for the norm of all the
-     * group's gradients. */
+    /* The optimizers, one for each decision group. If an optimizer clips gradients, the updates of its group
+     * wait for all gradients of the group. */
     const struct optimizer *optimizer;
     uint32_t n_groups; /* number of decision groups; 0 means one */
     uint32_t rows;     /* rows of a micro-batch */
@@ -271,9 +261,8 @@ struct graph_sizes {
     const uint32_t *rows; /* per layer: rows of a micro-batch */
 };
 
-/* Builds the graph of a model from its profile table. Such a graph serves only for planning: it has no
- * decisions and no targets. Every micro-batch size must divide the batch. Of the sizes of two neighbouring
- * layers, one must divide the other. Returns -EINVAL otherwise. */
+/* Builds a graph for planning only, without decisions and targets. Micro-batch sizes must divide the batch,
+ * and of two neighbouring layers one size must divide the other. */
 int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bool training,
                       struct graph **ret, struct err *err);
 
@@ -282,14 +271,12 @@ int graph_build_sizes(const struct table *t, const struct graph_sizes *sizes, bo
 int graph_build_table(const struct table *t, uint32_t micro_batch, uint32_t n_micro, bool training,
                       struct graph **ret, struct err *err);
 
-/* Maximum number of FWD and BWD tasks in a cycle. Planning a graph of this size for a few devices takes a few
- * seconds and about 2 GB of memory. */
+/* Maximum number of FWD and BWD tasks in a cycle. Planning this many takes a few seconds and about 2 GB of
+ * memory. */
 #define GRAPH_MAX_TASKS (1u << 18)
 
 /* Builds the graph of a model. Training and evaluation graphs have the same tensors with the same ids.
- * Returns -EINVAL if the model has no layers, if the layers cannot be connected as the links say, or if there
- * are more than GRAPH_MAX_TASKS tasks. Returns -EOVERFLOW if the tensors have more than 2^53 bytes
- * together. */
+ * Returns -EOVERFLOW if the tensors have more than 2^53 bytes. */
 int graph_build(const struct graph_config *config, struct graph **ret, struct err *err);
 
 /* Builds a graph with layers, but without tensors and tasks. Returns the same errors as graph_build. */
@@ -298,8 +285,7 @@ int graph_describe(const struct graph_config *config, struct graph **ret, struct
 /* Frees a graph and everything in it. Does nothing if `g` is NULL. */
 void graph_destroy(struct graph *g);
 
-/* Returns whether the tensor has a home: an address in host memory that no other tensor ever uses. A tensor
- * without a home is in host memory only while a plan needs it there. */
+/* Returns whether the tensor has a home: an address in host memory that no other tensor ever uses. */
 static inline bool graph_has_home(const struct graph_tensor *t)
 {
     return t->persistent || t->external;
@@ -361,9 +347,8 @@ uint32_t graph_input_rows(const struct graph *g, uint32_t layer, uint32_t *ret_l
 tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t of, uint32_t which,
                             uint32_t step);
 
-/* Returns the index of a task in graph.tasks, or PLAN_NONE if there is no such task. `of` is the layer or,
- * for DECIDE, the decision group. `which` is the micro-batch for FWD and BWD, the replica for RED, and
- * PLAN_NONE for all others. For REC, returns the FWD that the REC repeats. */
+/* Returns the index of a task in graph.tasks, or PLAN_NONE. `of` is a layer or a decision group, `which` a
+ * micro-batch or a replica. For REC, returns the FWD. */
 uint32_t graph_task_find(const struct graph *g, enum instr_kind kind, uint32_t of, uint32_t which,
                          uint32_t step);
 

@@ -40,8 +40,8 @@ static int check_replicas(uint32_t n_micro, uint32_t n_replicas, struct err *err
     return 0;
 }
 
-/* Checks that a cycle does not have too many tasks. The error message names the number to change: the steps
- * of a cycle if a single step has few enough tasks, and otherwise the micro-batches. */
+/* Checks that a cycle does not have too many tasks. The error message names the setting that makes the number
+ * too large. */
 static int check_tasks(uint32_t n_layers, uint32_t n_micro, uint32_t steps, struct err *err)
 {
     uint64_t tasks = 2 * (uint64_t)n_layers * n_micro;
@@ -64,8 +64,8 @@ static int check_tasks(uint32_t n_layers, uint32_t n_micro, uint32_t steps, stru
         n_layers, n_micro, (unsigned long long)tasks, GRAPH_MAX_TASKS, most);
 }
 
-/* Checks that no size of a layer is above its limit. This check also finds overflows, because a size that
- * overflows was set to a value far above the limit. */
+/* Checks that no size of a layer is above its limit. This also finds sizes that overflowed: they were set to
+ * a value far above the limit. */
 static int check_layer_size(const struct layer *l, uint32_t rows, struct err *err)
 {
     struct layer_sizes s;
@@ -169,9 +169,8 @@ static bool same_input(const struct graph_link *links, uint32_t a, uint32_t b)
     return a == b;
 }
 
-/* Checks how layer `l` is connected with earlier layers. returned[i] is true if a layer already returns a
- * gradient to layer i. If layer `l` returns a gradient to an earlier layer, sets the element of the earlier
- * layer to true. */
+/* Checks how layer `l` is connected with earlier layers. Sets returned[i] to true if layer `l` returns a
+ * gradient to layer i, which only one layer may do. */
 static int check_link(const struct graph_config *c, uint32_t l, const struct graph_link *links,
                       bool *returned, struct err *err)
 {

@@ -60,8 +60,8 @@ struct machine {
  * caller must set `n_devices`, the capacities and `host_bytes`. */
 void machine_init_cuda(struct machine *m);
 
-/* Sets `m` to a machine with `n_devices` virtual devices of `capacity_bytes` bytes each. The rates are fixed
- * numbers. They are not measured, so that every computer makes the same plan. */
+/* Sets `m` to a machine with `n_devices` virtual devices. The rates are fixed numbers, so that every computer
+ * makes the same plan. */
 void machine_init_cpu(struct machine *m, uint32_t n_devices, uint64_t capacity_bytes, uint64_t host_bytes);
 
 #endif

@@ -242,9 +242,8 @@ static int compare_live(const void *pa, const void *pb)
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* Makes a sorted list of all copies that a program uses. The size of a copy is the size of its largest
- * operand. If several copies of a tensor have the same address, one after another, the list has only one
- * entry for all of them. */
+/* Makes a sorted list of all copies that a program uses. Copies of a tensor that have the same address, one
+ * after another, have one entry together. */
 static void list_live(const struct plan *p, enum program_kind k, live_list *ret)
 {
     const struct plan_program *prog = &p->programs[k];
@@ -282,12 +281,13 @@ static struct live_copy *find_live(const live_list *copies, const struct plan_op
                : NULL;
 }
 
-/* Returns an array with one element for each operand: the size in bytes of the copy that the operand uses.
- * Visits the operands from last to first, because the full size of a copy is only known from the DROP that
- * ends the copy. Afterwards `copies` has the size of the first copy at each address. */
+/* Returns an array with one element for each operand: the size of the copy that the operand uses. Afterwards
+ * `copies` has the size of the first copy at each address. */
 static uint64_t *live_bytes(const struct plan_program *prog, live_list *copies)
 {
     uint64_t *bytes = xcalloc((size_t)prog->n_operands + 1, sizeof *bytes);
+    /* The full size of a copy is known only from the DROP that ends the copy, so begin with the last
+     * operand. */
     for (uint32_t i = prog->n_operands; i-- > 0;) {
         struct live_copy *c = find_live(copies, &prog->operands[i]);
         if (c != NULL && prog->operands[i].access == ACCESS_DROP)

@@ -42,14 +42,13 @@ typedef uint32_t tensor_id;
 /* Value of plan_tensor.host_offset if the tensor has no home, that is, no place in host memory that only this
  * tensor uses. */
 #define PLAN_NO_HOST UINT64_MAX
-/* Number of places (slots) in host memory for a tensor that the loader fills or the trainer reads. With 2
- * slots, the loader and the trainer use one slot while the devices work with the other slot. */
+/* Number of places (slots) in host memory for a tensor that the loader fills or the trainer reads. The
+ * devices use another slot at the same time. */
 #define PLAN_RING 2
 /* Every copy of a tensor starts at a multiple of this number of bytes, on devices and in host memory. */
 #define PLAN_ALIGN DEVICE_ALIGN
-/* Returns the unit in which the weights W are divided into shares, as a number of elements. Each share begins
- * at a multiple of this unit, and so at a multiple of PLAN_ALIGN bytes. For example, the unit is 64 elements
- * for F32 and 128 elements for BF16. */
+/* Returns the unit in which the weights W are divided into shares, in elements. A unit has PLAN_ALIGN bytes,
+ * for example 64 elements of type F32. */
 static inline uint64_t plan_share_unit(enum dtype w_dtype)
 {
     return PLAN_ALIGN / dtype_size(w_dtype);
@@ -58,8 +57,8 @@ static inline uint64_t plan_share_unit(enum dtype w_dtype)
  * executor never has more runs than this in progress. */
 #define PLAN_MAX_DISTANCE 16
 
-/* The purpose of a tensor. In reports, the kind is followed by numbers: "dW3" is the dW of
- * layer 3, and "X3.1" is the X of layer 3 and micro-batch 1. */
+/* The purpose of a tensor. In reports, numbers follow the kind: "X3.1" is the X of layer 3 and micro-batch
+ * 1. */
 enum tensor_kind {
     TENSOR_W, /* weights: one per layer */
     /* dW, the sum of a layer's weight gradients. There is one per layer and replica. */
@@ -73,8 +72,8 @@ enum tensor_kind {
     TENSOR_X,
     /* Y, the output of a layer. There is one per layer and micro-batch. Any number of layers read it. */
     TENSOR_Y,
-    /* dX, the gradient of a layer's input, for each layer and micro-batch. A dX belongs to the layer that
-     * reads the input. If several layers read the same output, each of them may return its own dX. */
+    /* dX, the gradient of a layer's input, for each layer and micro-batch. Each layer that reads an output
+     * has its own dX. */
     TENSOR_DX,
     /* S, the values that a forward task saves for its backward task. There is one S for each layer and
      * micro-batch. */
@@ -85,8 +84,8 @@ enum tensor_kind {
     TENSOR_ROOM,
     /* Working memory of a backward task, for each layer and micro-batch. */
     TENSOR_SCRATCH,
-    /* Statistics: the contribution of one micro-batch to the buffers B. A STAT tensor has the same size as B.
-     * A forward task writes it, and the layer's UPD updates B with it. */
+    /* Statistics: the contribution of one micro-batch to the buffers B. A forward task writes STAT, and the
+     * layer's UPD updates B with it. */
     TENSOR_STAT,
     /* Targets: the values with which a loss compares its input. The loader fills them. There is one tensor
      * for each loss and micro-batch. */
@@ -128,8 +127,8 @@ struct plan_tensor {
     /* Offset of slot 0 of the tensor's home in the host pool, which is the host memory of the plan.
      * PLAN_NO_HOST if the tensor has no home. */
     uint64_t host_offset;
-    /* Number of slots of the home; 0 if there is none. Run number r of the cycle uses slot r % host_slots.
-     * The size of a slot is `bytes`, rounded up to a multiple of PLAN_ALIGN. */
+    /* Number of slots of the home, or 0. Run r of the cycle uses slot r % host_slots. A slot has `bytes`
+     * bytes, rounded up to a multiple of PLAN_ALIGN. */
     uint32_t host_slots;
 };
 
@@ -149,9 +148,8 @@ enum instr_kind {
     INSTR_NORM,
     /* Computes the GROUP tensor of a decision group and, if the group has one, its DECISION tensor. */
     INSTR_DECIDE,
-    /* Updates the weights W and the optimizer state K with the gradient dW. If there is a GROUP tensor, the
-     * update applies the scale and the bias corrections of this tensor. If the layer has statistics (STAT),
-     * the update also changes the buffers B with the statistics of all micro-batches. */
+    /* Updates the weights W and the optimizer state K with the gradient dW, and the buffers B with the
+     * statistics of all micro-batches. */
     INSTR_UPD,
     INSTR_FETCH, /* copies from host to device */
     INSTR_SPILL, /* copies from device to host */
@@ -201,17 +199,16 @@ enum role {
         ROLE_COUNT
 };
 
-/* One use of a tensor by an instruction. For example, a FWD of layer 3 reads bytes 0 to 4096 of W3, its
- * weights, at address 8192 of device 0. */
+/* One use of a tensor by an instruction. For example, a FWD reads bytes 0 to 4096 of W3 at address 8192 of
+ * device 0. */
 struct plan_operand {
     tensor_id tensor;
     uint32_t loc; /* device number, or PLAN_HOST */
     /* The bytes of the tensor that the instruction uses. For the whole tensor, these are 0 and the tensor's
      * size. */
     uint64_t begin, end;
-    /* Address of byte `begin`: an offset in the device's arena, or in the host pool if `loc` is the host. If
-     * the tensor has several slots in host memory, the address is in slot 0. The executor then adds the
-     * offset of the slot that the run of the cycle uses. */
+    /* Address of byte `begin`: an offset in the device's arena or in the host pool. If the tensor has several
+     * host slots, the address is in slot 0. */
     uint64_t addr;
     enum access access;
     /* ROLE_NONE in moves and drops. */
@@ -282,8 +279,8 @@ struct plan_span {
     uint64_t start_ns, end_ns;
 };
 
-/* A boundary copy: bytes of a tensor that stay on a device from one run of the cycle to the next. Between the
- * two runs, these bytes are the newest value of the tensor. */
+/* A boundary copy: bytes of a tensor that stay on a device from one run of the cycle to the next. They are
+ * then the newest value. */
 struct plan_copy {
     tensor_id tensor;
     uint32_t device;
@@ -376,8 +373,8 @@ enum byte_class {
     BYTES_CLASS_COUNT
 };
 
-/* Returns the class for which the bytes of a tensor are counted. X counts as data, because the loader fills
- * it in every step. An output Y counts as data if the trainer reads it. */
+/* Returns the class for which the bytes of a tensor are counted. What the loader fills or the trainer reads
+ * counts as data. */
 enum byte_class tensor_byte_class(const struct plan_tensor *t);
 
 /* The bytes that one run of a program moves over links. `in` is the sum of `state_in`, `stash_in` and
@@ -408,9 +405,8 @@ void plan_step_bytes(const struct plan *p, struct plan_bytes *ret);
 void plan_count_device_bytes(const struct plan *p, enum program_kind k, uint32_t device,
                              struct plan_bytes *ret);
 
-/* Computes the largest number of bytes in use at once on each device, in the cycle and in eval. The size of
- * each copy is rounded up to a multiple of PLAN_ALIGN. plan_device.peak_bytes may be larger, because of gaps
- * between copies. */
+/* Computes the largest number of bytes in use at once on each device. plan_device.peak_bytes may be larger,
+ * because of gaps between copies. */
 void plan_live_peak(const struct plan *p, uint64_t ret[DEVICE_MAX]);
 
 #endif

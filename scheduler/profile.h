@@ -31,16 +31,14 @@ struct profile {
  * is longer, plus the fixed cost of a launch. */
 struct profile *profile_analytic(const struct graph *g, const struct machine *m);
 
-/* Makes a profile from a table of measurements, which must have as many layers as the graph. Interpolates the
- * times for the graph's micro-batch sizes. The table has no times for RED and NORM, and it may have none for
- * updates. The missing times are estimated from the memory traffic. */
+/* Makes a profile from a table of measurements, which must have as many layers as the graph. Times that the
+ * table lacks are estimated from the memory traffic. */
 struct profile *profile_from_table(const struct table *t, const struct graph *g, const struct machine *m);
 
 /* Frees a profile and everything in it. Does nothing if `p` is NULL. */
 void profile_destroy(struct profile *p);
 
-/* Returns the duration of a task. `on_host` says whether the task runs on the host or on a device. Returns 0
- * for moves and drops, which a profile does not cover. */
+/* Returns the duration of a task on the host or on a device. Returns 0 for moves and drops. */
 uint64_t profile_task_ns(const struct profile *p, enum instr_kind kind, uint32_t layer, bool on_host);
 
 #endif

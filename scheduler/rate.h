@@ -5,9 +5,8 @@
 
 #include <stdint.h>
 
-/* Returns the time that `amount` units take at a rate of `per_s` units per second. The time is in
- * nanoseconds, rounded up. If `per_s` is 0, there is no limit, so the time is 0. Returns UINT64_MAX if the
- * time does not fit into 64 bits. */
+/* Returns the time in nanoseconds, rounded up, of `amount` units at `per_s` units per second. The time is 0
+ * if `per_s` is 0, and at most UINT64_MAX. */
 static inline uint64_t rate_ns(uint64_t amount, uint64_t per_s)
 {
     if (per_s == 0)

@@ -70,9 +70,8 @@ struct table {
     struct arena *arena; /* owns all arrays, and this struct */
 };
 
-/* Reads a table from JSON text of schema profile/v1. The text may contain // comments. Error messages use
- * `name` as the name of the text. Returns -EINVAL if the table is not valid. The caller frees *ret with
- * table_destroy. */
+/* Reads a table from JSON text, which may contain // comments. `name` is the name of the text in error
+ * messages. The caller frees *ret with table_destroy. */
 int table_parse(const char *text, size_t bytes, const char *name, struct table **ret, struct err *err);
 
 /* Appends a table to `out` as JSON on a single line, without a newline at the end. */
@@ -81,8 +80,8 @@ void table_to_json(const struct table *t, struct strbuf *out);
 /* Frees a table and everything in it. Does nothing if `t` is NULL. */
 void table_destroy(struct table *t);
 
-/* The times and sizes of one layer at one micro-batch size. A profile table has only peaks of memory use. A
- * table_point divides these peaks into the sizes of single tensors. */
+/* The times and sizes of one layer at one micro-batch size. The sizes of single tensors are derived from the
+ * table's peaks of memory use. */
 struct table_point {
     uint64_t fwd_ns; /* forward pass */
     /* Time of the backward pass alone. Unlike bwd_s in the table, it does not include a repeated forward

@@ -65,16 +65,16 @@ struct topology {
     uint64_t core_copy_bytes_per_s;
 };
 
-/* Reads a topology from JSON text of schema machine/v1. The text may contain // comments. Error messages use
- * `name` as the name of the text. Returns -EINVAL if the topology is not valid. */
+/* Reads a topology from JSON text of schema machine/v1, which may contain // comments. `name` is the name of
+ * the text in error messages. */
 int topology_parse(const char *text, size_t bytes, const char *name, struct topology *ret, struct err *err);
 
 /* Appends a topology to `b` as JSON on a single line, without a newline at the end. Leaves out values that
  * are not known. */
 void topology_to_json(const struct topology *t, struct strbuf *b);
 
-/* Returns a hash that identifies the devices of a topology. It does not depend on free memory and on rates,
- * so it can be used to find earlier measurements of the same devices. */
+/* Returns a hash that identifies the devices of a topology, to find earlier measurements. Free memory and
+ * rates do not count. */
 uint64_t topology_hash(const struct topology *t);
 
 /* Number of bytes on each device that plans must leave free with the cuda backend. cuBLAS, partial sums and
@@ -91,8 +91,8 @@ uint64_t topology_usable_bytes(const struct topology *t, uint32_t device);
 /* Returns half of this computer's memory, in bytes. This is how much host memory jobs may use by default. */
 uint64_t topology_default_host_bytes(void);
 
-/* Sets the rates of machine *ret from the topology. A rate that is not known gets the default of the backend.
- * The caller must set `n_devices`, the capacities and `host_bytes`. */
+/* Sets the rates of machine *ret; an unknown rate gets the default of the backend. The caller must set
+ * `n_devices`, the capacities and `host_bytes`. */
 void topology_machine(const struct topology *t, struct machine *ret);
 
 #endif

@@ -138,8 +138,8 @@ static int read_link_rates(const struct json *node, const char *path, uint64_t *
     return json_obj_end(&o);
 }
 
-/* Reads one element of "peers". A number is the rate of a direct connection. true stands for a direct
- * connection at an unknown rate, and false for no direct connection. */
+/* Reads one element of "peers": the rate of a direct connection, true if the rate is unknown, or false if
+ * there is no direct connection. */
 static int read_peer(const struct json *node, const char *path, uint64_t *ret, struct err *err)
 {
     bool direct = false;
