@@ -133,7 +133,7 @@ static int fail_tied(const char *path, uint32_t layer, uint32_t owner, struct er
         err, -EINVAL, path,
         "layer %" PRIu32 " uses the weights of layer %" PRIu32
         ", which is in another part, so a gradient would cross the cut; write \"tied\": false in "
-        "the model, or choose other parts",
+        "the model, or \"tie_word_embeddings\": false in its config.json, or choose other parts",
         layer, owner);
 }
 

@@ -288,3 +288,76 @@ def test_documented_example_learns(t, value):
     t.check(last < first - 0.3, f"the loss went from {first:.3f} to {last:.3f}")
     t.check(last < (blind + best) / 2, f"the loss is {last:.3f}, and {blind:.3f} without looking at the input; the data allow "
             f"{best:.3f}")
+
+
+# ---- the table of what works together ----
+
+COLUMNS = {
+    "`backprop`": {"type": "backprop"},
+    "`local`, chunked": {"type": "local", "scheme": "chunked", "blocks": 2},
+    "`local`, greedy": {"type": "local", "scheme": "greedy"},
+    "`local`, overlapping": {"type": "local", "scheme": "overlapping", "blocks": 2},
+    "`sil`": {"type": "sil", "partitions": 2},
+}
+SMALL_GPT2 = {"type": "gpt2", "layers": 3, "width": 16, "heads": 2, "vocab": 64, "context": 8}
+SMALL_CONFIG = {"model_type": "gpt2", "n_layer": 3, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 8}
+TOKEN_LAYERS = [{"op": "embedding", "out": 16}, {"repeat": 4, "block": [{"residual": [{"op": "attention", "heads": 2}]}]}]
+
+
+def token_chain(tied):
+    return {"type": "chain", "input": {"tokens": 8, "vocab": 64}, "layers": [*TOKEN_LAYERS, {"op": "lm_head", "tied": tied}]}
+
+
+def sections(**given):
+    return [given]
+
+
+ROWS = {  # the sections of the jobs of each row
+    "`mlp`": sections(),
+    "`mlp` with the loss `mse`": sections(model={**METHOD_BASE["model"], "loss": "mse"}),
+    "`chain` of images": sections(model={"type": "chain", "input": 16, "layers": [
+        {"op": "linear", "out": 16}, {"residual": [{"op": "layernorm"}, {"op": "linear", "out": 16}]},
+        {"op": "linear", "out": 16, "activation": "relu"}, {"op": "linear", "out": 4}]}),
+    "`chain` of tokens": sections(model=token_chain(False)),
+    "`chain` of tokens, `lm_head` tied": sections(model=token_chain(True)),
+    "`gpt2`": sections(model=SMALL_GPT2),
+    '`gpt2` with `"tied": false`': sections(model={**SMALL_GPT2, "tied": False}),
+    "`llama`": sections(model={**SMALL_GPT2, "type": "llama", "hidden": 32}),
+    "config.json of GPT-2": sections(model={"config": SMALL_CONFIG}),
+    'the same, `"tie_word_embeddings": false`': sections(model={"config": {**SMALL_CONFIG, "tie_word_embeddings": False}}),
+    "precision `fp32`": sections(precision="fp32"),
+    "precision `fp16`, `bf16`": sections(precision="fp16") + sections(precision="bf16"),
+    "policies `resident`, `stream`, `lru`, `harmony-pp`, `harmony-dp`": [
+        {"memory": {"policy": policy}} for policy in ("resident", "stream", "lru", "harmony-pp", "harmony-dp")],
+    "`memory.cycle_steps` 4": sections(memory={"cycle_steps": 4}),
+    "`method.resident_steps` 4": sections(method={"resident_steps": 4}),
+    "`eval.heads`": sections(eval={"every": {"steps": 4}, "heads": True}),
+    '`train.grad_clip`, `"on_nonfinite": "skip"`': sections(train={"grad_clip": 1.0, "on_nonfinite": "skip"}),
+}
+
+
+def read_table():
+    """The cells of the table, (row, column, cell), and the reasons: {number: (path, part of the message)}."""
+    with open(os.path.join(ROOT, "docs", "methods.md"), encoding="utf-8") as f:
+        text = f.read().split("## What works together\n")[1]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
+    reasons = re.findall(r"^(\d+)\. `([a-z_.]+)`: (.*)$", text, re.M)
+    return ([(line[0], column, cell) for line in lines[1:] for column, cell in zip(lines[0][1:], line[1:]) if cell],
+            {number: (path, part) for number, path, part in reasons})
+
+
+@case
+def test_table_of_combinations_is_true(t):
+    cells, reasons = read_table()
+    t.equal(sorted({row for row, _, _ in cells}), sorted(ROWS), "rows of the table in docs/methods.md")
+    t.equal(sorted({column for _, column, _ in cells}), sorted(COLUMNS), "columns of the table")
+    base = {**METHOD_BASE, "data": {"format": "synthetic", "samples": 64, "val_samples": 16}}
+    for row, column, cell in cells:
+        for given in ROWS[row]:
+            for replicas, devices in ((1, 1), (1, 2), (2, 1), (2, 2)):
+                j = {**base, **given, "method": {**COLUMNS[column], **given.get("method", {})},
+                     "train": {"steps": 8, "global_batch": 8, "replicas": replicas, **given.get("train", {})}}
+                refused = cell != "yes"
+                found = t.worker("--check", write_job(t, j), "--devices", devices, expect=2 if refused else 0)
+                if refused:
+                    t.contains(found.err, reasons[cell][0] + ": ", reasons[cell][1])
