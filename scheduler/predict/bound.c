@@ -67,9 +67,8 @@ static uint64_t excess(uint64_t a, uint64_t b)
 
 /* ---- choosing the rents ---- */
 
-/* Each byte on a device costs a rent: `p` at the moment called the turn, and `q` at the end. Returns the
- * least possible sum of moved bytes and rent for the layers of `s`, in units of 1/UNIT byte. The layers may
- * be updated on the host or on a device, whichever gives less. */
+/* Returns the least possible sum of moved bytes and rents for the layers of `s`, in units of 1/UNIT byte. `p`
+ * and `q` are the rents per byte. */
 static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
 {
     uint64_t w_rate =
@@ -80,9 +79,8 @@ static parts state_parts(const struct bound_state *s, uint64_t p, uint64_t q)
     return host < device ? host : device;
 }
 
-/* Returns a lower bound on the bytes that a step moves, in units of 1/UNIT byte. The bound depends on the
- * rents: the prices `p` and `q` of keeping a byte on a device at the turn and at the end. A negative result
- * means that these rents give no bound. */
+/* Returns a lower bound on the bytes that a step moves, in units of 1/UNIT byte. Negative if the rents `p`
+ * (at the turn) and `q` (at the end) give no bound. */
 static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
 {
     bounded_poll_steps(s->n_states);
@@ -93,8 +91,8 @@ static parts moved(const struct bound_sizes *s, uint64_t p, uint64_t q)
     return sum;
 }
 
-/* Tries all values of the two rents that differ from *p and *q by at most `reach`, in steps of `step`. Sets
- * *p and *q to the values with the largest bound. */
+/* Tries all rents that differ from *p and *q by at most `reach`, in steps of `step`. Sets *p and *q to the
+ * rents with the largest bound. */
 static void try_rents(const struct bound_sizes *s, uint64_t reach, uint64_t step, uint64_t *p, uint64_t *q)
 {
     uint64_t p_first = excess(*p, reach), p_last = *p + reach, q_first = excess(*q, reach),
@@ -204,9 +202,8 @@ static uint64_t stash_across(const struct plan *p, uint32_t turn, bool *across)
     return bytes;
 }
 
-/* Returns the total size of the operands of instruction `instr` in bytes, without weights W and optimizer
- * state K. Also leaves out each tensor t for which across[t] is true. The bound counts all these elsewhere.
- * `across` may be NULL. */
+/* Returns the number of bytes of all operands of instruction `instr`, except W, K and each tensor t for which
+ * across[t] is true. The bound counts these elsewhere. */
 static uint64_t working_set(const struct plan *p, uint32_t instr, const bool *across)
 {
     const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
@@ -268,8 +265,8 @@ static void add_states(const struct plan *p, uint32_t turn_layer, struct bound_s
 {
     struct bound_state *layers = collect_layers(p);
     bool decision = has_decision(p);
-    /* The end is the moment of the last backward task of this layer. The task uses the layer's dW, which is
-     * therefore already counted as an operand and must not be counted again as `waiting`. */
+    /* The last backward task of this layer is the end. Its dW is already counted as an operand, and so must
+     * not be counted as `waiting`. */
     uint32_t first = first_trained(p);
     s->states = xcalloc(p->n_layers, sizeof *s->states);
     for (uint32_t l = first; l < p->n_layers; l++) {

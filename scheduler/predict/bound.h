@@ -13,7 +13,7 @@
 #include "scheduler/plan.h"
 
 /* Total sizes of those layers that have the same proportions of weights W, gradient dW, optimizer state K and
- * `waiting`. The bound depends on these totals, and not on the sizes of single layers. */
+ * `waiting`. */
 struct bound_state {
     uint64_t w, dw, k; /* bytes */
     /* Bytes of dW that still wait for the decision when the backward pass ends. */
@@ -21,20 +21,19 @@ struct bound_state {
     bool passed; /* the layers come after the turn layer */
 };
 
-/* The sizes of a plan that determine its lower bound. The bound looks at two moments of a training step, the
- * turn and the end, which the fields below define. */
+/* The sizes of a plan that determine its lower bound: sizes at two moments of a training step, the turn and
+ * the end. */
 struct bound_sizes {
     struct bound_state *states;
     uint32_t n_states;
-    /* Bytes of activations that are written before the turn and read after it. The turn is the moment of the
-     * first backward task of a chosen layer, the turn layer. */
+    /* Bytes of activations that are written before the turn and read after it. The turn is the first backward
+     * task of a chosen layer. */
     uint64_t stash;
     /* Bytes of device memory that are free at the turn: the memory of all devices together, minus the
      * operands of the task that runs at the turn. */
     uint64_t turn_free_bytes;
-    /* Bytes of device memory that are free at the end: the memory of all devices together, minus the operands
-     * of the task that runs at the end. The end is the moment of the last backward task of the first layer
-     * with weights. */
+    /* Bytes of device memory that are free at the end, during the last backward task of the first layer with
+     * weights. */
     uint64_t end_free_bytes;
 };
 
@@ -58,20 +57,18 @@ struct bound {
 /* Computes the lower bounds for given sizes. */
 void bound_compute(const struct bound_sizes *s, struct bound *ret);
 
-/* Collects the sizes that determine the bound of a plan. The turn is the moment of the first backward task of
- * `turn_layer`. Returns false if this layer has no backward task, or if the cycle has several training steps.
- * The caller frees *ret with bound_sizes_finish. */
+/* Collects the sizes that determine the bound of a plan whose cycle has one step. Returns false if there is
+ * no bound. The caller frees *ret with bound_sizes_finish. */
 bool bound_sizes_of(const struct plan *p, uint32_t turn_layer, struct bound_sizes *ret);
 
 /* Frees the array in `s`. */
 void bound_sizes_finish(struct bound_sizes *s);
 
-/* Returns a layer that is likely to give a large bound as the `turn_layer` of bound_sizes_of: the layer with
- * the largest difference between the size of its gradient and the weights of all later layers. */
+/* Returns a layer that is likely to give a large bound as the `turn_layer` of bound_sizes_of. */
 uint32_t bound_turn_layer(const struct plan *p);
 
-/* Returns a lower bound on the bytes that one training step moves between host and devices: the larger of the
- * bounds for two choices of the turn layer. Returns 0 if there is no bound. */
+/* Returns a lower bound on the bytes that one training step moves between host and devices, or 0 if there is
+ * no bound. */
 uint64_t bound_bytes(const struct plan *p);
 
 #endif

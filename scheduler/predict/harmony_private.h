@@ -18,8 +18,8 @@ enum task_kind {
     TASK_BWD, /* any other backward pack */
 };
 
-/* One part of a forward task, which runs a pack of consecutive layers. The task is cut into parts at the
- * layers where a backward pack starts, because it has to save the inputs of these layers. */
+/* One part of a forward task. The task is cut at the layers where a backward pack starts, because their
+ * inputs must be saved. */
 struct rules_part {
     uint32_t first, last; /* layers */
     /* Number of the backward task that needs the input of this part again, or NO_OP if none does. */
@@ -43,9 +43,8 @@ struct rules_task {
     /* Only for TASK_BWD: index of the part in source->parts whose input was saved for this task. */
     uint32_t source_part;
 
-    /* The fields from here on are indices of operations, or NO_OP if there is no such operation. Most arrays
-     * have one element for each micro-batch. In a forward task, `fwd` and `stash` have one element for each
-     * part of each micro-batch. */
+    /* The fields from here on are indices of operations, or NO_OP. Most arrays have one element for each
+     * micro-batch, and `fwd` and `stash` may have several. */
     uint32_t w; /* fetch of the weights */
     /* Fetch of the task's input. A backward task fetches the input that a forward task saved. */
     uint32_t *x;

@@ -99,12 +99,12 @@ static uint32_t add_op(struct rules *r, const struct rules_task *t, enum rules_l
     return id;
 }
 
-/* Adds an operation that moves bytes over a resource with `per_s` bytes per second. All busy devices share
- * this rate. If sharing is static, or if only one device is simulated, the operation gets the fixed rate
- * per_s / n, where n is the number of busy devices. */
+/* Adds an operation that moves bytes over a resource with `per_s` bytes per second, which all busy devices
+ * share. */
 static uint32_t add_shared(struct rules *r, const struct rules_task *t, enum rules_lane lane, uint64_t bytes,
                            enum rules_resource resource, uint64_t per_s)
 {
+    /* With a fixed rate, each of the busy devices gets an equal part of the bandwidth. */
     if (r->sharing == RULES_STATIC || !r->g.pipeline) {
         uint64_t part = per_s / r->g.n_busy;
         return add_op(r, t, lane, rate_ns(bytes, part > 0 ? part : 1));
@@ -140,8 +140,8 @@ static uint32_t add_compute(struct rules *r, const struct rules_task *t, uint64_
     return add_op(r, t, AT_COMPUTE, ns);
 }
 
-/* Adds a transfer through host memory, from the process of task `from` to the process of task `to`. The
- * transfer takes no time if both tasks run on the same device. */
+/* Adds a transfer through host memory, from the process of task `from` to the process of task `to`. Within
+ * one device, it takes no time. */
 static uint32_t add_handing(struct rules *r, const struct rules_task *from, const struct rules_task *to,
                             uint64_t bytes)
 {
@@ -199,8 +199,8 @@ static uint32_t add_input(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->first, t->micro));
 }
 
-/* Returns the number of backward micro-batches that lie completely before forward micro-batch `i`. For
- * example, if forward micro-batches have 4 samples and backward ones 2, the result for i = 3 is 6. */
+/* Returns the number of backward micro-batches that lie completely before forward micro-batch `i`: 6 for i =
+ * 3, if forward micro-batches have 4 samples and backward ones 2. */
 static uint32_t taken_before(const struct rules *r, uint32_t i)
 {
     return (uint32_t)((uint64_t)i * r->g.schedule->micro_fwd / r->g.schedule->micro_bwd);
@@ -269,8 +269,8 @@ static uint32_t add_gradient_in(struct rules *r, const struct rules_task *t)
     return add_in(r, t, x_bytes(r, t->last + 1, t->micro));
 }
 
-/* Adds the operation that sums the gradients of all n busy devices. Each device sends 2 (n - 1) / n times the
- * size of the gradients, because the devices form a ring. */
+/* Adds the operation that sums the gradients of all n busy devices. In a ring, each device sends 2 (n - 1) /
+ * n times their size. */
 static void add_reduction(struct rules *r, struct rules_task *t)
 {
     uint64_t n = r->g.n_busy, bytes = w_bytes(r, t);
@@ -327,9 +327,8 @@ static uint32_t computed(const struct rules_task *t, uint32_t i)
     return t->kind == TASK_FWD ? t->fwd[(i + 1) * t->n_parts - 1] : t->bwd[i];
 }
 
-/* Makes `op`, a fetch for the first micro-batch of task `t`, wait for free memory. A device has memory for
- * two micro-batches, so `op` waits until the previous task on the device has finished all micro-batches but
- * the last. */
+/* Makes `op`, a fetch for the first micro-batch of task `t`, wait until the previous task on the device is
+ * done with all micro-batches but the last. */
 static void after_last_but_one(struct rules *r, uint32_t op, const struct rules_task *t)
 {
     if (t->left == NULL)
@@ -352,8 +351,8 @@ static void after_buffers(struct rules *r, uint32_t op, const struct rules_task 
         after(r, op, t->left->end);
 }
 
-/* Makes `op`, which fetches the output gradient of micro-batch `i`, wait for the only gradient buffer. This
- * buffer becomes free when the repeated forward pass of micro-batch i - 1 is done. */
+/* Makes `op`, which fetches the output gradient of micro-batch `i`, wait until the repeated forward pass of
+ * micro-batch i - 1 has freed the only gradient buffer. */
 static void after_gradient_buffers(struct rules *r, uint32_t op, const struct rules_task *t, uint32_t i)
 {
     if (i > 0)
@@ -364,8 +363,8 @@ static void after_gradient_buffers(struct rules *r, uint32_t op, const struct ru
         after_last_but_one(r, op, t);
 }
 
-/* Combines the sending and the receiving operation of one transfer. The receiving operation takes no time, so
- * all further waits must be added to the sending operation. Returns the sending operation. */
+/* Combines the sending and the receiving operation of one transfer. Returns the sending operation, to which
+ * all further waits must be added. */
 static uint32_t meet(struct rules *r, uint32_t send, uint32_t receive)
 {
     after(r, receive, send);

@@ -64,9 +64,8 @@ static uint64_t or_else(uint64_t per_s, uint64_t otherwise)
     return per_s > 0 ? per_s : otherwise;
 }
 
-/* The simulator expresses the duration of a task as bytes that flow at a certain rate. Returns this rate in
- * bytes per second. It is the rate of a link, but at least 1e9, so that a byte takes at most 1 ns. The rate
- * of all cores together must stay below 2^53. */
+/* Returns the rate, in bytes per second, at which the simulator turns durations into bytes. The rate of all
+ * cores together stays below 2^53. */
 static uint64_t full_speed(const struct machine *m)
 {
     uint64_t most = m->cores > 0 ? (UINT64_C(1) << 53) / CORE / m->cores : UINT64_MAX;
@@ -97,8 +96,8 @@ static void use(struct timeline_op *op, uint32_t resource)
         op->uses[op->n_uses++] = resource;
 }
 
-/* Returns how much of the shared resource "cores" each byte of an operation uses. The operation occupies
- * `parts` hundredths of a core while its bytes flow at `per_s` bytes per second. */
+/* Returns how much of the shared resource "cores" each byte of an operation uses that occupies `parts`
+ * hundredths of a core at `per_s` bytes per second. */
 static uint32_t core_weight(uint64_t parts, uint64_t full_per_s, uint64_t per_s)
 {
     unsigned __int128 weight = (unsigned __int128)parts * full_per_s / (per_s > 0 ? per_s : 1);
@@ -106,7 +105,7 @@ static uint32_t core_weight(uint64_t parts, uint64_t full_per_s, uint64_t per_s)
 }
 
 /* Makes an operation use `parts` hundredths of a core while it runs at its full rate of `per_s` bytes per
- * second. At a lower rate, it uses less of the core. */
+ * second. */
 static void use_cores(const struct sim *s, struct timeline_op *op, uint64_t parts, uint64_t per_s)
 {
     if (s->shared[SHARED_CORES] == UNLIMITED || parts == 0)
@@ -139,9 +138,8 @@ static void translate_send(const struct sim *s, const struct plan_instr *in, str
     }
 }
 
-/* Adds `ns` to the duration of an operation. If the operation shares cores or host memory with others, it
- * takes longer. `traffic` is the number of bytes of host memory that the operation reads or writes. If
- * `traffic` is 0, the duration is expressed as simulated bytes. */
+/* Adds `ns`, the time without sharing, to the duration of an operation. `traffic` is the number of bytes of
+ * host memory that the operation reads or writes. */
 static void set_duration(const struct sim *s, struct timeline_op *op, uint64_t ns, uint32_t cores,
                          uint64_t traffic)
 {
@@ -202,8 +200,7 @@ static uint64_t host_traffic(const struct sim *s, const struct plan_instr *in)
     return bytes;
 }
 
-/* Returns the duration of a task, which comes from the profile. If a RED or UPD handles only one share, its
- * time is proportional to the bytes of this share. */
+/* Returns the duration of a task. The time of a share of a RED or UPD is proportional to its bytes. */
 static uint64_t task_ns(const struct sim *s, const struct plan_instr *in, bool on_host)
 {
     const uint64_t ns = profile_task_ns(s->profile, in->kind, in->layer, on_host);

@@ -23,9 +23,8 @@
 #include "scheduler/plan.h"
 #include "scheduler/profile.h"
 
-/* Number of runs of the cycle that a prediction simulates. More than one run is needed because the first run
- * starts with empty streams, which is not typical. All predictions use the same number, so that they can be
- * compared. */
+/* Number of runs of the cycle that a prediction simulates. The first run is not typical, because it starts
+ * with empty streams. */
 #define SIM_RUNS 3
 
 /* Resources that all devices share. */
@@ -51,8 +50,8 @@ struct sim_result {
     struct arena *arena; /* owns the spans, and this struct */
 };
 
-/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have several runs. `cycle_ns` of the
- * result is the average time of all runs but the first, or the time of the only run. */
+/* Simulates `runs` consecutive runs of program `k`. Only the cycle may have several. `cycle_ns` of the result
+ * is the average over all runs but the first. */
 struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint32_t runs,
                                  const struct profile *prof, const struct machine *m);
 

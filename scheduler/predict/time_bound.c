@@ -36,9 +36,8 @@
 #include "base/bounded.h"
 #include "scheduler/predict/time_bound_private.h"
 
-/* Indices in the array of numbers that the search varies. The numbers before TURN are the weights of the
- * shared resources. The others are rents, the prices of keeping a byte on a device at each turn, at the last
- * turn and at the end. */
+/* Indices in the array of numbers that the search varies: first the weights of the shared resources, then the
+ * rents of a byte on a device at three moments. */
 #define TURN TIME_BOUND_SHARED
 #define LAST (TURN + 1)
 #define END  (TURN + 2)
@@ -68,7 +67,7 @@ struct prices {
 };
 
 /* Returns the price of each resource. `x` has the weights of the resources and the rents. `step_ns` is the
- * best lower bound on the time of the step so far. */
+ * best bound so far. */
 static struct prices set_prices(const struct step_work *w, const double *x, double step_ns)
 {
     double unit[TIME_BOUND_SHARED];
@@ -96,9 +95,8 @@ static double either(const struct prices *p, struct either_ns ns)
     return work_least(p->compute * ns.device, p->host * ns.host);
 }
 
-/* A layer uses its weights once in `r` turns. Each of the turns / r uses costs `a`, and keeping bytes through
- * `r` turns costs b * r. Returns the lowest cost, a * turns / r + b * r, over all whole numbers `r` from 1 to
- * `turns`. */
+/* Returns the least a * turns / r + b * r over all whole numbers `r` from 1 to `turns`: the cost of weights
+ * that are used once in `r` turns. */
 static double cheapest_turns(double a, double b, double turns)
 {
     double r = b > 0 ? floor(sqrt(a * turns / b)) : turns;
@@ -107,9 +105,8 @@ static double cheapest_turns(double a, double b, double turns)
     return work_least(a * turns / r + b * r, a * turns / next + b * next);
 }
 
-/* A plan keeps a layer's saved values S and output Y on a device, moves them to the host and back, or
- * computes them again. Returns the cost of the cheapest choice. This includes the cost `use` for each use of
- * the layer's weights, because keeping S and Y can save such uses. */
+/* Returns the lowest cost of a layer's S and Y, which a plan keeps, moves or computes again. Each use of the
+ * weights costs `use`. */
 static double stash_cost(const struct prices *p, const struct layer_work *l, double use, double turns)
 {
     double move = p->in + p->out, s = p->turn_rent * l->s, y = p->turn_rent * l->y;
@@ -200,8 +197,8 @@ static bool improve_weights(struct best *b, double step)
     return better;
 }
 
-/* Tries higher and lower rents. `unit` sets the size of the changes: with this rent, all free memory at the
- * turns would cost as much as the step. Returns whether the bound became larger. */
+/* Tries higher and lower rents, in changes that `step` and `unit` set. Returns whether the bound became
+ * larger. */
 static bool improve_rents(struct best *b, double step, double unit)
 {
     bool better = false;

@@ -20,9 +20,8 @@ struct either_ns {
     double device, host;
 };
 
-/* The work of one layer in a training step, for all micro-batches together. Consecutive layers with the same
- * work may share one struct, which then has a `count` above 1. The fields in bytes are 0 if nothing is proved
- * about these bytes. */
+/* The work of one layer in a training step, or of each of `count` equal layers. A field in bytes is 0 if
+ * nothing is proved about these bytes. */
 struct layer_work {
     double count; /* number of layers */
     bool trained; /* W is updated once per step */

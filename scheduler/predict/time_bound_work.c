@@ -14,8 +14,8 @@
 #include "scheduler/rate.h"
 
 #define GIGA 1e9
-/* Consecutive layers with the same work are joined into one struct, but at most 1/32 of all layers. The
- * struct has the shortest waiting time of its layers, which makes the bound a little lower. */
+/* At most 1/32 of all layers are joined into one struct. The struct has the shortest waiting time of its
+ * layers, so the bound becomes a little lower. */
 #define JOINED 32
 
 /* The graph and the machine whose work is listed, and what is known about the layers visited so far. */
@@ -33,9 +33,8 @@ struct listing {
 
 /* ---- the machine ---- */
 
-/* Returns the rate, in bytes per nanosecond, of a resource that carries `per_s` bytes per second. Adds 1/1024
- * byte per second for each stream, because the simulator may round the rates of transfers up by so much. 0
- * means no limit. */
+/* Returns the rate of a resource in bytes per nanosecond, or 0 for no limit. Adds what the simulator may
+ * round up: 1/1024 byte per second for each stream. */
 static double rate(const struct machine *m, double per_s)
 {
     return per_s > 0 ? (per_s + (m->n_devices * LANE_COUNT + 1) / 1024.0) / GIGA : 0;
@@ -88,8 +87,7 @@ static double tasks_ns(const struct listing *x, double n, uint64_t ns)
 }
 
 /* Returns the least duration of a task that works on the weights or gradients of a layer. Subtracts what the
- * simulator may round down: a plan may split the task into shares, and a host task uses host memory at a
- * whole number of bytes per second. */
+ * simulator may round down. */
 static struct either_ns state_ns(const struct listing *x, uint64_t device, uint64_t host, uint64_t bytes)
 {
     struct either_ns ns = {(double)device, (double)host};
@@ -157,19 +155,19 @@ static double forward_bytes(const struct listing *x, uint32_t l)
 
 /* ---- layers ---- */
 
-/* Returns the shortest time between a forward task of layer `l` and its backward task for the same rows. In
- * between, all later layers must run forward and backward with these rows. */
+/* Returns the shortest time between a forward task of layer `l` and its backward task for the same rows, in
+ * which all later layers must run. */
 static double wait_ns(const struct listing *x, uint32_t l)
 {
     return work_most(x->later_ns, x->later_row_ns * x->g->layers[l].rows / x->m->n_devices);
 }
 
-/* Adds the time of both passes of layer `l` to the time of later layers. A loss that saves nothing counts
- * only with its backward pass, which does not need the forward pass. */
+/* Adds the time of both passes of layer `l` to the time of later layers. */
 static void add_later(struct listing *x, uint32_t l)
 {
     const struct profile_layer *p = &x->prof->layers[l];
     double ns = tasks_ns(x, 1, p->bwd_ns);
+    /* A loss that saves nothing does not need its forward pass for the backward pass. */
     if (l < x->last || x->g->layers[l].size.s > 0)
         ns += tasks_ns(x, 1, p->fwd_ns);
     x->y_wait_ns = wait_ns(x, l);
@@ -301,9 +299,8 @@ static double shared_ns(const struct listing *x, uint64_t device, uint64_t host,
     return ns.device > 0 && ns.host > 0 ? 1 / (x->m->n_devices / ns.device + 1 / ns.host) : 0;
 }
 
-/* Returns the duration of a chain of tasks between two updates of the first layer. In this chain, a
- * micro-batch goes forward and backward through all layers. Also, the other backward tasks of one layer,
- * which add to the same gradient, run one after another. */
+/* Returns the duration of a chain of tasks between two updates of the first layer. It contains both passes of
+ * one micro-batch and the longest sum of gradients. */
 static double chain_ns(const struct listing *x)
 {
     const struct graph *g = x->g;
@@ -325,8 +322,8 @@ static double chain_ns(const struct listing *x)
     return sum + shared_ns(x, p->upd_device_ns, p->upd_host_ns, bytes);
 }
 
-/* Adds what can be proved only if the layers form a chain: the longest chain of tasks and, with one step in a
- * cycle, the turns and the free memory. */
+/* Adds what can be proved only if the layers form a chain. The turns and the free memory are known only with
+ * one step in a cycle. */
 static void list_chain(const struct listing *x, struct step_work *w)
 {
     double memory = total_memory(x->m);

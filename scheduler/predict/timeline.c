@@ -152,8 +152,8 @@ static uint64_t ns_at(units left, uint64_t rate)
 
 /* ---- the heap of sources ---- */
 
-/* Returns whether the next event of source `a` comes before the next event of source `b`. If both have the
- * same time, the source with the lower number comes first. */
+/* Returns whether the next event of source `a` comes before the next event of source `b`. At the same time,
+ * the lower number comes first. */
 static bool before(const struct timeline_engine *e, uint32_t a, uint32_t b)
 {
     return e->source_ns[a] < e->source_ns[b] || (e->source_ns[a] == e->source_ns[b] && a < b);
@@ -235,8 +235,8 @@ static void begin_shares(struct timeline_engine *e, const struct sharing_pool *p
         e->open[i] = &p->flows[i];
 }
 
-/* Computes r->share for each resource of the pool: the rate that is left, divided by the total weight of the
- * flows that have no rate yet. The share is rounded up and at least 1. */
+/* Computes r->share for each resource of the pool: the remaining rate divided by the remaining weight,
+ * rounded up and at least 1. */
 static void divide(struct timeline_engine *e, const struct sharing_pool *p)
 {
     for (uint32_t i = 0; i < p->n_resources; i++) {
@@ -246,8 +246,8 @@ static void divide(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes f->offer for each of the first `n` flows in e->open: the highest rate that the flow's own limit
- * and the shares of its resources allow. Returns the smallest offer. */
+/* Computes f->offer for each of the first `n` flows in e->open: the highest rate that the flow may have now.
+ * Returns the smallest offer. */
 static uint64_t least_offer(struct timeline_engine *e, uint32_t n)
 {
     uint64_t least = UINT64_MAX;
@@ -291,9 +291,8 @@ static void end_shares(struct timeline_engine *e, const struct sharing_pool *p)
     }
 }
 
-/* Computes the rates of all flows of a pool by progressive filling. In each round, the flows with the
- * smallest offer get this offer as their rate. In the next round, the other flows divide the rate that is
- * left. */
+/* Computes the rates of all flows of a pool by progressive filling: in each round, the flows with the
+ * smallest offer get this offer as their rate. */
 static void share_pool(struct timeline_engine *e, uint32_t pool)
 {
     struct sharing_pool *p = &e->pools[pool];
@@ -331,8 +330,8 @@ static bool is_done(const struct timeline_engine *e, size_t at)
     return e->result->spans[at].end_ns != TIMELINE_NEVER;
 }
 
-/* Returns whether all waits of the stream's next operation are done. If not, the stream is added to the list
- * of an operation that is not done yet. When that operation ends, it wakes all streams in its list. */
+/* Returns whether all waits of the stream's next operation are done. If not, the operation that the stream
+ * waits for will wake the stream. */
 static bool may_begin(struct timeline_engine *e, uint32_t id, const struct timeline_op *op)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -415,8 +414,8 @@ static bool begin(struct timeline_engine *e, uint32_t id, const struct timeline_
     return ns > 0 || s->flows_next;
 }
 
-/* Starts the next operation of a stream if all its waits are done. An operation that takes no time ends at
- * once, and the same is then tried for the operation after it. */
+/* Starts the next operation of a stream if all its waits are done, and then the following operations as long
+ * as they take no time. */
 static void advance(struct timeline_engine *e, uint32_t id)
 {
     struct timeline_stream *s = &e->streams[id];
@@ -520,9 +519,8 @@ static void find_owners(struct timeline_engine *e)
     }
 }
 
-/* Returns the first resource of the pool that contains resource `at`. The pools are a union-find structure:
- * each `pool` field points to another resource of the same pool, and the first resource of a pool points to
- * itself. */
+/* Returns the first resource of the pool that contains resource `at`. The pools are a union-find structure,
+ * linked by the `pool` fields. */
 static uint32_t pool_root(struct timeline_resource *r, uint32_t at)
 {
     while (r[at].pool != at)

@@ -68,9 +68,8 @@ struct timeline_result {
     uint64_t total_ns; /* end of all runs */
 };
 
-/* Runs a program `runs` times. Allocates the arrays of the result from `arena`. Returns -EDEADLK if some
- * operations wait for each other forever. Their times are then TIMELINE_NEVER. The times of all other
- * operations are valid. */
+/* Runs a program `runs` times. If some operations wait for each other forever, returns -EDEADLK, and sets the
+ * times of these operations to TIMELINE_NEVER. */
 int timeline_run(const struct timeline *t, uint32_t runs, struct arena *arena, struct timeline_result *ret);
 
 #endif

@@ -16,7 +16,7 @@
 #include "base/arena.h"
 
 /* If the critical path is mostly compute, and one device does at least 90% of this compute, compute is the
- * limit. With a smaller share, the devices take turns and wait for each other. */
+ * limit. */
 #define BUSY_SHARE 0.9
 /* Memory is the limit if more than 20% of the cycle is lost by waiting for free memory. */
 #define MEMORY_WAIT_SHARE 0.2
@@ -62,8 +62,8 @@ static void link_streams(struct path_walk *w, struct arena *a)
     }
 }
 
-/* Moves *run and *instr one instruction back on the critical path: to the instruction that ended last, of all
- * those that *instr waited for. Returns false if *instr waited for no instruction. */
+/* Moves *run and *instr to the instruction that ended last, of all those that *instr waited for. Returns
+ * false if there is none. */
 static bool step_back(const struct path_walk *w, uint32_t *run, uint32_t *instr)
 {
     const struct plan_instr *in = &w->program->instrs[*instr];
@@ -120,9 +120,8 @@ static void walk_path(const struct path_walk *w, uint64_t path_ns[PATH_PART_COUN
 
 /* ---- without waits for memory ---- */
 
-/* Replays one run of the cycle as if no instruction ever waited for free memory, and returns the time at
- * which the run ends. free_at[s] is the time at which stream s is free. there_at has the time at which each
- * tensor arrives at each location. Both arrays are updated for the next run. */
+/* Replays one run of the cycle without waits for free memory, and returns its end. Updates free_at (by
+ * stream) and there_at (by tensor and location) for the next run. */
 static uint64_t run_without_memory_waits(const struct path_walk *w, uint32_t run, uint64_t *free_at,
                                          uint64_t *there_at)
 {
