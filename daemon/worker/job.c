@@ -265,7 +265,8 @@ uint64_t job_parked_bytes(const struct prepared_job *j)
     return bytes;
 }
 
-uint64_t job_outputs_bytes(const struct prepared_job *j, const struct phase *p)
+/* Returns the bytes of the outputs that the forward-only phase `p` keeps. */
+static uint64_t phase_outputs_bytes(const struct prepared_job *j, const struct phase *p)
 {
     const struct layer *last = &p->model.layers[p->model.n_layers - 1];
     uint64_t samples = j->train->n_samples;
@@ -284,10 +285,10 @@ uint64_t job_most_outputs_bytes(const struct prepared_job *j)
     for (uint32_t i = 0; i < j->phases.n; i++) {
         /* While a phase computes its outputs, the outputs that it reads exist, too. */
         const struct phase *p = &j->phases.at[i];
-        uint64_t bytes = job_outputs_bytes(j, p);
+        uint64_t bytes = phase_outputs_bytes(j, p);
         all = p->keep_as != NULL ? all + bytes : all;
         if (p->inputs != PHASE_DATA)
-            bytes += job_outputs_bytes(j, &j->phases.at[p->inputs]);
+            bytes += phase_outputs_bytes(j, &j->phases.at[p->inputs]);
         most = bytes > most ? bytes : most;
     }
     return all > most ? all : most;

@@ -205,9 +205,6 @@ uint32_t job_run_steps(const struct prepared_job *j, const struct phase *p, uint
  * A job with one phase needs none. */
 uint64_t job_parked_bytes(const struct prepared_job *j);
 
-/* Returns the bytes of the outputs that the forward-only phase `p` keeps. */
-uint64_t job_outputs_bytes(const struct prepared_job *j, const struct phase *p);
-
 /* Returns the most bytes of kept outputs that exist at the same time. */
 uint64_t job_most_outputs_bytes(const struct prepared_job *j);
 

@@ -155,8 +155,8 @@ static const struct place places[] = {
 };
 #define N_PLACES (sizeof places / sizeof places[0])
 
-/* `shared` is the number of layers with weights that two blocks have. An update reads the gradients of each of
- * them, and so does the task that computes the norm for clipping. */
+/* `shared` is the number of layers with weights that two blocks have. An update reads the gradients of each
+ * of them, and so does the task that computes the norm for clipping. */
 static void check_gradients(const char *method, uint32_t shared)
 {
     for (uint32_t i = 0; i < N_PLACES; i++)
@@ -219,8 +219,8 @@ static uint64_t bytes_moved(const struct plan *p, tensor_id tensor, enum instr_k
     return n;
 }
 
-/* On a device with space for one block, weights and optimizer state cross the link at most once in a cycle, in
- * each direction, however many steps the cycle has. Gradients never cross it. */
+/* On a device with space for one block, weights and optimizer state cross the link at most once in a cycle,
+ * in each direction, however many steps the cycle has. Gradients never cross it. */
 static void test_state_of_a_block_crosses_once_in_a_cycle(void **state)
 {
     (void)state;

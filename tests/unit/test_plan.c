@@ -112,8 +112,8 @@ static void test_count_bytes_leaves_out_copies_inside_a_device(void **state)
     plan_destroy(p);
 }
 
-/* Gives the fetched W0 each kind of tensor in turn, with a home in host memory and without. An output Y with a
- * home is a result. */
+/* Gives the fetched W0 each kind of tensor in turn, with a home in host memory and without. An output Y with
+ * a home is a result. */
 static void test_count_bytes_classes(void **state)
 {
     struct plan *p = tiny_plan();
