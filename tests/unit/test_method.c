@@ -677,19 +677,13 @@ static void test_models_that_sil_cannot_train_are_refused(void **state)
                   "method.each[1].schedule.type", "cosine");
 }
 
-static void test_what_sil_cannot_do_yet_is_refused(void **state)
+static void test_concurrent_partitions_are_refused(void **state)
 {
-    static const char *const keys[] = {"concurrent", "keep_outputs"};
-    char method[64], path[32];
     struct spec *s;
     struct err err = {0};
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        snprintf(method, sizeof method, "\"type\":\"sil\",\"%s\":true", keys[i]);
-        snprintf(path, sizeof path, "method.%s", keys[i]);
-        assert_int_equal(try_spec(MLP, method, "", &s, &err), -EOPNOTSUPP);
-        assert_string_equal(err.path, path);
-    }
+    assert_int_equal(try_spec(MLP, "\"type\":\"sil\",\"concurrent\":true", "", &s, &err), -EOPNOTSUPP);
+    assert_string_equal(err.path, "method.concurrent");
 }
 
 static void test_activations_of_a_partition_are_limited(void **state)
@@ -918,7 +912,7 @@ int main(void)
         cmocka_unit_test(test_overlapping_blocks_share_a_unit),
         cmocka_unit_test(test_cuts_do_not_depend_on_the_batch),
         cmocka_unit_test(test_models_that_sil_cannot_train_are_refused),
-        cmocka_unit_test(test_what_sil_cannot_do_yet_is_refused),
+        cmocka_unit_test(test_concurrent_partitions_are_refused),
         cmocka_unit_test(test_activations_of_a_partition_are_limited),
         cmocka_unit_test(test_blocks_that_local_cannot_train_are_refused),
         cmocka_unit_test(test_backprop_has_no_settings),
