@@ -335,7 +335,10 @@ def test_plans_use_what_was_measured_and_say_so(t):
     t.contains(page, "profile measured: 20", "predicted with times measured 20", what="the page")
 
     def strip(p):
-        return {k: v for k, v in p.items() if k not in ("plan_s", "profile_reason", "profile")}
+        plan = {k: v for k, v in p.items() if k not in ("plan_s", "profile_reason", "profile")}
+        return {**plan, "needs": {k: v for k, v in p["needs"].items() if k != "times"}}
+
+    t.equal((before["needs"]["times"], after["needs"]["times"]), ("analytic", "measured"), "the times of the needs")
 
     for option, env in ((["--profile", "none"], {}), ([], {"TUTTI_PROFILE": "none"})):
         none = planned(*option, **env)
@@ -345,6 +348,7 @@ def test_plans_use_what_was_measured_and_say_so(t):
                         (["--profile", profile], {"TUTTI_PROFILE": "none"})):
         named = planned(*option, **env)
         t.equal((named["profile"], named["profile_reason"]), ("file", profile), "a file")
+        t.equal(named["needs"]["times"], "file", "the times of the needs by a file")
         t.equal(strip(named), strip(after), "the plan by the file")
     other = write_job(t, job(LAYERED, {"model.hidden": [5, 6]}), "other.json")
     t.equal(t.worker("--plan", other, "--json", env=environment(t)).json()["profile"], "analytic", "of another job")
