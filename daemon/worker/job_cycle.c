@@ -44,11 +44,13 @@ struct cycle_trial {
     struct graph *graph, *eval_graph;
     struct plan *plan;
     struct plan_report report;
+    uint64_t host_taken_bytes; /* machine.host_taken_bytes of this plan */
     double ns, bytes;
 };
 
-static void take_plan(struct cycle_trial *t, struct phase *p)
+static void take_plan(struct cycle_trial *t, const struct prepared_job *j, struct phase *p)
 {
+    t->host_taken_bytes = j->machine.host_taken_bytes;
     t->graph = p->graph;
     t->eval_graph = p->eval_graph;
     t->plan = p->plan;
@@ -57,8 +59,9 @@ static void take_plan(struct cycle_trial *t, struct phase *p)
     p->plan = NULL;
 }
 
-static void give_plan(const struct cycle_trial *t, struct phase *p)
+static void give_plan(const struct cycle_trial *t, struct prepared_job *j, struct phase *p)
 {
+    j->machine.host_taken_bytes = t->host_taken_bytes;
     p->graph = t->graph;
     p->eval_graph = t->eval_graph;
     p->plan = t->plan;
@@ -124,6 +127,13 @@ static enum phase_limit why_not_better(struct cycle_trial t, const struct cycle_
     return is_better(&t, best) ? PHASE_LIMIT_BREAKS : PHASE_LIMIT_GAIN;
 }
 
+/* Returns whether the plan of one step fits beside the plan of the trial. Both plans stay, and the second one
+ * takes host memory that was free when the first one was made. */
+static bool single_fits(const struct choosing *c, const struct cycle_trial *t)
+{
+    return c->single.plan->host_bytes + t->host_taken_bytes <= c->j->machine.host_bytes;
+}
+
 /* Plans `steps` steps in a cycle, and keeps the plan if it is the best so far. Returns 1 if more steps may be
  * better, 0 if not, or a negative errno. Sets c->limit in the second case.
  *
@@ -140,7 +150,12 @@ static int try_steps(struct choosing *c, uint32_t steps)
         c->limit = limit_of(&why);
         return r == -ENOSPC || r == -EINVAL ? 0 : r;
     }
-    take_plan(&t, c->p);
+    take_plan(&t, c->j, c->p);
+    if (!single_fits(c, &t)) {
+        c->limit = PHASE_LIMIT_HOST;
+        drop_trial(&t);
+        return 0;
+    }
     weigh(&t, &c->single, (double)(c->run % steps) / (double)c->run);
     bool slow = (double)t.report.score.ns * 1e-9 > c->j->spec->local.max_cycle_s,
          first = c->best.plan == NULL;
@@ -180,7 +195,7 @@ int job_choose_cycle(const struct job_options *o, struct prepared_job *j, struct
     p->cycle_limit = PHASE_LIMIT_GAIN;
     if (moved.state_in + moved.state_out == 0)
         return 0; /* the state never leaves the devices */
-    take_plan(&c.single, p);
+    take_plan(&c.single, j, p);
     weigh(&c.single, &c.single, 0);
     p->single.graph = c.single.graph;
     p->single.eval_graph = c.single.eval_graph;
@@ -196,10 +211,10 @@ int job_choose_cycle(const struct job_options *o, struct prepared_job *j, struct
             p->cycle_limit = PHASE_LIMIT_GAIN;
         p->single.graph = p->single.eval_graph = NULL;
         p->single.plan = NULL;
-        give_plan(&c.single, p);
+        give_plan(&c.single, j, p);
         return 0;
     }
-    give_plan(&c.best, p);
+    give_plan(&c.best, j, p);
     p->cycle_steps = c.best.steps;
     return 0;
 }

@@ -145,3 +145,16 @@ def test_reason_for_the_chosen_steps(t):
         plan = t.worker("--plan", path, "--no-what-if", "--device-memory", memory, "--json").json()
         largest = plan["cycle_limit"] == "most steps that a cycle can have"
         t.equal(largest, plan["cycle_steps"] == 64, f"{memory}: {plan['cycle_steps']} steps, limit: {plan['cycle_limit']}")
+
+
+@case
+def test_more_steps_are_not_chosen_without_host_memory_for_the_plan_of_one(t):
+    """The plan of one step was made when all host memory was free. It must also fit beside the graphs and the plan of more
+    steps, which take over 60 MB here with four steps, and do not count with two."""
+    path = write_job(t, {
+        "schema": "job/v1", "model": {"type": "mlp", "input": 10, "hidden": [800] * 12, "classes": 4, "activation": "tanh"},
+        "data": {"format": "synthetic", "samples": 64}, "optimizer": {"type": "adamw", "lr": 1e-3},
+        "train": {"steps": 4, "global_batch": 64, "micro_batch": 1, "replicas": 1}, "memory": {"policy": "blocks"},
+        "method": {"type": "local", "scheme": "greedy"}, "resources": {"device_memory": "24MiB", "host_memory": "130MiB"}})
+    plan = t.worker("--plan", path, "--no-what-if", "--json").json()
+    t.equal((plan["cycle_steps"], plan["cycle_limit"]), (2, "host memory"), "steps in a cycle, and their limit")
