@@ -112,6 +112,7 @@ int offer_lease(const struct offer *f, const struct spec_demand *d, struct job_o
     if (d->host_bytes > f->host_bytes && f->host_bytes > 0)
         return err_set_at(err, -ENOSPC, "resources.host_memory", "asks for %llu bytes; the daemon has %llu",
                           (unsigned long long)d->host_bytes, (unsigned long long)f->host_bytes);
+    o->host_bytes = d->host_bytes > 0 ? d->host_bytes : f->host_bytes;
     if (f->n_devices == 0)
         return 0;
     n = choose(f, d, d->devices_max, &bytes);
@@ -122,9 +123,7 @@ int offer_lease(const struct offer *f, const struct spec_demand *d, struct job_o
     o->devices = n;
     o->device_bytes = d->device_bytes > 0 ? d->device_bytes : bytes;
     o->host_bytes_each = d->host_bytes > 0 ? 0 : f->host_bytes_each;
-    if (d->host_bytes > 0)
-        o->host_bytes = d->host_bytes;
-    else
-        o->host_bytes = f->host_bytes_each > 0 ? f->host_bytes_each * n : f->host_bytes;
+    if (o->host_bytes_each > 0)
+        o->host_bytes = o->host_bytes_each * n;
     return 0;
 }

@@ -79,17 +79,21 @@ static void test_job_that_could_never_start_is_refused(void **state)
     assert_string_equal(err.path, "resources.host_memory");
 }
 
-static void test_unlimited_virtual_devices_leave_the_numbers_to_the_spec(void **state)
+static void test_unlimited_virtual_devices_leave_their_numbers_to_the_spec(void **state)
 {
-    const struct spec_demand d = {2, 8, 64, 0};
+    static const char text[] =
+        "{\"backend\":\"cpu\",\"auto\":true,\"host_memory_bytes\":1000,\"devices\":[]}";
+    const struct spec_demand d = {2, 8, 64, 0}, host = {2, 8, 64, 300};
     struct job_options o;
     struct err err;
     (void)state;
-    assert_int_equal(lease_of("{\"backend\":\"cpu\",\"auto\":true,\"devices\":[]}", &d, &o, &err), 0);
+    assert_int_equal(lease_of(text, &d, &o, &err), 0);
     assert_false(o.leased);
     assert_int_equal(o.devices, 0);
     assert_int_equal(o.device_bytes, 0);
-    assert_int_equal(o.host_bytes, 0);
+    assert_int_equal(o.host_bytes, 1000); /* all that the daemon has */
+    assert_int_equal(lease_of(text, &host, &o, &err), 0);
+    assert_int_equal(o.host_bytes, 300);
 }
 
 static void test_real_devices_come_from_the_topology(void **state)
@@ -137,7 +141,7 @@ int main(void)
         cmocka_unit_test(test_lease_has_the_largest_devices),
         cmocka_unit_test(test_lease_grants_what_the_job_asks_for),
         cmocka_unit_test(test_job_that_could_never_start_is_refused),
-        cmocka_unit_test(test_unlimited_virtual_devices_leave_the_numbers_to_the_spec),
+        cmocka_unit_test(test_unlimited_virtual_devices_leave_their_numbers_to_the_spec),
         cmocka_unit_test(test_real_devices_come_from_the_topology),
         cmocka_unit_test(test_text_that_is_no_offer_is_refused),
     };
