@@ -11,7 +11,8 @@
  *
  * Address reuse: when a segment is dropped, its bytes become free for later segments. The first write to a
  * piece at the same addresses depends on the drops of all segments that were there before. Host memory has no
- * drops: there, the first write depends on the last accesses to the bytes.
+ * drops: there, the first write depends on the last accesses to the bytes. Many places in host memory may be
+ * free at the same time, so the free ranges are listed by blocks of addresses.
  *
  * Ring copies on the host use another slot in every step, so they cause no dependences between cycles.
  */
@@ -43,14 +44,22 @@ struct piece_read {
 
 /* An address range that is free because the segment there has ended. A write to the range must wait for the
  * instructions in the list that begins with element `after` of walker.reads. On a device, this is the drop of
- * the segment. On the host, these are the last accesses to its bytes. The vacancies of a device, or of the
- * host, do not overlap. They are in no particular order. */
+ * the segment. On the host, these are the last accesses to its bytes. */
 struct vacancy {
     uint64_t from, to;
     uint32_t after;
 };
 
 typedef VEC(struct vacancy) vacancy_list;
+
+/* The vacancies of a device, or of the host. They do not overlap. Block i has those from address
+ * base + i * width to base + (i + 1) * width, in no particular order. A vacancy that is in several blocks is
+ * cut. A block is as large as an average segment, so most segments are in one or two blocks. */
+struct vacant_space {
+    uint64_t base, width;
+    vacancy_list *blocks;
+    size_t n_blocks;
+};
 
 struct walker {
     struct draft *d;
@@ -63,8 +72,10 @@ struct walker {
     uint32_t *of_segment, *of_home;
     VEC(struct piece_read) reads;
     /* The free address ranges of each device. The last element is for the host. */
-    vacancy_list vacant[DEVICE_MAX + 1];
-    vacancy_list scratch;
+    struct vacant_space vacant[DEVICE_MAX + 1];
+    /* seen[i] is the value of `occupied` when instruction number i was last added to the readers of a new
+     * piece. `occupied` counts the new pieces. */
+    uint32_t *seen, occupied;
     uint32_t *clock; /* [unrolled position][stream] */
     uint32_t *last_of_stream;
     VEC(uint32_t) deps; /* dependences of the current instruction */
@@ -96,37 +107,99 @@ static void touch_piece(struct walker *w, struct piece_state *p, enum access acc
     p->writer = now;
 }
 
+/* ---- free address ranges ---- */
+
 /* Returns the free address ranges of a device or, if `device` is PLAN_HOST, of the host. */
-static vacancy_list *vacancies_of(struct walker *w, uint32_t device)
+static struct vacant_space *vacancies_of(struct walker *w, uint32_t device)
 {
     return &w->vacant[device == PLAN_HOST ? DEVICE_MAX : device];
+}
+
+/* Divides the addresses of the segments at one location into blocks. */
+static void divide_addresses(struct walker *w, struct arena *a, uint32_t device)
+{
+    struct vacant_space *space = vacancies_of(w, device);
+    uint64_t base = UINT64_MAX, top = 0, bytes = 0, n = 0;
+    for (size_t i = 0; i < w->d->segments.n; i++) {
+        const struct segment *s = &w->d->segments.at[i];
+        if (s->device != device)
+            continue;
+        base = s->addr < base ? s->addr : base;
+        top = s->addr + segment_bytes(s) > top ? s->addr + segment_bytes(s) : top;
+        bytes += segment_bytes(s);
+        n++;
+    }
+    if (n == 0)
+        return;
+    space->base = base;
+    space->width = bytes / n + 1;
+    space->n_blocks = (top - base) / space->width + 1;
+    space->blocks = arena_alloc_array(a, space->n_blocks, sizeof *space->blocks);
+}
+
+static void free_vacancies(struct vacant_space *space)
+{
+    for (size_t i = 0; i < space->n_blocks; i++)
+        vec_free(&space->blocks[i]);
+}
+
+/* Adds the addresses [v.from, v.to) to the free ranges. */
+static void vacate(struct vacant_space *space, struct vacancy v)
+{
+    for (uint64_t from = v.from; from < v.to;) {
+        uint64_t i = (from - space->base) / space->width, end = space->base + (i + 1) * space->width;
+        vec_push(&space->blocks[i], (struct vacancy){from, v.to < end ? v.to : end, v.after});
+        from = end;
+    }
+}
+
+/* Adds to *readers the instructions after which a range was free. Leaves out those that were added for the
+ * same piece before. */
+static void add_freers(struct walker *w, uint32_t *readers, uint32_t after)
+{
+    for (uint32_t k = after; k != NEVER; k = w->reads.at[k].next) {
+        uint32_t at = w->reads.at[k].at;
+        if (w->seen[at] == w->occupied)
+            continue;
+        w->seen[at] = w->occupied;
+        add_read(w, readers, at);
+    }
+}
+
+/* Removes the addresses [from, to) from the vacancies of one block. */
+static void occupy_in_block(struct walker *w, vacancy_list *list, uint64_t from, uint64_t to,
+                            uint32_t *readers)
+{
+    bounded_poll_steps(list->n);
+    for (size_t i = 0; i < list->n;) {
+        struct vacancy v = list->at[i];
+        if (v.to <= from || v.from >= to) {
+            i++;
+            continue;
+        }
+        add_freers(w, readers, v.after);
+        list->at[i] = list->at[--list->n];
+        if (v.from < from)
+            vec_push(list, (struct vacancy){v.from, from, v.after});
+        if (v.to > to)
+            vec_push(list, (struct vacancy){to, v.to, v.after});
+    }
 }
 
 /* Puts a new piece at the addresses [from, to). Its first write must wait for the instructions that freed
  * them, so *ret lists these as readers. */
 static void occupy(struct walker *w, uint32_t device, uint64_t from, uint64_t to, struct piece_state *ret)
 {
-    vacancy_list *list = vacancies_of(w, device), *out = &w->scratch;
+    struct vacant_space *space = vacancies_of(w, device);
     *ret = (struct piece_state){NEVER, NEVER};
-    out->n = 0;
-    bounded_poll_steps(list->n);
-    for (size_t i = 0; i < list->n; i++) {
-        struct vacancy v = list->at[i];
-        if (v.to <= from || v.from >= to) {
-            vec_push(out, v);
-            continue;
-        }
-        for (uint32_t k = v.after; k != NEVER; k = w->reads.at[k].next)
-            add_read(w, &ret->readers, w->reads.at[k].at);
-        if (v.from < from)
-            vec_push(out, (struct vacancy){v.from, from, v.after});
-        if (v.to > to)
-            vec_push(out, (struct vacancy){to, v.to, v.after});
-    }
-    vacancy_list swap = *list;
-    *list = *out;
-    *out = swap;
+    if (from == to)
+        return;
+    w->occupied++;
+    for (uint64_t i = (from - space->base) / space->width; i <= (to - 1 - space->base) / space->width; i++)
+        occupy_in_block(w, &space->blocks[i], from, to, &ret->readers);
 }
+
+/* ---- one instruction ---- */
 
 /* Computes the addresses of piece number `i` of a segment. The last piece also includes the padding at the
  * end of the segment. */
@@ -156,7 +229,7 @@ static void vacate_dropped(struct walker *w, const struct segment *s, uint32_t n
 {
     uint32_t after = NEVER;
     add_read(w, &after, now);
-    vec_push(vacancies_of(w, s->device), (struct vacancy){s->addr, s->addr + segment_bytes(s), after});
+    vacate(vacancies_of(w, s->device), (struct vacancy){s->addr, s->addr + segment_bytes(s), after});
 }
 
 /* Frees the addresses of a segment in host memory after the last access to it. */
@@ -167,11 +240,9 @@ static void vacate_on_host(struct walker *w, uint32_t segment)
     for (uint32_t i = 0; i < s->of.n_pieces; i++) {
         struct vacancy v = {.after = p[i].readers};
         piece_addresses(w, s, i, &v.from, &v.to);
-        if (v.from == v.to)
-            continue;
         if (v.after == NEVER && p[i].writer != NEVER)
             add_read(w, &v.after, p[i].writer);
-        vec_push(vacancies_of(w, PLAN_HOST), v);
+        vacate(vacancies_of(w, PLAN_HOST), v);
     }
 }
 
@@ -293,11 +364,14 @@ void draft_waits(struct draft *d)
     w.clock = xcalloc((size_t)runs * w.n * w.n_streams + 1, sizeof *w.clock);
     w.last_of_stream = arena_alloc_array(a, w.n_streams, sizeof *w.last_of_stream);
     memset(w.last_of_stream, 0xff, w.n_streams * sizeof *w.last_of_stream);
+    w.seen = arena_alloc_array(a, (size_t)runs * w.n, sizeof *w.seen);
+    for (uint32_t i = 0; i < d->n_devices; i++)
+        divide_addresses(&w, a, i);
+    divide_addresses(&w, a, PLAN_HOST);
     for (uint32_t run = 0; run < runs; run++)
         walk(&w, run, run == runs - 1);
     for (uint32_t i = 0; i <= DEVICE_MAX; i++)
-        vec_free(&w.vacant[i]);
-    vec_free(&w.scratch);
+        free_vacancies(&w.vacant[i]);
     vec_free(&w.reads);
     vec_free(&w.deps);
     xfree(w.clock);

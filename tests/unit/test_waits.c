@@ -20,6 +20,7 @@
 
 #include <cmocka.h>
 
+#include "base/bounded.h"
 #include "base/rng.h"
 #include "base/strbuf.h"
 #include "scheduler/build/build.h"
@@ -670,6 +671,50 @@ static void test_waits_of_random_drafts_are_enough_and_none_too_many(void **stat
     assert_true(waits > 3000 && across > 500);
 }
 
+/* ---- many host copies ---- */
+
+/* Makes a cycle in which the host writes the outputs of a layer with `n` micro-batches, and then reads them.
+ * Each output has an address of its own. */
+static void begin_host_copies(struct scene *s, uint32_t n)
+{
+    const uint32_t rows[] = {1, 1, 1, 1};
+    const struct graph_sizes sizes = {n, 1, rows};
+    *s = (struct scene){.table = even_table(4, KIB, 2 * KIB, KIB, KIB)};
+    assert_int_equal(graph_build_sizes(s->table, &sizes, true, &s->graph, NULL), 0);
+    s->draft = (struct draft){.graph = s->graph, .n_devices = N_DEVICES, .n_shares = 1, .cyclic = true};
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t j = 0; j < n; j++)
+            host_task(s, graph_tensor_find(s->graph, TENSOR_Y, 1, j, 0),
+                      pass == 0 ? ACCESS_WRITE : ACCESS_READ);
+    draft_host(&s->draft, 0, UINT64_MAX);
+}
+
+static int compute_waits(void *draft)
+{
+    draft_waits(draft);
+    return 0;
+}
+
+static bool go_on(void *ctx)
+{
+    (void)ctx;
+    return false;
+}
+
+/* The stage polls at least once for every free address range that it looks at. It must not look at all of
+ * them for each copy. */
+static void test_work_grows_in_proportion_to_host_copies(void **state)
+{
+    const uint32_t n = 4000;
+    struct scene s;
+    struct bounded b = {.stop = go_on, .poll_every = 1u << 14};
+    (void)state;
+    begin_host_copies(&s, n);
+    assert_int_equal(bounded_run(&b, compute_waits, &s.draft), 0);
+    finish(&s);
+    assert_true(b.asked * b.poll_every < 100 * (uint64_t)n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -688,6 +733,7 @@ int main(void)
         cmocka_unit_test(test_waits_ignore_ring_slots_of_other_cycles),
         cmocka_unit_test(test_waits_leave_out_what_others_imply),
         cmocka_unit_test(test_waits_of_random_drafts_are_enough_and_none_too_many),
+        cmocka_unit_test(test_work_grows_in_proportion_to_host_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
