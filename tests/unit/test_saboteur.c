@@ -1256,6 +1256,129 @@ static void test_what_is_accepted_survives_any_order(void **state)
     assert_true(accepted > 0 && confirmed > 0);
 }
 
+/* ---- random models with scarce host memory ---- */
+
+/* Draws a language model with replicas and several steps, and a plan for it that has hardly enough memory. */
+static void make_random_specimen(struct rng *r, struct subject *s, struct specimen *ret)
+{
+    struct random_chain c;
+    struct err err = {0};
+    uint64_t least;
+    random_transformer(&c, r);
+    c.n_replicas = 1 + rng_below(r, 2);
+    c.n_micro = c.n_replicas * (1 + rng_below(r, 3));
+    c.steps = 1 + rng_below(r, 3);
+    assert_int_equal(random_graph(&c, true, &s->train), 0);
+    assert_int_equal(random_graph(&c, false, &s->eval), 0);
+    *ret = (struct specimen){.subject = s};
+    machine_init_cpu(&ret->machine, 1 + rng_below(r, 3), 1 << 24, 1 << 26);
+    struct plan_request request = {s->train, s->eval, &ret->machine, POLICY_auto,
+                                   rng_below(r, 2) ? UPDATE_HOST : UPDATE_DEVICE};
+    while (request.policy == POLICY_auto) /* one of the others */
+        request.policy = (enum policy_id)rng_below(r, POLICY_COUNT);
+    assert_int_equal(plan_least_capacity(&request, &least, &err), 0);
+    for (uint32_t d = 0; d < ret->machine.n_devices; d++)
+        ret->machine.capacity_bytes[d] = least + rng_below(r, 5) * PLAN_ALIGN;
+    leave_least_host(&request, &ret->machine);
+    assert_int_equal(plan_make(&request, &ret->plan, NULL, &err), 0);
+    snprintf(ret->name, sizeof ret->name, "%s, %u devices, %u replicas, %u steps",
+             policy_names[request.policy], ret->machine.n_devices, c.n_replicas, c.steps);
+}
+
+/* Picks a use of a host place that several tensors may have. Returns NULL if the program has none. */
+static struct plan_operand *pick_on_host(const struct plan *p, struct edit_program *prog, struct rng *r)
+{
+    struct plan_operand *picked = NULL;
+    uint32_t n = 0;
+    for (size_t i = 0; i < prog->at.n; i++)
+        for (size_t j = 0; j < prog->at.at[i].ops.n; j++)
+            if (on_host(p, &prog->at.at[i].ops.at[j]) && rng_below(r, ++n) == 0)
+                picked = &prog->at.at[i].ops.at[j];
+    return picked;
+}
+
+/* Moves a tensor to the host place of another one, or near its own place: all its uses, or a single one. */
+static void move_on_host(const struct plan *of, struct edit *e, struct rng *r)
+{
+    struct edit_program *prog = &e->programs[rng_below(r, 4) ? PROGRAM_CYCLE : PROGRAM_EVAL];
+    struct plan_operand *one = pick_on_host(of, prog, r), *other = pick_on_host(of, prog, r);
+    if (one == NULL)
+        return;
+    tensor_id t = one->tensor;
+    uint64_t by = rng_below(r, 3) ? (other->addr - other->begin) - (one->addr - one->begin)
+                                  : (rng_below(r, 2) ? PLAN_ALIGN : -(uint64_t)PLAN_ALIGN);
+    if (rng_below(r, 5) == 0) {
+        one->addr += by;
+        return;
+    }
+    for (size_t i = 0; i < prog->at.n; i++)
+        for (size_t j = 0; j < prog->at.at[i].ops.n; j++) {
+            struct plan_operand *o = &prog->at.at[i].ops.at[j];
+            o->addr += o->tensor == t && on_host(of, o) ? by : 0;
+        }
+}
+
+/* Removes a random wait of the cycle, if there is one. Returns the instruction that had the wait. */
+static uint32_t remove_wait(struct edit *e, struct rng *r)
+{
+    struct edit_program *prog = &e->programs[PROGRAM_CYCLE];
+    uint32_t of = PLAN_NONE, n = 0;
+    for (uint32_t i = 0; i < prog->at.n; i++)
+        if (prog->at.at[i].waits.n > 0 && rng_below(r, ++n) == 0)
+            of = i;
+    if (of == PLAN_NONE)
+        return of;
+    struct edit_instr *in = &prog->at.at[of];
+    in->waits.at[rng_below(r, (uint32_t)in->waits.n)] = in->waits.at[in->waits.n - 1];
+    in->waits.n--;
+    return of;
+}
+
+/* Returns whether the verifier accepts a plan. A plan that it accepts must survive any order. */
+static bool accepts(const struct specimen *sp, const struct plan *p, uint32_t round)
+{
+    struct findings f;
+    char why[256];
+    if (verify_plan(sp, p, &f) != 0)
+        return false;
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        if (!plan_shake(p, sp->subject->train, sp->subject->eval, seed, why))
+            fail_msg("%s, round %u: accepted, but fails: %s", sp->name, round, why);
+    return true;
+}
+
+/* Every wait is needed, and a tensor in another place is found, or does no harm. */
+static void test_random_plans_with_scarce_host_memory(void **state)
+{
+    (void)state;
+    struct rng r = {.seed = 13};
+    uint32_t accepted = 0, found = 0;
+    for (uint32_t n = random_cases(12); n > 0; n--) {
+        struct subject s;
+        struct specimen sp;
+        make_random_specimen(&r, &s, &sp);
+        assert_true(accepts(&sp, sp.plan, 0));
+        for (uint32_t round = 1; round <= 20; round++) {
+            struct edit without = edit_begin(sp.plan), e = edit_begin(sp.plan);
+            uint32_t of = remove_wait(&without, &r);
+            if (of != PLAN_NONE)
+                expect_edit(&sp, &without, NUMBER(2) | NUMBER(4), "missing wait of", PROGRAM_CYCLE, of);
+            else
+                edit_finish(&without);
+            move_on_host(sp.plan, &e, &r);
+            struct plan *p = edit_pack(&e);
+            *(accepts(&sp, p, round) ? &accepted : &found) += 1;
+            plan_destroy(p);
+            edit_finish(&e);
+        }
+        plan_destroy(sp.plan);
+        graph_destroy(s.train);
+        graph_destroy(s.eval);
+    }
+    fprintf(stderr, "accepted %u, found %u\n", accepted, found);
+    assert_true(accepted > 0 && found > accepted / 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1289,6 +1412,7 @@ int main(void)
         cmocka_unit_test(test_copy_missing_in_the_boundary_is_found),
         cmocka_unit_test(test_random_numbers_do_no_harm),
         cmocka_unit_test(test_what_is_accepted_survives_any_order),
+        cmocka_unit_test(test_random_plans_with_scarce_host_memory),
     };
     return cmocka_run_group_tests(tests, make_specimens, free_specimens);
 }
