@@ -62,6 +62,28 @@ static void tmp_name_of(const struct kept_place *place, char buf[NAME_MAX + 1])
     snprintf(buf, NAME_MAX + 1, "%s.tmp", place->name);
 }
 
+/* Closes an incomplete file, and removes its name if it has one. */
+static void drop_file(const struct kept_place *place, int fd)
+{
+    char tmp[NAME_MAX + 1];
+    close(fd);
+    if (place->name == NULL)
+        return;
+    tmp_name_of(place, tmp);
+    (void)unlinkat(place->out->fd, tmp, 0);
+}
+
+/* Reserves space on the disk for the whole file. On some file systems a signal interrupts the reservation.
+ * Then the function begins it again, because a request to stop is handled elsewhere. */
+static int reserve_file(int fd, uint64_t bytes)
+{
+    int r;
+    do {
+        r = posix_fallocate(fd, 0, (off_t)bytes);
+    } while (r == EINTR);
+    return -r;
+}
+
 /* Creates the file for the rows and allocates all of it on the disk. Returns its descriptor or a negative
  * errno. */
 static int create_file(const struct kept_place *place, uint64_t bytes)
@@ -74,12 +96,9 @@ static int create_file(const struct kept_place *place, uint64_t bytes)
         tmp_name_of(place, tmp);
         fd = create_named(place->out, tmp);
     }
-    int r = fd < 0 ? fd : -posix_fallocate(fd, 0, (off_t)bytes);
-    if (r < 0 && fd >= 0) {
-        close(fd);
-        if (place->name != NULL)
-            (void)unlinkat(place->out->fd, tmp, 0);
-    }
+    int r = fd < 0 ? fd : reserve_file(fd, bytes);
+    if (r < 0 && fd >= 0)
+        drop_file(place, fd);
     return r < 0 ? r : fd;
 }
 
@@ -103,12 +122,14 @@ int kept_create(const struct kept_place *place, uint64_t samples, uint64_t row_b
     int flags = place->in_memory ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
     int r = at == MAP_FAILED ? -errno : 0;
-    if (fd >= 0 && (r < 0 || place->name == NULL)) {
+    if (r < 0 && fd >= 0)
+        drop_file(place, fd);
+    if (r < 0)
+        return fail_kept(place, r, bytes, err);
+    if (fd >= 0 && place->name == NULL) {
         close(fd); /* the mapping keeps the file */
         fd = -1;
     }
-    if (r < 0)
-        return fail_kept(place, r, bytes, err);
     struct kept *k = xcalloc(1, sizeof *k);
     *k = (struct kept){
         .place = *place, .fd = fd, .at = at, .samples = samples, .row_bytes = row_bytes, .bytes = bytes};
@@ -118,15 +139,11 @@ int kept_create(const struct kept_place *place, uint64_t samples, uint64_t row_b
 
 void kept_destroy(struct kept *k)
 {
-    char tmp[NAME_MAX + 1];
     if (k == NULL)
         return;
     munmap(k->at, k->bytes);
-    if (k->fd >= 0) { /* an incomplete file */
-        close(k->fd);
-        tmp_name_of(&k->place, tmp);
-        (void)unlinkat(k->place.out->fd, tmp, 0);
-    }
+    if (k->fd >= 0)
+        drop_file(&k->place, k->fd);
     xfree(k);
 }
 
