@@ -720,7 +720,7 @@ static int compare(void *arg)
     const struct planning *a = arg;
     struct prepared_job *j = a->j;
     struct plan_request request = job_request(a->o, j, a->phase);
-    j->comparison.bound_bytes = bound_bytes(a->phase->plan);
+    j->comparison.bound_bytes = bound_bytes(a->phase->plan) / a->phase->plan->steps;
     request.policy = POLICY_lru;
     request.eval = NULL; /* evaluation is not compared */
     return count_lru(&request, &j->comparison.lru, &j->comparison.lru_err);

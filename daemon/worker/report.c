@@ -290,7 +290,7 @@ static void add_plan(const struct prepared_job *j, struct strbuf *b)
                 n.stash_in, n.stash_out);
     for (uint32_t i = 0; i < p->n_devices; i++)
         strbuf_addf(b, "%s%" PRIu64, i > 0 ? "," : "", p->devices[i].peak_bytes);
-    strbuf_addf(b, "],\"bound_bytes\":%" PRIu64 "}", bound_bytes(p));
+    strbuf_addf(b, "],\"bound_bytes\":%" PRIu64 "}", bound_bytes(p) / p->steps);
     sim_destroy(sim);
     profile_destroy(prof);
 }

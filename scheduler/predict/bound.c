@@ -1,7 +1,8 @@
-/* Computes lower bounds on the host bytes of a training step. docs/bound.md has the full
- * proof; this is a summary.
+/* Computes lower bounds on the host bytes of one run of the cycle. docs/bound.md has the full proof; this is
+ * a summary.
  *
- * The argument looks at two moments of a step, in the order in which the plan issues its tasks:
+ * For a chain whose cycle is one training step, the argument looks at two moments of the step, in the order
+ * in which the plan issues its tasks:
  *
  *     the turn   the first backward task of the loss, or of another chosen layer. For one micro-batch, every
  *                layer has done its forward pass, and no layer before the chosen one its backward pass.
@@ -39,6 +40,18 @@
  * a lower bound on the moved bytes. p and q are chosen to make it large. With R free bytes at both moments
  * and no stash, the bound is 3W - R for K = 2W (p = 1, q = 0), 3W - 1.5R for K = W (p = 1.5, q = 0), and 3W -
  * 3R for K = 0 (p = 2, q = 1).
+ *
+ * For all other plans the argument looks at one moment of the cycle, the start of a backward task. It needs
+ * no order of tasks, so it holds for blocks with losses of their own, and for cycles of several steps. With k
+ * steps in the cycle, a layer moves at least these bytes in one run of the cycle:
+ *
+ *     all updates on the host    in every step dW goes out and W comes in: k (W + G)
+ *     otherwise                  W and K go out and in, unless they are always on a device: 2 (W + K)
+ *
+ * What is always on a device must fit in the free bytes at the chosen moment. Activations that are written
+ * before this moment and read after it take some of these bytes, or go out and in. With a rent of p for each
+ * byte, from 0 to 2, the bound is the sum over the layers of the lesser of k (W + G) and p (W + K), less
+ * p * free bytes.
  *
  * Transfers between devices do not use the host link, so the memory of all devices counts as one. Only one
  * working set is subtracted from it, because the other devices may be idle at that moment.
@@ -147,9 +160,11 @@ static bool is_task(const struct plan_instr *in)
     return !instr_is_move(in->kind) && in->kind != INSTR_DROP;
 }
 
+/* Returns whether a tensor is an activation that only devices read. Statistics are not: an update on the host
+ * reads them, so they need not come back to a device. */
 static bool is_stash(const struct plan *p, tensor_id t)
 {
-    return tensor_byte_class(&p->tensors[t]) == BYTES_STASH;
+    return tensor_byte_class(&p->tensors[t]) == BYTES_STASH && p->tensors[t].kind != TENSOR_STAT;
 }
 
 /* Returns the number of the first layer with weights, or PLAN_NONE if no layer has weights. */
@@ -326,8 +341,142 @@ uint32_t bound_turn_layer(const struct plan *p)
     return best;
 }
 
+/* ---- one run of any cycle ---- */
+
+/* Returns the least possible sum of moved bytes and rents of a run of the cycle, less the largest possible
+ * rent, in units of 1/UNIT byte. `p` is the rent per byte, at most 2 * UNIT. */
+static parts moved_in_cycle(const struct bound_cycle *s, uint64_t p)
+{
+    parts sum = -(parts)s->free_bytes * (int64_t)p;
+    bounded_poll_steps(s->n_states);
+    for (uint32_t i = 0; i < s->n_states; i++) {
+        const struct bound_state *l = &s->states[i];
+        parts host = (parts)(l->w + l->dw) * s->steps * UNIT, device = (parts)(l->w + l->k) * p;
+        if (l->dw > 0) /* otherwise nothing updates these layers */
+            sum += host < device ? host : device;
+    }
+    return sum;
+}
+
+/* Between two rents at which a layer changes from the device to the host, the bound is linear in the rent. So
+ * the best rent is one of these, or the largest. */
+uint64_t bound_cycle_compute(const struct bound_cycle *s)
+{
+    parts best = moved_in_cycle(s, 2 * UNIT);
+    for (uint32_t i = 0; i < s->n_states; i++) {
+        const struct bound_state *l = &s->states[i];
+        parts p = (parts)(l->w + l->dw) * s->steps * (parts)UNIT / (parts)(l->w + l->k);
+        parts here = p < 2 * (parts)UNIT ? moved_in_cycle(s, (uint64_t)p) : 0;
+        best = here > best ? here : best;
+    }
+    return best > 0 ? (uint64_t)((best + UNIT - 1) / UNIT) : 0; /* plans move whole bytes, so round up */
+}
+
+/* Adds the bytes of each activation to *change[i] where it begins to be alive between two tasks, and
+ * subtracts them where it is read. So the sum of change[0] to change[i] is the number of bytes that are
+ * written before instruction i and read after it. */
+static void count_alive(const struct plan *p, int64_t *change)
+{
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+    uint32_t *last = xcalloc(p->n_tensors + 1, sizeof *last); /* the task that used a tensor last, plus 1 */
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        const struct plan_instr *in = &prog->instrs[i];
+        for (uint32_t k = 0; k < in->n_operands && is_task(in); k++) {
+            const struct plan_operand *o = &prog->operands[in->operand + k];
+            if (!is_stash(p, o->tensor))
+                continue;
+            if (o->access & ACCESS_READ && last[o->tensor] > 0 && last[o->tensor] <= i) {
+                change[last[o->tensor]] += (int64_t)operand_bytes(o);
+                change[i] -= (int64_t)operand_bytes(o);
+            }
+            last[o->tensor] = i + 1;
+        }
+    }
+    xfree(last);
+}
+
+/* Returns the number of bytes of an instruction's operands other than W and K. */
+static uint64_t other_operands(const struct plan *p, const struct plan_instr *in)
+{
+    const struct plan_operand *o = &p->programs[PROGRAM_CYCLE].operands[in->operand];
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < in->n_operands; k++)
+        if (p->tensors[o[k].tensor].kind != TENSOR_W && p->tensors[o[k].tensor].kind != TENSOR_K)
+            bytes += operand_bytes(&o[k]);
+    return bytes;
+}
+
+/* Returns the most bytes that tasks need beside W and K when a backward task starts: the operands of this
+ * task, and activations that later tasks read. */
+static uint64_t most_beside_state(const struct plan *p)
+{
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+    int64_t *change = xcalloc((size_t)prog->n_instrs + 1, sizeof *change), alive = 0;
+    uint64_t most = 0;
+    count_alive(p, change);
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        alive += change[i];
+        uint64_t here =
+            prog->instrs[i].kind == INSTR_BWD ? (uint64_t)alive + other_operands(p, &prog->instrs[i]) : 0;
+        most = here > most ? here : most;
+    }
+    xfree(change);
+    return most;
+}
+
+bool bound_cycle_of(const struct plan *p, struct bound_cycle *ret)
+{
+    struct bound_sizes layers = {0};
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+    *ret = (struct bound_cycle){.steps = p->steps};
+    if (first_trained(p) == PLAN_NONE || find_backward(prog, p->n_layers - 1, false) == PLAN_NONE)
+        return false; /* nothing is trained */
+    add_states(p, p->n_layers - 1, &layers);
+    ret->states = layers.states;
+    ret->n_states = layers.n_states;
+    uint64_t has = memory_of(p), beside = most_beside_state(p);
+    ret->free_bytes = has > INT64_MAX ? INT64_MAX : (int64_t)has - (int64_t)beside;
+    return true;
+}
+
+void bound_cycle_finish(struct bound_cycle *s)
+{
+    xfree(s->states);
+    s->states = NULL;
+}
+
+static uint64_t cycle_bound(const struct plan *p)
+{
+    struct bound_cycle s;
+    uint64_t bytes = 0;
+    if (bound_cycle_of(p, &s))
+        bytes = bound_cycle_compute(&s);
+    bound_cycle_finish(&s);
+    return bytes;
+}
+
+/* Returns whether each layer reads the output of the layer before it, and all layers have one loss. */
+static bool is_one_chain(const struct plan *p)
+{
+    const struct plan_program *prog = &p->programs[PROGRAM_CYCLE];
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        const struct plan_instr *in = &prog->instrs[i];
+        for (uint32_t k = 0; k < in->n_operands && in->kind == INSTR_FWD; k++) {
+            const struct plan_operand *o = &prog->operands[in->operand + k];
+            const struct plan_tensor *t = &p->tensors[o->tensor];
+            if (o->role == ROLE_X && t->kind == TENSOR_Y && t->layer + 1 != in->layer)
+                return false;
+        }
+    }
+    return p->n_groups == 1;
+}
+
+/* ---- */
+
 uint64_t bound_bytes(const struct plan *p)
 {
+    if (p->steps != 1 || !is_one_chain(p))
+        return cycle_bound(p);
     const uint32_t turns[2] = {p->n_layers - 1, bound_turn_layer(p)};
     uint64_t most = 0;
     for (int i = 0; i < 2; i++) {

@@ -1,8 +1,11 @@
-/* Lower bounds on the bytes that cross the host link in a training step.
+/* Lower bounds on the bytes that cross the host link in one run of the cycle.
  *
  * No plan moves fewer bytes than the bound, whatever its order, packs and retention. Reports show the bound
  * beside the bytes of every plan, so that one sees how far the plan is from the optimum. docs/bound.md has
  * the statement and its proof; bound.c has a summary of the argument.
+ *
+ * There are two bounds. struct bound_sizes is for a chain whose cycle is one training step. struct
+ * bound_cycle is for every other plan: blocks with losses of their own, and cycles of several steps.
  *
  * The bound covers state and stash. State is W, dW and K. Stash is what the forward pass leaves for the
  * backward pass; its amount depends on how much a plan recomputes, so it is taken from the plan in question.
@@ -67,8 +70,31 @@ void bound_sizes_finish(struct bound_sizes *s);
 /* Returns a layer that is likely to give a large bound as the `turn_layer` of bound_sizes_of. */
 uint32_t bound_turn_layer(const struct plan *p);
 
-/* Returns a lower bound on the bytes that one training step moves between host and devices, or 0 if there is
- * no bound. */
+/* The sizes of a plan that determine the bound on one run of a cycle of `steps` training steps. For example,
+ * 4 blocks of 300 kB of W and K each, on a device of 500 kB of which the task at the chosen moment takes
+ * 20 kB beside W and K: free_bytes is 480 kB. */
+struct bound_cycle {
+    uint32_t steps;
+    struct bound_state *states; /* uses the members w, dw and k */
+    uint32_t n_states;
+    /* Bytes of device memory that are free for W and K at the chosen moment: the memory of all devices
+     * together, minus the other operands of the task that runs then, and minus the activations that are
+     * written before this moment and read after it. Negative if the activations alone do not fit. */
+    int64_t free_bytes;
+};
+
+/* Returns a lower bound on the bytes that one run of the cycle moves between host and devices. */
+uint64_t bound_cycle_compute(const struct bound_cycle *s);
+
+/* Collects the sizes that determine the bound on one run of the cycle of any plan. Returns false if there is
+ * no bound. The caller frees *ret with bound_cycle_finish. */
+bool bound_cycle_of(const struct plan *p, struct bound_cycle *ret);
+
+/* Frees the array in `s`. */
+void bound_cycle_finish(struct bound_cycle *s);
+
+/* Returns a lower bound on the bytes that one run of the cycle moves between host and devices, or 0 if there
+ * is no bound. */
 uint64_t bound_bytes(const struct plan *p);
 
 #endif

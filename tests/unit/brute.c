@@ -1,6 +1,6 @@
 /* Searches exhaustively for the least host traffic of a tiny chain.
  *
- * A state of the search says which tasks of the step are done and where every block is. An edge is one task
+ * A state of the search says which tasks of the cycle are done and where every block is. An edge is one task
  * together with the blocks that leave the device and the blocks that are fetched for that task. The length of
  * an edge is its host traffic. The search leaves out three kinds of choices, because they never make a plan
  * better. A block is fetched only just before the task that reads it. A block is spilled only when it leaves
@@ -10,10 +10,10 @@
  * fixed order, since only their number matters. A task whose operands are all in place runs at once.
  *
  * The steady state is found by repeated search. Let S be the set of blocks that stay on the devices between
- * two steps. V_n(S) is the least traffic of n steps that end with S, from any start. One Dijkstra search that
- * starts from all S together computes V_n+1 from V_n. When V_n+p - V_n is the same number c for all S, no
- * cycle of steps has less traffic than c / p per step, because V_n is a potential. Some cycle has exactly
- * this traffic: follow the predecessors back until they repeat.
+ * two cycles. V_n(S) is the least traffic of n cycles that end with S, from any start. One Dijkstra search
+ * that starts from all S together computes V_n+1 from V_n. When V_n+p - V_n is the same number c for all S,
+ * no sequence of cycles has less traffic than c / p per cycle, because V_n is a potential. Some sequence has
+ * exactly this traffic: follow the predecessors back until they repeat.
  */
 #include "tests/unit/brute.h"
 
@@ -25,12 +25,13 @@
 
 #define MAX_BLOCKS 32 /* a state has 64 bits: with two devices 21 */
 #define MAX_PERIOD 12
-#define MAX_STEPS  64
+#define MAX_CYCLES 64
 #define FAR        UINT32_MAX
 
 enum { ON_HOST = 1, ON_DEVICE = 2 }; /* bits of a block; ON_DEVICE << d */
 
-/* Tasks in `done`, a bit each, m per layer: FWD of all layers, BWD of all layers and the loss, then UPD. */
+/* Tasks in `done`, a bit each. For each micro-batch of the cycle: FWD of all layers, BWD of all layers and
+ * the loss. Then for each step: UPD of all layers. */
 struct state {
     uint64_t blocks;
     uint32_t done;
@@ -44,6 +45,7 @@ struct node {
 
 struct brute {
     struct brute_case c;
+    uint32_t n_steps, n_micros; /* micro-batches of all steps of a cycle */
     uint32_t n_blocks, size[MAX_BLOCKS];
     int k[BRUTE_MAX_LAYERS], dx[BRUTE_MAX_LAYERS + 1][BRUTE_MAX_MICROS]; /* block, or -1 */
     int x[BRUTE_MAX_LAYERS + 1][BRUTE_MAX_MICROS];
@@ -90,9 +92,10 @@ static uint32_t set_of(int block)
     return block < 0 ? 0 : 1u << block;
 }
 
+/* Micro-batches are numbered through the whole cycle. */
 static uint32_t fwd_bit(const struct brute *b, uint32_t l, uint32_t j)
 {
-    return 1u << (l * b->c.n_micros + j);
+    return 1u << (l * b->n_micros + j);
 }
 
 static uint32_t bwd_bit(const struct brute *b, uint32_t l, uint32_t j)
@@ -100,9 +103,26 @@ static uint32_t bwd_bit(const struct brute *b, uint32_t l, uint32_t j)
     return fwd_bit(b, b->c.n_layers + l, j);
 }
 
-static uint32_t upd_bit(const struct brute *b, uint32_t l)
+static uint32_t upd_bit(const struct brute *b, uint32_t l, uint32_t step)
 {
-    return 1u << ((2 * b->c.n_layers + 1) * b->c.n_micros + l);
+    return 1u << ((2 * b->c.n_layers + 1) * b->n_micros + step * b->c.n_layers + l);
+}
+
+static uint32_t step_of(const struct brute *b, uint32_t micro)
+{
+    return micro / b->c.n_micros;
+}
+
+/* Returns the first micro-batch of a step. */
+static uint32_t first_of(const struct brute *b, uint32_t step)
+{
+    return step * b->c.n_micros;
+}
+
+/* Returns whether no gradient comes to layer l from the layer after it. */
+static bool is_end(const struct brute *b, uint32_t l)
+{
+    return b->c.ends >> l & 1;
 }
 
 static void init_blocks(struct brute *b)
@@ -114,12 +134,12 @@ static void init_blocks(struct brute *b)
         b->k[l] = add_block(b, b->c.k[l]);
     b->stashless = true;
     for (uint32_t l = 0; l <= n; l++)
-        for (uint32_t j = 0; j < b->c.n_micros; j++) {
+        for (uint32_t j = 0; j < b->n_micros; j++) {
             b->x[l][j] = l == 0 ? -1 : add_block(b, b->c.x[l]);
-            b->dx[l][j] = l == 0 ? -1 : add_block(b, b->c.x[l]);
+            b->dx[l][j] = l == 0 || is_end(b, l - 1) ? -1 : add_block(b, b->c.x[l]);
             b->stashless &= b->x[l][j] < 0;
         }
-    b->all_done = (upd_bit(b, n) - 1);
+    b->all_done = (upd_bit(b, n, b->n_steps - 1) - 1);
 }
 
 static struct task forward(const struct brute *b, uint32_t l, uint32_t j)
@@ -139,17 +159,17 @@ static struct task backward(const struct brute *b, uint32_t l, uint32_t j)
                      .done = bwd_bit(b, l, j)};
     if (l < b->c.n_layers) {
         uint32_t dw = set_of((int)dw_of(b, l)), dy = set_of(b->dx[l + 1][j]);
-        t.reads |= set_of((int)w_of(l)) | dy | (j > 0 ? dw : 0);
+        t.reads |= set_of((int)w_of(l)) | dy | (j > first_of(b, step_of(b, j)) ? dw : 0);
         t.writes |= dw;
         t.dies |= dy;
     }
     return t;
 }
 
-static struct task update(const struct brute *b, uint32_t l)
+static struct task update(const struct brute *b, uint32_t l, uint32_t step)
 {
     uint32_t state = set_of((int)w_of(l)) | set_of(b->k[l]), dw = set_of((int)dw_of(b, l));
-    return (struct task){.reads = state | dw, .writes = state, .dies = dw, .done = upd_bit(b, l)};
+    return (struct task){.reads = state | dw, .writes = state, .dies = dw, .done = upd_bit(b, l, step)};
 }
 
 /* ---- states ---- */
@@ -242,7 +262,7 @@ static void reach(struct brute *b, struct state s, uint32_t cost)
 static bool may_be_lost(const struct brute *b, uint32_t block)
 {
     for (uint32_t l = 1; b->c.recompute && l <= b->c.n_layers; l++)
-        for (uint32_t j = 0; j < b->c.n_micros; j++)
+        for (uint32_t j = 0; j < b->n_micros; j++)
             if (b->x[l][j] == (int)block)
                 return true;
     return false;
@@ -338,36 +358,48 @@ static uint32_t stash_at(const struct brute *b, const struct state *s, uint32_t 
 {
     uint32_t sum = 0;
     for (uint32_t l = 1; l <= b->c.n_layers; l++)
-        for (uint32_t j = 0; j < b->c.n_micros; j++)
-            if (s->done & fwd_bit(b, l - 1, j) && !(l == b->c.n_layers && j == turn))
+        for (uint32_t j = 0; j < b->n_micros; j++)
+            if (s->done & fwd_bit(b, l - 1, j) && !(s->done & bwd_bit(b, l, j)) &&
+                !(l == b->c.n_layers && j == turn))
                 sum += b->c.x[l];
     return sum;
 }
 
 static bool is_first_loss(const struct brute *b, const struct state *s)
 {
-    for (uint32_t j = 0; j < b->c.n_micros; j++)
+    for (uint32_t j = 0; j < b->n_micros; j++)
         if (s->done & bwd_bit(b, b->c.n_layers, j))
             return false;
     return true;
 }
 
-static bool may_update(const struct brute *b, const struct state *s, uint32_t layer)
+/* Returns the first layer of the part that has layer l. */
+static uint32_t part_begin(const struct brute *b, uint32_t l)
 {
-    uint32_t last = b->c.n_micros - 1;
-    return !(s->done & upd_bit(b, layer)) && s->done & bwd_bit(b, layer, last) &&
-           (!b->c.decision || s->done & bwd_bit(b, 0, last));
+    while (l > 0 && !is_end(b, l - 1))
+        l--;
+    return l;
+}
+
+static bool may_update(const struct brute *b, const struct state *s, uint32_t layer, uint32_t step)
+{
+    uint32_t last = first_of(b, step + 1) - 1;
+    return !(s->done & upd_bit(b, layer, step)) && s->done & bwd_bit(b, layer, last) &&
+           (!b->c.decision || s->done & bwd_bit(b, part_begin(b, layer), last));
 }
 
 /* A task is due when its operands exist or can be made again, and its sum is in order. */
 static bool may_forward(const struct brute *b, const struct state *s, uint32_t l, uint32_t j)
 {
     bool again = (s->done & fwd_bit(b, l, j)) != 0;
+    uint32_t step = step_of(b, j);
     if (l > 0 && !(s->done & fwd_bit(b, l - 1, j)))
+        return false;
+    if (step > 0 && !(s->done & upd_bit(b, l, step - 1)))
         return false;
     if (again) /* to make X again that was lost, while W is the old one and someone still reads X */
         return b->c.recompute && b->x[l + 1][j] >= 0 && where(b, s, (uint32_t)b->x[l + 1][j]) == 0 &&
-               !(s->done & (bwd_bit(b, l + 1, j) | upd_bit(b, l)));
+               !(s->done & (bwd_bit(b, l + 1, j) | upd_bit(b, l, step)));
     return !b->stashless || j == 0 || s->done & fwd_bit(b, l, j - 1);
 }
 
@@ -378,7 +410,8 @@ static bool may_backward(const struct brute *b, const struct state *s, uint32_t 
     if (l == b->c.n_layers)
         return s->done & fwd_bit(b, l - 1, j) &&
                (b->c.stash == BRUTE_ANY || !is_first_loss(b, s) || stash_at(b, s, j) == b->c.stash);
-    return s->done & bwd_bit(b, l + 1, j) && (j == 0 || s->done & bwd_bit(b, l, j - 1));
+    return s->done & (is_end(b, l) ? fwd_bit(b, l, j) : bwd_bit(b, l + 1, j)) &&
+           (j == 0 || s->done & bwd_bit(b, l, j - 1));
 }
 
 /* Everything is in place, and nothing that the host has becomes out of date. */
@@ -404,7 +437,7 @@ static bool do_free_task(struct brute *b, const struct state *s, uint32_t cost, 
                          task_fn *make)
 {
     for (uint32_t l = 0; l < n; l++)
-        for (uint32_t j = 0; j < b->c.n_micros; j++) {
+        for (uint32_t j = 0; j < b->n_micros; j++) {
             struct task t = make(b, l, j);
             uint32_t d;
             if (may(b, s, l, j) && is_free(b, s, &t, &d)) {
@@ -419,7 +452,7 @@ static void try_tasks(struct brute *b, const struct state *s, uint32_t cost, uin
                       task_fn *make)
 {
     for (uint32_t l = 0; l < n; l++)
-        for (uint32_t j = 0; j < b->c.n_micros; j++)
+        for (uint32_t j = 0; j < b->n_micros; j++)
             if (may(b, s, l, j)) {
                 struct task t = make(b, l, j);
                 try_task(b, s, &t, cost);
@@ -460,20 +493,21 @@ static void expand(struct brute *b, struct state s, uint32_t cost)
         return;
     try_tasks(b, &s, cost, n, may_forward, forward);
     try_tasks(b, &s, cost, n + 1, may_backward, backward);
-    for (uint32_t l = 0; l < n; l++) {
-        struct task t = update(b, l);
-        if (!may_update(b, &s, l))
-            continue;
-        if (b->c.update_on_device)
-            try_task(b, &s, &t, cost);
-        if (b->c.update_on_host)
-            update_on_host(b, s, &t, cost);
-    }
+    for (uint32_t l = 0; l < n; l++)
+        for (uint32_t step = 0; step < b->n_steps; step++) {
+            struct task t = update(b, l, step);
+            if (!may_update(b, &s, l, step))
+                continue;
+            if (b->c.update_on_device)
+                try_task(b, &s, &t, cost);
+            if (b->c.update_on_host)
+                update_on_host(b, s, &t, cost);
+        }
 }
 
-/* ---- steps ---- */
+/* ---- cycles ---- */
 
-/* The sets of blocks that may stay between two steps, each with the least traffic found so far. Sorted by
+/* The sets of blocks that may stay between two cycles, each with the least traffic found so far. Sorted by
  * blocks. */
 struct ends {
     struct end {
@@ -489,7 +523,7 @@ static int compare_ends(const void *pa, const void *pb)
     return a->blocks < b->blocks ? -1 : a->blocks > b->blocks;
 }
 
-static void one_step(struct brute *b, const struct ends *from, struct ends *ret)
+static void one_cycle(struct brute *b, const struct ends *from, struct ends *ret)
 {
     uint32_t least = FAR;
     for (size_t i = 0; i < from->n; i++)
@@ -528,7 +562,7 @@ static bool grown_evenly(const struct ends *from, const struct ends *to, uint32_
     return true;
 }
 
-/* Everything that may be on devices when a step begins: any W and K that fit. */
+/* Everything that may be on devices when a cycle begins: any W and K that fit. */
 static void all_ends(const struct brute *b, struct ends *ret)
 {
     uint32_t kept = 0, n = 0, places = 1 + b->c.n_devices, ways = 1;
@@ -556,13 +590,13 @@ static void all_ends(const struct brute *b, struct ends *ret)
 static bool find_period(struct brute *b, struct ends *ends, struct brute_result *ret)
 {
     all_ends(b, &ends[0]);
-    for (uint32_t n = 1; n <= MAX_STEPS; n++) {
-        one_step(b, &ends[n - 1], &ends[n]);
+    for (uint32_t n = 1; n <= MAX_CYCLES; n++) {
+        one_cycle(b, &ends[n - 1], &ends[n]);
         if (ends[n].n == 0)
             return true; /* does not fit */
         for (uint32_t p = 1; p <= MAX_PERIOD && p < n; p++)
             if (grown_evenly(&ends[n - p], &ends[n], &ret->bytes)) {
-                ret->steps = p;
+                ret->cycles = p;
                 return true;
             }
     }
@@ -573,9 +607,11 @@ static bool find_period(struct brute *b, struct ends *ends, struct brute_result 
 
 static void init(struct brute *b, const struct brute_case *c)
 {
+    uint32_t steps = c->steps > 0 ? c->steps : 1;
     assert(c->n_layers >= 1 && c->n_layers <= BRUTE_MAX_LAYERS && c->n_micros >= 1 &&
-           c->n_micros <= BRUTE_MAX_MICROS && (c->n_devices == 1 || c->n_devices == 2));
-    *b = (struct brute){.c = *c, .limit = FAR};
+           steps * c->n_micros <= BRUTE_MAX_MICROS && (c->n_devices == 1 || c->n_devices == 2));
+    assert((2 * c->n_layers + 1) * steps * c->n_micros + steps * c->n_layers < 32); /* bits of `done` */
+    *b = (struct brute){.c = *c, .n_steps = steps, .n_micros = steps * c->n_micros, .limit = FAR};
     init_blocks(b);
     grow(b);
 }
@@ -591,18 +627,18 @@ static void finish(struct brute *b)
 bool brute_solve(const struct brute_case *c, struct brute_result *ret)
 {
     struct brute b;
-    struct ends ends[MAX_STEPS + 1] = {0};
+    struct ends ends[MAX_CYCLES + 1] = {0};
     init(&b, c);
     *ret = (struct brute_result){0};
     bool done = find_period(&b, ends, ret);
     ret->n_states = (uint32_t)b.looked_at;
-    for (uint32_t n = 0; n <= MAX_STEPS; n++)
+    for (uint32_t n = 0; n <= MAX_CYCLES; n++)
         vec_free(&ends[n]);
     finish(&b);
     return done;
 }
 
-bool brute_one_step_below(const struct brute_case *c, uint32_t limit)
+bool brute_one_cycle_below(const struct brute_case *c, uint32_t limit)
 {
     struct brute b;
     struct ends all = {0};
@@ -612,7 +648,7 @@ bool brute_one_step_below(const struct brute_case *c, uint32_t limit)
     all_ends(&b, &all);
     for (size_t i = 0; i < all.n && !found; i++) {
         struct ends back = {0};
-        one_step(&b, &(struct ends){&all.at[i], 1, 1}, &back);
+        one_cycle(&b, &(struct ends){&all.at[i], 1, 1}, &back);
         for (size_t k = 0; k < back.n; k++)
             found |= back.at[k].blocks == all.at[i].blocks;
         vec_free(&back);

@@ -231,6 +231,46 @@ static void test_bound_sizes_of_a_plan_with_decision(void **state)
     graph_destroy(g);
 }
 
+/* ---- a run of any cycle ---- */
+
+static uint64_t bound_of_cycle(uint32_t steps, uint64_t k, int64_t free_bytes)
+{
+    struct bound_state state = {.w = W, .dw = W, .k = k};
+    return bound_cycle_compute(&(struct bound_cycle){steps, &state, 1, free_bytes});
+}
+
+/* AdamW with K = 2W: the update on the host moves 2W a step. The state is 3W, and crosses twice in a cycle.
+ * So from 3 steps on, the update on the device moves less. */
+static void test_bound_of_a_cycle_by_hand(void **state)
+{
+    (void)state;
+    for (uint32_t steps = 1; steps <= 16; steps++) {
+        uint64_t without_memory = steps < 3 ? 2 * steps * W : 6 * W;
+        for (int64_t room = 0; room <= 3 * (int64_t)W; room += 100)
+            assert_int_equal(bound_of_cycle(steps, 2 * W, room),
+                             (without_memory * (3 * W - (uint64_t)room) + 3 * W - 1) / (3 * W));
+        assert_int_equal(bound_of_cycle(steps, 2 * W, INT64_MAX), 0);
+        /* Activations that do not fit go out and in. */
+        assert_true(bound_of_cycle(steps, 2 * W, -500) >= without_memory + 500);
+        /* Without optimizer state, the update on the device moves W in and out. */
+        assert_int_equal(bound_of_cycle(steps, 0, 0), 2 * W);
+    }
+    assert_int_equal(bound_of_cycle(4, 2 * W, -500), 6 * W + 1000);
+}
+
+/* Layers with and without optimizer state: the free bytes go to the layer that saves more. */
+static void test_bound_of_a_cycle_fills_by_density(void **state)
+{
+    struct bound_state states[] = {{.w = W, .dw = W, .k = 2 * W}, {.w = W, .dw = W}};
+    struct bound_cycle c = {1, states, 2, 0};
+    (void)state;
+    assert_int_equal(bound_cycle_compute(&c), 4 * W);
+    c.free_bytes = W; /* keeps the second layer: 2 bytes for each byte of memory */
+    assert_int_equal(bound_cycle_compute(&c), 2 * W);
+    c.free_bytes = 2 * W;
+    assert_int_equal(bound_cycle_compute(&c), 4 * W / 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +285,8 @@ int main(void)
         cmocka_unit_test(test_bound_fixed_places_by_hand),
         cmocka_unit_test(test_bound_sizes_of_a_plan_by_hand),
         cmocka_unit_test(test_bound_sizes_of_a_plan_with_decision),
+        cmocka_unit_test(test_bound_of_a_cycle_by_hand),
+        cmocka_unit_test(test_bound_of_a_cycle_fills_by_density),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,8 +18,8 @@
 struct tally {
     uint64_t cases, states;
     uint64_t positive, attained; /* bound above 0; the same as the least traffic */
-    /* cases where the least average is below the bound but no plan of one step is; this happens only when all
-     * updates are on the device */
+    /* Cases where the least average is below the bound, but no plan with one cycle is. With cycles of one
+     * step, this happens only when all updates are on the device. */
     uint64_t longer;
     double least, bound; /* sums, in units */
 };
@@ -64,10 +64,50 @@ static struct bound bound_at(const struct brute_case *c, uint32_t turn)
     return b;
 }
 
+/* Returns whether the case has a cycle of several steps or a chain in several parts. */
+static bool has_cycle(const struct brute_case *c)
+{
+    return c->steps > 1 || c->ends > 0;
+}
+
+/* Returns what every plan needs beside W and K at the first backward task of layer l (n_layers: the loss):
+ * the operands, and the inputs of the layers before l in the same part of the chain. */
+static uint32_t beside_state(const struct brute_case *c, uint32_t l)
+{
+    bool begins = l > 0 && c->ends >> (l - 1) & 1; /* the first layer of a part returns no gradient */
+    uint32_t sum = c->x[l] * (l > 0 && !begins ? 2 : 1);
+    if (l < c->n_layers)
+        sum += c->w[l] + (c->ends >> l & 1 ? 0 : c->x[l + 1]);
+    else if (c->stash != BRUTE_ANY)
+        return sum + c->stash;
+    while (!c->recompute && l > 1 && !(c->ends >> (l - 1) & 1))
+        sum += c->x[--l];
+    return sum;
+}
+
+/* Returns the bound on a run of the cycle. */
+static uint64_t bound_of_cycle(const struct brute_case *c)
+{
+    struct bound_state states[BRUTE_MAX_LAYERS];
+    uint32_t most = 0;
+    for (uint32_t l = 0; l <= c->n_layers; l++)
+        most = beside_state(c, l) > most ? beside_state(c, l) : most;
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        states[l] = (struct bound_state){.w = c->w[l] * PARTS, .dw = c->w[l] * PARTS, .k = c->k[l] * PARTS};
+    return bound_cycle_compute(&(struct bound_cycle){
+        .steps = c->steps > 0 ? c->steps : 1,
+        .states = states,
+        .n_states = c->n_layers,
+        .free_bytes = ((int64_t)c->n_devices * c->capacity - most) * PARTS,
+    });
+}
+
 /* Returns the largest bound over all turns. Each of them is a bound, so the largest is one too. */
 static uint64_t bound_of(const struct brute_case *c)
 {
     uint64_t most = 0;
+    if (has_cycle(c))
+        return bound_of_cycle(c);
     for (uint32_t turn = 0; turn <= c->n_layers; turn++) {
         struct bound b = bound_at(c, turn);
         uint64_t bytes = !c->update_on_device ? b.host.total : !c->update_on_host ? b.device.total : b.bytes;
@@ -89,10 +129,11 @@ static void print_case(const struct brute_case *c, const struct brute_result *r,
     print_message(" x");
     for (uint32_t l = 0; l <= c->n_layers; l++)
         print_message(" %u", c->x[l]);
-    print_message(" m %u devices %u capacity %u%s%s%s stash %d%s: least %u / %u, bound %.2f\n", c->n_micros,
-                  c->n_devices, c->capacity, c->update_on_host ? " host" : "",
-                  c->update_on_device ? " device" : "", c->decision ? " decision" : "", (int)c->stash,
-                  c->recompute ? " recompute" : "", r->bytes, r->steps, (double)bound / PARTS);
+    print_message(
+        " m %u steps %u ends %x devices %u capacity %u%s%s%s stash %d%s: least %u / %u, bound %.2f\n",
+        c->n_micros, c->steps, c->ends, c->n_devices, c->capacity, c->update_on_host ? " host" : "",
+        c->update_on_device ? " device" : "", c->decision ? " decision" : "", (int)c->stash,
+        c->recompute ? " recompute" : "", r->bytes, r->cycles, (double)bound / PARTS);
 }
 
 /* False when the chain does not fit. */
@@ -100,22 +141,23 @@ static bool check(const struct brute_case *c, struct tally *t, struct brute_resu
 {
     assert_true(brute_solve(c, r));
     t->states += r->n_states;
-    if (r->steps == 0)
+    if (r->cycles == 0)
         return false;
     uint64_t bound = bound_of(c), least = (uint64_t)r->bytes * PARTS;
     if (getenv("TUTTI_DUMP"))
         print_case(c, r, bound);
-    if (bound * r->steps > least) {
+    if (bound * r->cycles > least) {
         t->longer++;
-        if (c->update_on_host || brute_one_step_below(c, (uint32_t)((bound + PARTS - 1) / PARTS))) {
+        if ((c->update_on_host && !has_cycle(c)) ||
+            brute_one_cycle_below(c, (uint32_t)((bound + PARTS - 1) / PARTS))) {
             print_case(c, r, bound);
             fail_msg("the bound is wrong");
         }
     }
     t->cases++;
     t->positive += bound > 0;
-    t->attained += bound > 0 && bound * r->steps == least;
-    t->least += (double)r->bytes / r->steps;
+    t->attained += bound > 0 && bound * r->cycles == least;
+    t->least += (double)r->bytes / r->cycles;
     t->bound += (double)bound / PARTS;
     return true;
 }
@@ -125,8 +167,9 @@ static void check_capacities(struct brute_case *c, struct tally *t)
 {
     uint32_t everything = c->x[0];
     struct brute_result r;
+    uint32_t micros = c->n_micros * (c->steps > 0 ? c->steps : 1);
     for (uint32_t l = 0; l < c->n_layers; l++)
-        everything += 2 * c->w[l] + c->k[l] + 2 * c->n_micros * c->x[l + 1];
+        everything += 2 * c->w[l] + c->k[l] + 2 * micros * c->x[l + 1];
     for (c->capacity = 1; c->capacity * c->n_devices <= everything; c->capacity++)
         if (check(c, t, &r) && r.bytes == 0)
             return;
@@ -136,7 +179,7 @@ static void print_tally(const char *what, const struct tally *t)
 {
     print_message(
         "# %s: %llu cases, %llu states, bound above 0 in %llu, attained in %llu of them, %.1f%% of the "
-        "least traffic on average, %llu of more than one step\n",
+        "least traffic on average, %llu of more than one cycle\n",
         what, (unsigned long long)t->cases, (unsigned long long)t->states, (unsigned long long)t->positive,
         (unsigned long long)t->attained, 100 * t->bound / t->least, (unsigned long long)t->longer);
 }
@@ -250,7 +293,7 @@ static void test_brute_keeps_layers_without_k(void **state)
     c.k[3] = 8;
     c.capacity = 5;
     assert_true(check(&c, &t, &r));
-    assert_int_equal(r.bytes, 2 * r.steps);
+    assert_int_equal(r.bytes, 2 * r.cycles);
     assert_int_equal(t.attained, 1);
 }
 
@@ -327,6 +370,83 @@ static void test_brute_two_devices_never_below_bound(void **state)
     assert_true(t.cases > 100);
 }
 
+/* ---- cycles of several steps, and chains in parts ---- */
+
+/* How a chain is cut: the last layers of the parts before the last one. */
+enum { ONE_PART = 0, EACH_LAYER = 0x7, FIRST_TWO = 0x2 };
+
+/* Tries a chain with cycles of `steps` steps, with every amount of memory. */
+static void check_steps(const struct shape *s, uint32_t steps, uint32_t ends, struct tally *t)
+{
+    for (uint32_t halves = 0; halves <= 4; halves += 2)
+        for (uint32_t place = 0; place < PLACES; place++)
+            for (int decision = 0; decision < (s->n < 3 ? 2 : 1); decision++) {
+                struct brute_case c = case_of(s, 1, halves, place);
+                c.steps = steps;
+                c.ends = ends & ((1u << (s->n - 1)) - 1);
+                c.decision = decision;
+                check_capacities(&c, t);
+            }
+}
+
+static void test_brute_cycles_never_below_bound(void **state)
+{
+    (void)state;
+    struct tally parts = {0}, chains = {0};
+    for (size_t s = 0; s < N_SHAPES && shapes[s].n < 4; s++)
+        for (uint32_t steps = 1; steps <= (shapes[s].n < 3 ? 4 : 2u + (s == THREE_EVEN)); steps++) {
+            if (shapes[s].n > 1)
+                check_steps(&shapes[s], steps, EACH_LAYER, &parts);
+            if (shapes[s].n > 2)
+                check_steps(&shapes[s], steps, FIRST_TWO, &parts);
+            if (steps > 1 && (shapes[s].n < 3 || s == THREE_EVEN))
+                check_steps(&shapes[s], steps, ONE_PART, &chains);
+        }
+    print_tally("cycles of parts", &parts);
+    print_tally("cycles of chains", &chains);
+    assert_true(parts.cases > 1000 && chains.cases > 200);
+    assert_true(parts.attained > 200);
+}
+
+/* Outputs between parts, which may wait on the device or on the host; and several micro-batches. */
+static void test_brute_cycles_with_stash_never_below_bound(void **state)
+{
+    (void)state;
+    struct tally t = {0};
+    for (size_t s = 0; s < N_SHAPES && shapes[s].n < 3; s++)
+        for (uint32_t steps = 1; steps <= 3; steps++)
+            for (uint32_t m = 1; m <= 2 && steps * m <= 3; m++)
+                for (uint32_t place = 0; place < PLACES; place += 2) {
+                    struct brute_case c = case_of(&shapes[s], 1, 4, place);
+                    c.n_micros = m;
+                    c.steps = steps;
+                    c.ends = EACH_LAYER & ((1u << (c.n_layers - 1)) - 1);
+                    for (uint32_t l = 1; l <= c.n_layers; l++)
+                        c.x[l] = 1 + l % 2;
+                    if (c.n_layers > 1)
+                        check_stash(&c, &t);
+                }
+    print_tally("cycles with stash", &t);
+    assert_true(t.cases > 200);
+}
+
+static void test_brute_cycles_on_two_devices_never_below_bound(void **state)
+{
+    (void)state;
+    struct tally t = {0};
+    for (uint32_t steps = 1; steps <= 3; steps++)
+        for (uint32_t halves = 0; halves <= 4; halves += 4)
+            for (uint32_t place = 0; place < PLACES; place++) {
+                struct brute_case c = case_of(&(struct shape){2, {1, 1}}, 1, halves, place);
+                c.n_devices = 2;
+                c.steps = steps;
+                c.ends = 1;
+                check_capacities(&c, &t);
+            }
+    print_tally("cycles on two devices", &t);
+    assert_true(t.cases > 20);
+}
+
 /* ---- where the bound is attained ---- */
 
 /* Layers of one size w, no stash. */
@@ -341,7 +461,7 @@ static void assert_least(const struct brute_case *c, uint32_t bytes)
     struct tally t = {0};
     struct brute_result r;
     assert_true(check(c, &t, &r));
-    if (r.bytes != bytes * r.steps) {
+    if (r.bytes != bytes * r.cycles) {
         print_case(c, &r, bound_of(c));
         fail_msg("%u were expected", bytes);
     }
@@ -402,6 +522,29 @@ static void test_brute_attained_when_everything_fits(void **state)
                 }
 }
 
+/* Parts of one layer each, AdamW, updates on the device, and space for one layer in work. In each cycle, W
+ * and K of every layer come in once and go out once, however many steps the cycle has. The bound lacks the
+ * state of one layer, because it does not see that the layer in work needs memory. */
+static void test_brute_parts_cross_once_in_a_cycle(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 3; n++)
+        for (uint32_t steps = 1; steps <= 3; steps++) {
+            struct brute_case c = even_case(n, 1, 4, DEVICE);
+            c.steps = steps;
+            c.ends = EACH_LAYER & ((1u << (n - 1)) - 1);
+            c.capacity = 4; /* W, K and dW of a layer */
+            /* With one or two steps, updates on the host would be cheaper. */
+            assert_int_equal(bound_of(&c), 2 * steps * (n - 1) * PARTS);
+            assert_false(brute_one_cycle_below(&c, 6 * n));
+            assert_true(brute_one_cycle_below(&c, 6 * n + 1));
+            c.capacity = 3 * n + 1; /* everything fits */
+            assert_int_equal(bound_of(&c), 0);
+            c.capacity--;
+            assert_true(bound_of(&c) > 0);
+        }
+}
+
 /* ---- the solver ---- */
 
 /* Shows that the search loses nothing when it leaves out choices that cannot be better: with `eager` the
@@ -423,7 +566,7 @@ static void test_brute_shortcuts_lose_nothing(void **state)
                     assert_true(brute_solve(&c, &lazy));
                     c.eager = true;
                     assert_true(brute_solve(&c, &eager));
-                    assert_int_equal(lazy.bytes * eager.steps, eager.bytes * lazy.steps);
+                    assert_int_equal(lazy.bytes * eager.cycles, eager.bytes * lazy.cycles);
                     assert_true(lazy.n_states <= eager.n_states);
                 }
             }
@@ -439,9 +582,13 @@ int main(void)
         cmocka_unit_test(test_brute_stash_never_below_bound),
         cmocka_unit_test(test_brute_long_stash_never_below_bound),
         cmocka_unit_test(test_brute_two_devices_never_below_bound),
+        cmocka_unit_test(test_brute_cycles_never_below_bound),
+        cmocka_unit_test(test_brute_cycles_with_stash_never_below_bound),
+        cmocka_unit_test(test_brute_cycles_on_two_devices_never_below_bound),
         cmocka_unit_test(test_brute_attained_with_updates_on_host),
         cmocka_unit_test(test_brute_attained_with_adam),
         cmocka_unit_test(test_brute_attained_when_everything_fits),
+        cmocka_unit_test(test_brute_parts_cross_once_in_a_cycle),
         cmocka_unit_test(test_brute_shortcuts_lose_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

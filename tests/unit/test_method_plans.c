@@ -18,6 +18,7 @@
 #include "base/strbuf.h"
 #include "daemon/worker/job.h"
 #include "scheduler/policy/policy.h"
+#include "scheduler/predict/bound.h"
 
 /* The layers 0 to 5 are dense, and layer 6 is the loss. */
 #define MLP                                                                                                  \
@@ -249,6 +250,38 @@ static void test_state_of_a_block_crosses_once_in_a_cycle(void **state)
     }
 }
 
+/* No plan moves less than the bound, with any number of steps in a cycle. */
+static void test_plans_move_no_less_than_the_bound(void **state)
+{
+    static const char *const schemes[] = {
+        "\"greedy\",\"resident_steps\":%u",
+        "\"chunked\",\"blocks\":3,\"resident_steps\":%u",
+        "\"chunked\",\"blocks\":4,\"head\":{\"hidden\":3},\"resident_steps\":%u",
+    };
+    static const struct place narrow[] = {
+        {1, 16 << 10, POLICY_stream, UPDATE_AUTO}, {1, 20 << 10, POLICY_blocks, UPDATE_DEVICE},
+        {1, 20 << 10, POLICY_auto, UPDATE_HOST},   {2, 16 << 10, POLICY_auto, UPDATE_AUTO},
+        {1, 20 << 10, POLICY_lru, UPDATE_AUTO},    {3, 0, POLICY_auto, UPDATE_DEVICE},
+    };
+    uint32_t positive = 0;
+    (void)state;
+    for (uint32_t i = 0; i < 3 * 6; i++)
+        for (uint32_t k = 1; k <= 9; k = 2 * k + 1) {
+            char method[192], scheme[128];
+            struct place at = narrow[i % 6];
+            struct plan_bytes b;
+            snprintf(scheme, sizeof scheme, schemes[i / 6], k);
+            snprintf(method, sizeof method, "\"type\":\"local\",\"scheme\":%s", scheme);
+            struct prepared_job j = prepare(method, k % 2 == 0, at);
+            const struct plan *p = j.phases.at[0].plan;
+            plan_count_bytes(p, PROGRAM_CYCLE, &b);
+            assert_true(b.state_in + b.state_out + b.stash_in + b.stash_out >= bound_bytes(p));
+            positive += bound_bytes(p) > 0;
+            finish(&j);
+        }
+    assert_true(positive >= 12);
+}
+
 /* ------------------------------------------------------------------------------------------ partitions */
 
 #define SIL "\"type\":\"sil\",\"partitions\":[2,4],\"recovery_epochs\":1"
@@ -356,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_gradients_of_shared_layers_meet_in_their_update),
         cmocka_unit_test(test_gradients_of_backpropagation_cross),
         cmocka_unit_test(test_state_of_a_block_crosses_once_in_a_cycle),
+        cmocka_unit_test(test_plans_move_no_less_than_the_bound),
         cmocka_unit_test(test_plan_of_a_phase_has_one_partition),
         cmocka_unit_test(test_outputs_cross_the_cut_as_data),
         cmocka_unit_test(test_memory_is_that_of_the_largest_partition),

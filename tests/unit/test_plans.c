@@ -59,6 +59,19 @@ static void check_way(const struct bound_way *way, const struct plan_bytes *b, c
             (unsigned long long)way->out);
 }
 
+/* Checks the bound that holds for every cycle. */
+static void check_cycle_bound(const struct plan *p, uint64_t moved, uint32_t seed)
+{
+    struct bound_cycle c;
+    if (!bound_cycle_of(p, &c))
+        return;
+    uint64_t least = bound_cycle_compute(&c);
+    if (moved < least)
+        say(seed, p, "%llu bytes are less than %llu, the bound on a run of the cycle",
+            (unsigned long long)moved, (unsigned long long)least);
+    bound_cycle_finish(&c);
+}
+
 static void check_bound(const struct plan_request *r, const struct plan *p, uint32_t seed,
                         struct tally *tally)
 {
@@ -79,6 +92,7 @@ static void check_bound(const struct plan_request *r, const struct plan *p, uint
             check_way(r->update == UPDATE_HOST ? &bound.host : &bound.device, &b, p, seed);
         bound_sizes_finish(&s);
     }
+    check_cycle_bound(p, moved, seed);
     tally->plans++;
     tally->positive += least > 0;
     tally->close += least > 0 && moved <= least + least / 4;
