@@ -134,6 +134,19 @@ static bool single_fits(const struct choosing *c, const struct cycle_trial *t)
     return c->single.plan->host_bytes + t->host_taken_bytes <= c->j->machine.host_bytes;
 }
 
+/* Returns the options for planning several steps in a cycle. Updates on the host gain nothing from more
+ * steps, so they are left out where the job leaves the place of updates to the planner. Then a block that
+ * does not fit its device with its whole state is noticed. */
+static struct job_options options_of_trial(const struct choosing *c)
+{
+    struct job_options o = *c->o;
+    if (o.update < 0)
+        o.update = (int)c->j->spec->memory.update;
+    if (o.update == (int)UPDATE_AUTO)
+        o.update = (int)UPDATE_DEVICE;
+    return o;
+}
+
 /* Plans `steps` steps in a cycle, and keeps the plan if it is the best so far. Returns 1 if more steps may be
  * better, 0 if not, or a negative errno. Sets c->limit in the second case.
  *
@@ -145,7 +158,8 @@ static int try_steps(struct choosing *c, uint32_t steps)
     struct err why = {0};
     struct cycle_trial t = {.steps = steps};
     const struct division d = {c->p->sizes.micro_batch, steps, true};
-    int r = job_plan_with(c->o, c->j, c->p, d, 0, &c->p->report, &why);
+    const struct job_options o = options_of_trial(c);
+    int r = job_plan_with(&o, c->j, c->p, d, 0, &c->p->report, &why);
     if (r < 0) {
         c->limit = limit_of(&why);
         return r == -ENOSPC || r == -EINVAL ? 0 : r;

@@ -469,6 +469,17 @@ static int verify_phase(const struct planning *a)
     return plan_verify(p->plan, p->graph, p->eval_graph, &a->j->machine, NULL, a->err);
 }
 
+/* Adds to a planner's message which key of the job file sets the number of steps in a cycle. */
+static void name_cycle_key(const struct prepared_job *j, uint32_t steps, int r, struct err *err)
+{
+    const char *key = j->spec->method == METHOD_local ? "method.resident_steps" : "memory.cycle_steps";
+    if (strcmp(err->path, "memory.cycle_steps") == 0)
+        err_set_at(err, r, key, "%s", err->msg);
+    else if (r == -ENOSPC)
+        err_set_at(err, r, err->path, "%s is %u, and one step in a cycle would fit: %s", key, steps,
+                   err->msg);
+}
+
 /* Plans a phase for the second time, now with all steps of its cycle. The plan of one step, which was made
  * first, becomes p->single. */
 static int plan_cycle(const struct planning *a)
@@ -490,9 +501,8 @@ static int plan_cycle(const struct planning *a)
     }
     if (r == 0)
         return verify_phase(a);
-    if (r == -ENOSPC && err != NULL && strcmp(err->path, "memory.cycle_steps") != 0)
-        err_set_at(err, r, err->path, "memory.cycle_steps is %u, and one step in a cycle would fit: %s",
-                   p->cycle_steps, err->msg);
+    if (err != NULL)
+        name_cycle_key(a->j, p->cycle_steps, r, err);
     return r;
 }
 

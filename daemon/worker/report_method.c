@@ -67,10 +67,19 @@ static bool has_cycle(const struct phase *p)
     return p->cycle_steps > 1 || p->cycle_auto;
 }
 
-/* Returns whether the plan keeps each block on its device for all steps of the cycle. */
+static bool updates_on_host(const struct plan *plan)
+{
+    const struct plan_program *cycle = &plan->programs[PROGRAM_CYCLE];
+    for (uint32_t i = 0; i < cycle->n_instrs; i++)
+        if (cycle->instrs[i].kind == INSTR_UPD && cycle->instrs[i].stream == plan_host_stream(plan))
+            return true;
+    return false;
+}
+
+/* Returns whether the plan keeps the state of each block on its device for all steps of the cycle. */
 static bool keeps_blocks(const struct plan *plan)
 {
-    return plan != NULL && strcmp(plan->policy, policy_names[POLICY_blocks]) == 0;
+    return plan != NULL && strcmp(plan->policy, policy_names[POLICY_blocks]) == 0 && !updates_on_host(plan);
 }
 
 /* Returns the most bytes of outputs that wait between two blocks. These are the outputs of all steps of a

@@ -15,8 +15,9 @@
  * simulates it, and remembers the plan if it fits and is the best so far. A candidate lives as long as the
  * search tries it; `starts` and knobs.pinned are arrays of the search.
  *
- * Every policy reads `knobs`. Only `auto` and the Harmony policies read other fields. A candidate of `auto`
- * has either Harmony's packs (packs_bwd > 0; the fields from `packs` to `unit` are then unused) or its own.
+ * Every policy reads `knobs`. Only `blocks` reads `update_on_device`. Only `auto` and the Harmony policies
+ * read the other fields. A candidate of `auto` has either Harmony's packs (packs_bwd > 0; the fields from
+ * `packs` to `unit` are then unused) or its own.
  *
  * Example: a chain of 10 layers on 2 devices, with packs = 4, starts = {0, 2, 4, 6, 8}, fused = 8, waves = 1,
  * teams = 1. Pack k runs on device k mod 2. All micro-batches pass forward through layers 0..1 on device 0,
@@ -59,6 +60,8 @@ struct candidate {
     /* Whether save_every also holds for the last packs before the fused segment. If false, these packs save
      * nothing for the backward pass, and compute S again. */
     bool save_last_packs;
+    /* Where weights are updated. The same as in the request, if the request says it. */
+    bool update_on_device;
     struct knobs knobs;
 };
 

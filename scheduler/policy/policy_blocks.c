@@ -13,6 +13,10 @@
  * as the outputs of the block before exist.
  *
  * A model that cannot be cut is one block, which must fit one device.
+ *
+ * If the job leaves open where weights are updated, both places are tried. With updates on the host, the
+ * optimizer state never moves, but in every step the weights come in and the gradients go out. This moves
+ * less if the cycle has one or two steps, and it needs less device memory.
  */
 #include <stdlib.h>
 
@@ -29,11 +33,11 @@ static const struct knobs variants[] = {
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])
 
-static int blocks_search(const struct plan_request *r, struct trial *t)
+/* Tries all settings with one place of the updates. */
+static int search_place(struct trial *t, bool on_device)
 {
-    (void)r;
     for (size_t i = 0; i < N_VARIANTS; i++) {
-        struct candidate c = {.knobs = variants[i]};
+        struct candidate c = {.update_on_device = on_device, .knobs = variants[i]};
         int e = t->run(t, &c);
         if (e < 0)
             return e;
@@ -41,10 +45,18 @@ static int blocks_search(const struct plan_request *r, struct trial *t)
     return 0;
 }
 
+static int blocks_search(const struct plan_request *r, struct trial *t)
+{
+    int e = 0;
+    if (r->update != UPDATE_HOST)
+        e = search_place(t, true);
+    return e == 0 && r->update != UPDATE_DEVICE ? search_place(t, false) : e;
+}
+
 static void blocks_leanest(const struct plan_request *r, struct candidate *ret)
 {
-    (void)r;
-    *ret = (struct candidate){.knobs = variants[N_VARIANTS - 1]};
+    *ret =
+        (struct candidate){.update_on_device = r->update == UPDATE_DEVICE, .knobs = variants[N_VARIANTS - 1]};
 }
 
 /* ---- cutting the model ---- */
@@ -199,11 +211,13 @@ static void blocks_order(const struct plan_request *r, const struct profile *pro
     const struct graph *g = r->train;
     uint32_t steps = g->training ? g->steps : 1;
     struct block_cut b = cut_blocks(g);
-    (void)c;
+    struct plan_request settled = *r;
+    settled.update = c->update_on_device ? UPDATE_DEVICE : UPDATE_HOST;
     deal_out(&b, g, prof, r->machine->n_devices);
     order_init(ret, g, r->machine->n_devices);
     ret->all_steps = true;
-    struct writer w = {.o = ret, .r = r, .b = &b, .bwd_device = xcalloc(g->n_layers, sizeof *w.bwd_device)};
+    struct writer w = {
+        .o = ret, .r = &settled, .b = &b, .bwd_device = xcalloc(g->n_layers, sizeof *w.bwd_device)};
     for (uint32_t i = 0; i < b.n; i++)
         for (uint32_t l = b.first[i]; l < b.first[i + 1]; l++)
             w.bwd_device[l] = b.device[i];
@@ -216,7 +230,7 @@ static void blocks_order(const struct plan_request *r, const struct profile *pro
 
 const struct policy policy_blocks = {
     .name = "blocks",
-    .default_update = UPDATE_DEVICE,
+    .default_update = UPDATE_AUTO,
     .search = blocks_search,
     .leanest = blocks_leanest,
     .order = blocks_order,

@@ -117,8 +117,8 @@ def parameters():
 @case(each=[1, 2, 4, 8])
 def test_state_of_a_block_crosses_the_link_once_in_a_cycle(t, k):
     path, file = write_job(t, job(LONG, {"method.resident_steps": k})), t.path("plan.json")
-    found = t.worker("--plan", path, *ONE_BLOCK, *(["--policy", "blocks"] if k == 1 else []), "--out", file, "--json",
-                     "--no-what-if").json()
+    options = [*ONE_BLOCK, "--policy", "blocks", "--optimizer-on", "device"] if k < 3 else ONE_BLOCK
+    found = t.worker("--plan", path, *options, "--out", file, "--json", "--no-what-if").json()
     plan = read_json(file)
     t.equal((plan["policy"], plan["steps"]), ("blocks", k), "policy and steps of a cycle")
     state = {i for i, tensor in enumerate(plan["tensors"]) if tensor[0] in ("W", "K")}
@@ -135,7 +135,7 @@ def test_state_of_a_block_crosses_the_link_once_in_a_cycle(t, k):
     if k == 1:
         return
     out = t.path("out")
-    r = t.worker("--run", path, *ONE_BLOCK, "--output", out, "--quiet", "--json").json()
+    r = t.worker("--run", path, *options, "--output", out, "--quiet", "--json").json()
     b = r["step_bytes"]
     t.equal((r["policy"], r["cycle_steps"]), ("blocks", k), "policy and steps of the run")
     t.check(b["state_in"] + b["state_out"] <= 1.05 * step, f"{b} of state in a step, at most 1.05 * {step}")
@@ -143,6 +143,19 @@ def test_state_of_a_block_crosses_the_link_once_in_a_cycle(t, k):
     around = 3 * sum(plan["tensors"][i][7] for i in stays)  # in at the start, out for the checkpoint and at the end
     counted = r["counted_bytes"]["in"] + r["counted_bytes"]["out"]
     t.equal(counted, cycles + around, "bytes that the devices counted")
+
+
+@case(each=[1, 2])
+def test_updates_on_the_host_move_less_with_few_steps(t, k):
+    """W in and dW out in every step: 8 bytes per parameter, where the state of a block on the device would take 24 / k."""
+    path = write_job(t, job(LONG, {"method.resident_steps": k}))
+    found = t.worker("--plan", path, *ONE_BLOCK, "--json", "--no-what-if", "--policy", "blocks", "--objective",
+                     "bytes").json()
+    t.equal((found["policy"], found["state_bytes"]), ("blocks", 8 * k * parameters()), "policy and bytes of state in a cycle")
+    t.check(0 < found["bound_bytes"] <= found["state_bytes"], f"bound {found['bound_bytes']}")
+    bits = {t.worker("--run", path, *ONE_BLOCK, "--optimizer-on", on, "--output", t.path(on), "--quiet",
+                     "--json").json()["weights_hash"] for on in ("auto", "host", "device")}
+    t.equal(len(bits), 1, "different weights")
 
 
 @case
@@ -155,7 +168,7 @@ def test_plan_says_how_many_steps_and_what_limits_them(t):
         "device memory": plan("--devices", 1, "--device-memory", "150KiB"),
         "host memory": plan(*ONE_BLOCK, "--host-memory", "1100KiB"),
         "method.max_cycle_seconds": plan(*ONE_BLOCK, **{"method.max_cycle_seconds": 1e-6}),
-        "steps between evaluations and checkpoints": plan(*ONE_BLOCK, **{"checkpoint": {"every": {"steps": 3}}}),
+        "steps between evaluations and checkpoints": plan(*ONE_BLOCK, **{"checkpoint": {"every": {"steps": 8}}}),
         "more steps would gain little": plan("--devices", 1, "--device-memory", "64MiB"),
     }
     t.equal({k: r["cycle_limit"] for k, r in limits.items()}, {k: k for k in limits}, "limits")
@@ -163,9 +176,12 @@ def test_plan_says_how_many_steps_and_what_limits_them(t):
     t.check(free["cycle_steps"] > 3, f"{free['cycle_steps']} steps where nothing forbids more")
     t.equal(free["blocks_stay"], True, "blocks stay on their device")
     t.equal(free["waiting_bytes"], free["cycle_steps"] * 16 * 64 * 4, "outputs that wait for the next block")
-    t.equal(limits["steps between evaluations and checkpoints"]["cycle_steps"], 3, "steps between checkpoints")
+    t.equal(limits["steps between evaluations and checkpoints"]["cycle_steps"], 8, "steps between checkpoints")
     tight = plan("--devices", 1, "--device-memory", "150KiB", **{"method.resident_steps": 4})
     t.equal((tight["cycle_steps"], tight["blocks_stay"]), (4, False), "where a block does not fit with its state")
+    refused = t.worker("--check", write_job(t, job(LONG, {"method.resident_steps": 16, "train.steps": 64})), *ONE_BLOCK,
+                       "--host-memory", "800KiB", "--json", expect=None).json()
+    t.contains(refused["message"], "method.resident_steps is 16", what="the key in the message")
     text = t.worker("--plan", write_job(t, LONG), *ONE_BLOCK).out
     t.contains(text, "for which a block stays on its device", "of outputs wait for the next block", "4 blocks of layers")
 
