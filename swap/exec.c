@@ -514,6 +514,29 @@ int exec_wait(struct exec *e, uint64_t step)
     return remember_failure(e, wait_run(e, run));
 }
 
+/* Returns the index in p->streams of the stream that makes the first fetch. Returns 0 if there is no fetch.
+ * */
+static uint32_t first_fetching(const struct bound_program *p)
+{
+    uint32_t i = 0, at = 0;
+
+    while (i < p->n_instrs && p->instrs[i].kind != INSTR_FETCH)
+        i++;
+    while (i < p->n_instrs && at + 1 < p->n_streams && p->streams[at] != p->instrs[i].stream)
+        at++;
+    return at;
+}
+
+int exec_wait_next(struct exec *e)
+{
+    if (e->failed < 0)
+        return e->failed;
+    if (e->runs == e->done)
+        return 0;
+    const uint32_t stream = first_fetching(&e->programs[PROGRAM_CYCLE]);
+    return remember_failure(e, event_sync(e->config.devices, e->ends[(e->runs - 1) % PLAN_RING][stream]));
+}
+
 int exec_trace(struct exec *e, uint64_t first_step, uint32_t runs, struct plan_span *spans)
 {
     if (runs == 0 || !spans)

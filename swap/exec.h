@@ -4,7 +4,7 @@
  * Order of calls, all from one thread:
  *     exec_create
  *     exec_run(ENTRY)
- *     exec_cycle ... exec_wait ...       any number of times; consecutive runs overlap
+ *     exec_cycle ... exec_wait, exec_wait_next ...     any number of times; consecutive runs overlap
  *     exec_run(FLUSH)                    before a checkpoint: brings W and K on the host up to date
  *     exec_run(EXIT), exec_run(EVAL)*, exec_run(ENTRY)     evaluation
  *     exec_run(EXIT)
@@ -72,6 +72,12 @@ int exec_cycle(struct exec *e, const struct step_args *args);
 /* Waits until training step `step` is complete. Returns immediately if an entry program has run since that
  * step, because entry waits for all earlier steps. */
 int exec_wait(struct exec *e, uint64_t step);
+
+/* Waits until the next run of the cycle could begin to fetch: until the stream that makes the first fetch of
+ * a run has ended its part of the newest run. A caller that enqueues the next run then keeps the streams
+ * busy, and can decide late whether there will be a next run. Returns immediately if no run is in progress.
+ * */
+int exec_wait_next(struct exec *e);
 
 /* Measures the next `runs` runs of the cycle. The first of them is the first run that begins at step
  * `first_step` or later. For every instruction, `spans` gets the time when all its waits were done and the

@@ -4,6 +4,8 @@
  * A run of the cycle covers one training step, or several (memory.cycle_steps). The loop runs in one thread
  * and has no separate loader: it fills the input slots of run s+1 while run s computes on the streams, and
  * then sleeps until run s is done. Results are read one run late, so the streams never run dry between runs.
+ * With several steps in a cycle, run s+1 is enqueued only when the first stream has ended its part of run s.
+ * So a stop in the middle of a run waits for this run alone.
  *
  * With several steps in a cycle, the steps that remain before an evaluation, a checkpoint or the end run
  * under a second plan, of one step. A change of plans drains the streams, runs the program exit of one plan
@@ -127,14 +129,37 @@ static void prefetch_run(struct trainer *t)
     }
 }
 
-/* Enqueues the next run of the cycle. */
-static int enqueue_run(struct trainer *t, struct err *err)
+/* Fills the inputs and the arguments of all steps of the next run of the cycle. */
+static int fill_run(struct trainer *t, struct err *err)
 {
     int r = 0;
     for (uint32_t i = 0; r == 0 && i < t->plan->steps; i++)
         r = fill_step(t, i, err);
-    if (r == 0)
-        r = train_enqueue_cycle(t, t->args, err);
+    return r;
+}
+
+/* Returns whether the next run of the cycle may begin. A stop lets the runs in progress end, but begins no
+ * further run. A run of several steps may take long, so wait until it is nearly over before deciding whether
+ * another one follows. *ret_error receives the error of a device. */
+static bool may_begin(struct trainer *t, int *ret_error, struct err *err)
+{
+    bool in_progress = t->known < t->step;
+    *ret_error = 0;
+    if (in_progress && t->plan->steps > 1 && !train_stop_requested()) {
+        int r = exec_wait_next(t->exec);
+        *ret_error = r < 0 ? fail_devices(t, t->step, r, err) : 0;
+    }
+    return *ret_error == 0 && (!in_progress || !train_stop_requested());
+}
+
+/* Fills and enqueues the next run of the cycle, unless a stop was requested while another run is in
+ * progress. */
+static int begin_run(struct trainer *t, struct err *err)
+{
+    int r = fill_run(t, err);
+    if (r < 0 || !may_begin(t, &r, err))
+        return r;
+    r = train_enqueue_cycle(t, t->args, err);
     if (r == 0)
         prefetch_run(t);
     return r;
@@ -376,12 +401,11 @@ static int train_steps(struct trainer *t, struct err *err)
     int r = 0;
     train_restart_clock(t);
     while (r == 0 && t->step < p->steps) {
-        /* A stop waits for the runs in progress, but begins no further run. */
         bool begin = t->known == t->step || !train_stop_requested();
         if (begin)
             r = change_cycle(t, err);
         if (begin && r == 0)
-            r = enqueue_run(t, err);
+            r = begin_run(t, err);
         bool last = t->step == p->steps, stop = train_stop_requested();
         bool scheduled = last || spec_due(s, &s->checkpoint.every, p->batch, t->step);
         bool save = scheduled || stop;

@@ -2,10 +2,12 @@
 import json
 import os
 import shutil
+import signal
 import struct
 
 import strace
-from files import DELETE, SMALL, job, leftovers, read_json, read_safetensors, sha256, write_job
+from files import (DELETE, SMALL, checkpoint_steps, job, leftovers, read_json, read_safetensors, sha256,
+                   steps_in_metrics, write_job)
 from harness import case
 
 LOCAL = job(SMALL, {"method": {"type": "local", "scheme": "chunked", "blocks": 2}})
@@ -143,6 +145,24 @@ def test_state_of_a_block_crosses_the_link_once_in_a_cycle(t, k):
     around = 3 * sum(plan["tensors"][i][7] for i in stays)  # in at the start, out for the checkpoint and at the end
     counted = r["counted_bytes"]["in"] + r["counted_bytes"]["out"]
     t.equal(counted, cycles + around, "bytes that the devices counted")
+
+
+@case
+def test_stop_waits_for_the_cycle_in_progress(t):
+    """A slow link makes a cycle last for over a second. The next cycle does not begin before the end of the fetches of this
+    one. So a stop early in the second cycle ends with it. A busy machine may deliver the signal late: one of three must do."""
+    options = [*ONE_BLOCK, "--link", "1MB", "--quiet"]
+    path = write_job(t, job(LONG, {"method.resident_steps": 8, "train.steps": 64}))
+    ended = []
+    while len(ended) < 3 and 16 not in ended:
+        out = t.fresh("out")
+        live = t.start("--run", path, "--output", out, *map(str, options))
+        live.until(lambda: steps_in_metrics(out) >= 8 or not live.alive(), "the first cycle")
+        live.signal(signal.SIGTERM)
+        t.equal(live.wait().code, 128 + signal.SIGTERM, "exit code")
+        ended.append(checkpoint_steps(out)[-1])
+        t.check(ended[-1] % 8 == 0, f"stopped inside a cycle: {ended}")
+    t.check(16 in ended, f"stopped after the steps {ended}")
 
 
 @case(each=[1, 2])
