@@ -326,6 +326,31 @@ static void test_report_is_golden(void **state)
     json_free(job);
 }
 
+static void test_report_has_blocks_labels_and_work(void **state)
+{
+    struct json *job = parse(
+        "{\"id\":1,\"name\":\"x\",\"state\":\"done\",\"exit\":0,\"report\":{\"steps\":3,\"total_steps\":3,"
+        "\"method\":\"local\",\"blocks\":[{\"block\":0,\"loss\":0.5,\"accuracy\":0.75},"
+        "{\"block\":1,\"loss\":0.25,\"accuracy\":0.875}],"
+        "\"labels\":[{\"phase\":0,\"error\":3,\"nearest\":0.125,\"verdict\":\"dead\",\"advice\":\"move the "
+        "cut\"}],"
+        "\"flops\":{\"total\":3e9,\"sequential\":1.5e9,\"backprop\":2e9}}}");
+    static const char *const says[] = {
+        "  block 0     loss 0.5000   accuracy 75.00 % (of the last step)\n",
+        "  block 1     loss 0.2500   accuracy 87.50 % (of the last step)\n",
+        "nearest label right for 12.50 %   dead: move the cut\n",
+        "  work        3 GFLOP, one after another 1.5 GFLOP; backpropagation 2 GFLOP\n",
+    };
+    struct strbuf b = {0};
+    (void)state;
+    show_report(&b, &ascii, job);
+    for (size_t i = 0; i < sizeof says / sizeof says[0]; i++)
+        if (strstr(b.at, says[i]) == NULL)
+            fail_msg("no line %s in\n%s", says[i], b.at);
+    strbuf_finish(&b);
+    json_free(job);
+}
+
 static void test_pages_take_whatever_is_missing_or_wrong(void **state)
 {
     static const char *const jobs[] = {
@@ -446,6 +471,25 @@ static void test_progress_line_for_a_pipe(void **state)
     free(v);
 }
 
+static void test_progress_has_the_blocks_of_local_updates(void **state)
+{
+    struct style s = {.utf8 = true, .width = 80};
+    struct view *v = calloc(1, sizeof *v);
+    struct strbuf b = {0};
+    (void)state;
+    make_view(v);
+    feed(v, "{\"seq\":300,\"event\":\"progress\",\"step\":151,\"total_steps\":300,\"loss\":0.25,"
+            "\"blocks\":[0.5,0.25],\"block_accuracies\":[0.75,0.875]}");
+    view_draw(&b, &s, v, 12);
+    assert_non_null(strstr(b.at, "loss of blocks 0.5000 0.2500\n"));
+    assert_non_null(strstr(b.at, "accuracy of blocks 75.0 87.5 %\n"));
+    strbuf_finish(&b);
+    view_line(&b, &ascii, v);
+    assert_non_null(strstr(b.at, "loss of blocks 0.5000 0.2500   accuracy of blocks 75.0 87.5 %"));
+    strbuf_finish(&b);
+    free(v);
+}
+
 static void test_events_are_told(void **state)
 {
     static const struct {
@@ -454,6 +498,12 @@ static void test_events_are_told(void **state)
         {"{\"event\":\"started\",\"attempt\":2,\"devices\":[0,1]}", "started on devices 0, 1, attempt 2"},
         {"{\"event\":\"eval\",\"step\":100,\"loss\":0.25,\"accuracy\":0.9312}",
          "step 100  val loss 0.2500  accuracy 93.12 %"},
+        {"{\"event\":\"eval\",\"step\":100,\"loss\":0.25,\"accuracy\":0.9312,\"block_accuracies\":[0.5,0."
+         "9312]}",
+         "step 100  val loss 0.2500  accuracy 93.12 %  of blocks 50.00 93.12 %"},
+        {"{\"event\":\"labels\",\"step\":7,\"error\":3,\"nearest\":0.125,\"verdict\":\"dead\",\"advice\":"
+         "\"move it\"}",
+         "step 7  label error 3.000000  nearest label right for 12.50 %  dead: move it"},
         {"{\"event\":\"checkpoint\",\"step\":100}", "step 100  checkpoint written"},
         {"{\"event\":\"restarting\",\"why\":\"signal\\u0007 9\",\"failures\":1,\"in_s\":2}",
          "the worker failed (signal\\u0007 9), failure 1; it will restart in 2.0 s"},
@@ -491,6 +541,8 @@ int main(void)
         cmocka_unit_test(test_live_display_is_golden),
         cmocka_unit_test(test_live_display_fits_every_size),
         cmocka_unit_test(test_progress_line_for_a_pipe),
+        cmocka_unit_test(test_progress_has_the_blocks_of_local_updates),
+        cmocka_unit_test(test_report_has_blocks_labels_and_work),
         cmocka_unit_test(test_events_are_told),
     };
 
