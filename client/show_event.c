@@ -126,8 +126,11 @@ static void eval(struct strbuf *b, const struct style *s, const struct json *e)
 static void labels(struct strbuf *b, const struct style *s, const struct json *e)
 {
     double error, nearest;
+    uint64_t part;
     bool bad = get_text(e, "advice")[0] != '\0';
     strbuf_addf(b, "%sstep %" PRIu64, bad ? show_ink(s, INK_YELLOW) : "", get_count_or(e, "step", 0));
+    if (get_count(e, "part", &part))
+        strbuf_addf(b, "  partition %" PRIu64, part + 1);
     if (get_number(e, "error", &error))
         strbuf_addf(b, "  label error %.6f", error);
     if (get_number(e, "nearest", &nearest))

@@ -238,8 +238,11 @@ static void add_label_rows(struct strbuf *b, const struct style *s, const struct
     const struct json *list = get_array(report, "labels"), *k = list != NULL ? json_array_first(list) : NULL;
     for (; k != NULL; k = json_array_next(k)) {
         double v;
+        uint64_t part;
         show_label(b, s, "labels");
         strbuf_addf(b, "phase %" PRIu64, get_count_or(k, "phase", 0));
+        if (get_count(k, "part", &part))
+            strbuf_addf(b, ", partition %" PRIu64, part + 1);
         if (get_number(k, "error", &v))
             strbuf_addf(b, "   error %.6f", v);
         if (get_number(k, "nearest", &v))

@@ -168,39 +168,62 @@ static void add_tensor(struct builder *b, const struct tensor_set *t)
     }
 }
 
-/* Returns whether `layer` is the first of the layers that read its input. The tensors of an input are added
- * only for its first reader. */
+/* Returns whether `layer` is the first of the layers that read the output of the same layer. The tensors Y
+ * are added only for their first reader. */
 static bool is_first_reader(const struct graph *g, uint32_t layer)
 {
-    uint32_t input = g->layers[layer].input,
-             from = input == PLAN_NONE ? PLAN_NONE : g->layers[input].original;
-    if (!graph_has_fwd(g, layer))
+    uint32_t input = g->layers[layer].input, from;
+    if (input == PLAN_NONE || !graph_has_fwd(g, layer))
         return false;
-    for (uint32_t l = from == PLAN_NONE ? 0 : from + 1; l < layer; l++) {
+    from = g->layers[input].original;
+    for (uint32_t l = from + 1; l < layer; l++) {
         uint32_t other = g->layers[l].input;
-        if ((other == PLAN_NONE ? PLAN_NONE : g->layers[other].original) == from && graph_has_fwd(g, l))
+        if (other != PLAN_NONE && g->layers[other].original == from && graph_has_fwd(g, l))
             return false;
     }
     return true;
 }
 
-/* Adds the tensors of a layer's input (an output Y or the X that the loader fills), unless an earlier layer
- * has the same input. */
+/* Returns whether there is an X that this layer reads, in this graph or in the training graph of the same
+ * layers. */
+static bool has_source(const struct graph_layer *gl)
+{
+    return gl->input == PLAN_NONE || gl->source > 0;
+}
+
+/* Returns the first layer with this source. In the tensor X, `layer` is the number of this layer. */
+static uint32_t first_loaded(const struct graph *g, uint32_t source)
+{
+    uint32_t l = 0;
+    while (l < g->n_layers && !(has_source(&g->layers[l]) && g->layers[l].source == source))
+        l++;
+    return l;
+}
+
+/* Adds the tensors of a layer's input: an output Y, or the X that the loader fills. Does not add them if an
+ * earlier layer has the same input. */
 static void add_input_tensors(struct builder *b, uint32_t l)
 {
     const struct graph *g = b->g;
-    uint32_t input = g->layers[l].input, least, most = graph_input_rows(g, l, &least);
+    const struct graph_layer *gl = &g->layers[l];
+    uint32_t least, most = graph_input_rows(g, l, &least);
+    struct tensor_set t = {
+        .kind = TENSOR_X,
+        .of = l,
+        .count = (uint32_t)((uint64_t)g->rows * g->n_micro / most),
+        .bytes = gl->size.x,
+        .writes = 1,
+        .pieces = most / least,
+        .external = true,
+    };
+    if (has_source(gl) && graph_has_fwd(g, l) && first_loaded(g, gl->source) == l)
+        add_tensor(b, &t);
     if (!is_first_reader(g, l))
         return;
-    add_tensor(b, &(struct tensor_set){
-                      .kind = input == PLAN_NONE ? TENSOR_X : TENSOR_Y,
-                      .of = input == PLAN_NONE ? l : g->layers[input].original,
-                      .count = (uint32_t)((uint64_t)g->rows * g->n_micro / most),
-                      .bytes = g->layers[l].size.x,
-                      .writes = 1,
-                      .pieces = most / least,
-                      .external = input == PLAN_NONE,
-                  });
+    t.kind = TENSOR_Y;
+    t.of = g->layers[gl->input].original;
+    t.external = false;
+    add_tensor(b, &t);
 }
 
 /* Adds those tensors of layer `l` that live only within a training step. */
@@ -683,23 +706,14 @@ void graph_destroy(struct graph *g)
 
 /* ---- finding ---- */
 
-/* Returns the first layer that reads the loader's X. In the tensor X, `layer` is the number of this layer. */
-static uint32_t first_loaded(const struct graph *g)
-{
-    uint32_t l = 0;
-    while (l < g->n_layers && g->layers[l].input != PLAN_NONE)
-        l++;
-    return l;
-}
-
 tensor_id graph_tensor_find(const struct graph *g, enum tensor_kind kind, uint32_t of, uint32_t which,
                             uint32_t step)
 {
     if (of >= (is_of_group(kind) ? g->n_groups : g->n_layers) || (unsigned)kind >= TENSOR_KIND_COUNT ||
         step >= g->steps)
         return PLAN_NONE;
-    if (kind == TENSOR_X && g->layers[of].input == PLAN_NONE)
-        of = first_loaded(g);
+    if (kind == TENSOR_X && has_source(&g->layers[of]))
+        of = first_loaded(g, g->layers[of].source);
     const struct tensor_entry *e = tensor_entry(g, kind, of, step);
     if (e->first == PLAN_NONE || which == PLAN_NONE)
         return e->first;

@@ -151,6 +151,7 @@ struct graph_layer {
     /* The layer that writes this layer's input, or PLAN_NONE for the loader. If `input` is a twin, the input
      * is the output of the twin's original. */
     uint32_t input;
+    uint32_t source; /* as in struct graph_link */
     /* The layer whose FWD tasks compute the output and the saved values S. This is the layer itself or, for a
      * twin, its original. */
     uint32_t original;
@@ -219,6 +220,11 @@ struct graph_link {
      * fills. */
     uint32_t input;
     bool stop; /* no gradient goes back to `input` */
+    /* Which X the layer reads if `input` is PLAN_NONE. All layers with the same source read the same X. 0 is
+     * the input of the model. An evaluation graph may connect a layer that has another source with an earlier
+     * layer instead. The X of the source then exists, but nothing reads it, so that both graphs have the same
+     * tensors. */
+    uint32_t source;
     /* The original of this twin, an earlier layer. The model must have the same layer at both places. */
     uint32_t twin_of;
     /* The earlier layer whose weights W this layer uses instead of weights of its own. */

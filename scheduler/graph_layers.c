@@ -119,6 +119,7 @@ static void connect_layer(struct graph *g, uint32_t l, const struct graph_link *
 {
     struct graph_layer *gl = &g->layers[l];
     gl->input = link->input;
+    gl->source = link->source;
     gl->original = link->twin_of != PLAN_NONE ? link->twin_of : l;
     gl->reader = PLAN_NONE;
     gl->returns = !link->stop && link->input != PLAN_NONE; /* find_backward may still set it to false */

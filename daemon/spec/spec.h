@@ -116,6 +116,7 @@ struct spec_sil {
     const uint32_t *cuts;     /* NULL until spec_settle_method has cut the model */
     double kappa;             /* the elements of the vectors are drawn from kappa * U(0, 1) */
     uint64_t recovery_epochs; /* number of epochs in which the whole model is trained at the end */
+    bool concurrent;          /* all partitions are trained at once, on label vectors as inputs */
     bool keep_outputs;        /* the kept outputs of partitions stay as files in the output directory */
     struct spec_part *each;   /* [partitions] */
     struct spec_part recovery;

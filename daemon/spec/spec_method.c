@@ -192,6 +192,36 @@ static int read_partitions(const struct spec_reader *r, const struct json *node)
     return 0;
 }
 
+/* Checks that partitions which are trained at once have the same steps, batches and kind of optimizer. */
+static int check_concurrent(const struct spec *s, struct err *err)
+{
+    const struct spec_sil *sil = &s->sil;
+    const struct optimizer *first = &sil->each[0].optimizer;
+    const struct spec_part usual = default_part(s);
+    char path[64];
+
+    if (sil->keep_outputs)
+        return err_set_at(err, -EINVAL, "method.keep_outputs",
+                          "with \"concurrent\" no outputs are kept; remove it");
+    for (uint32_t i = 0; i < sil->partitions; i++) {
+        const struct spec_part *p = &sil->each[i];
+        json_path_index(path, sizeof path, "method.each", i);
+        if (p->epochs != usual.epochs || p->steps != usual.steps || p->global_batch != usual.global_batch ||
+            p->micro_batch != usual.micro_batch || p->replicas != usual.replicas)
+            return err_set_at(
+                err, -EINVAL, path,
+                "with \"concurrent\" all partitions have the steps and the batches of the section "
+                "train; remove \"epochs\", \"steps\", \"global_batch\", \"micro_batch\" and "
+                "\"replicas\"");
+        if (p->optimizer.kind != first->kind || (p->optimizer.momentum > 0) != (first->momentum > 0))
+            return err_set_at(err, -EINVAL, path,
+                              "with \"concurrent\" all partitions have optimizers of the same type, with or "
+                              "without momentum, and that of the first is \"%s\" %s momentum",
+                              optimizer_names[first->kind], first->momentum > 0 ? "with" : "without");
+    }
+    return 0;
+}
+
 static int read_sil(const struct spec_reader *r, struct json_obj *o)
 {
     const struct json *partitions = NULL, *each = NULL;
@@ -201,7 +231,7 @@ static int read_sil(const struct spec_reader *r, struct json_obj *o)
     json_take(o, "partitions", JSON_OPTIONAL, &partitions);
     spec_take_float(o, "kappa", JSON_OPTIONAL, SPEC_POSITIVE, &sil->kappa);
     spec_take_u64(o, "recovery_epochs", JSON_OPTIONAL, 0, SPEC_MAX_STEPS, &sil->recovery_epochs);
-    spec_refuse_key(o, "concurrent", "the partitions are trained one after another; remove it");
+    json_take_bool(o, "concurrent", JSON_OPTIONAL, &sil->concurrent);
     json_take_bool(o, "keep_outputs", JSON_OPTIONAL, &sil->keep_outputs);
     json_take(o, "each", JSON_OPTIONAL, &each);
     if (json_obj_end(o) < 0)
@@ -212,7 +242,7 @@ static int read_sil(const struct spec_reader *r, struct json_obj *o)
     sil->recovery = default_part(r->s);
     sil->recovery.epochs = sil->recovery_epochs;
     sil->recovery.steps = 0;
-    return status;
+    return status == 0 && sil->concurrent ? check_concurrent(r->s, r->err) : status;
 }
 
 /* ------------------------------------------------------------------------------------------ local */

@@ -332,7 +332,7 @@ static void add_sil(struct strbuf *b, const struct spec_sil *sil)
                 (double)(float)sil->kappa, sil->recovery_epochs);
     for (uint32_t i = 1; i < sil->partitions; i++)
         strbuf_addf(b, "%s%" PRIu32, i > 1 ? "," : "", sil->cuts[i]);
-    strbuf_add(b, "],\"each\":[");
+    strbuf_addf(b, "]%s,\"each\":[", sil->concurrent ? ",\"concurrent\":true" : "");
     for (uint32_t i = 0; i < sil->partitions; i++) {
         strbuf_add(b, i > 0 ? "," : "");
         add_part(b, &sil->each[i]);

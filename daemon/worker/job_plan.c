@@ -45,7 +45,7 @@ static struct graph_config config_of(const struct phase *p, struct division d, b
 {
     return (struct graph_config){
         .model = &p->model,
-        .links = p->links,
+        .links = training || p->eval_links == NULL ? p->links : p->eval_links,
         .optimizer = p->optimizer,
         .n_groups = p->n_groups,
         .rows = d.rows,

@@ -23,12 +23,13 @@
 enum labels_verdict { LABELS_LEARNING, LABELS_WORKING, LABELS_DEAD, LABELS_COLLAPSED, LABELS_VERDICT_COUNT };
 extern const char *const labels_verdict_names[LABELS_VERDICT_COUNT]; /* such as "collapsed" */
 
-/* How well a part of a model has learned its label vectors, by the newest evaluation. Each phase that trains
- * such a part has one of these structs. The trainer fills the struct in at evaluations. In a phase without
- * evaluations, the trainer fills the struct in ten times, from the loss of a training step. */
+/* How well a part of a model has learned its label vectors, by the newest evaluation. Each phase has one of
+ * these structs for each such part that it trains. The trainer fills the struct in at evaluations. In a phase
+ * without evaluations, the trainer fills the struct in ten times, from the loss of a training step. */
 struct labels {
-    double kappa;     /* 0 if the phase is not trained on label vectors */
+    double kappa;
     uint32_t classes; /* number of vectors */
+    uint32_t part;    /* the number of the part, from 0, among the parts that the phase trains at once */
     bool known;       /* the members below are valid */
     uint64_t step;    /* number of training steps that the job had done */
     double error;     /* mean squared error against the vectors */

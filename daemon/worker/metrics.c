@@ -281,10 +281,12 @@ int metrics_eval(struct metrics *m, uint64_t step, const struct metrics_eval *e,
     return finish_line(m, err);
 }
 
-int metrics_labels(struct metrics *m, const struct labels *l, struct err *err)
+int metrics_labels(struct metrics *m, const struct labels *l, uint32_t n_labels, struct err *err)
 {
     struct strbuf *b = begin_line(m, l->step);
 
+    if (n_labels > 1)
+        strbuf_addf(b, ",\"part\":%" PRIu32, l->part);
     add_metric(b, "val/label_error", l->error, "%.17g");
     add_metric(b, "val/nearest_label_accuracy", l->nearest, "%.17g");
     strbuf_addf(b, ",\"labels\":\"%s\"", labels_verdict_names[labels_judge(l)]);

@@ -73,7 +73,7 @@ int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *e
 int metrics_eval(struct metrics *m, uint64_t step, const struct metrics_eval *e, struct err *err);
 /* Appends the line of one evaluation against label vectors. The line has other keys than that of an
  * evaluation, because it says nothing about the accuracy of the whole model. */
-int metrics_labels(struct metrics *m, const struct labels *l, struct err *err);
+int metrics_labels(struct metrics *m, const struct labels *l, uint32_t n_labels, struct err *err);
 
 /* Makes all lines written so far durable on disk, with fdatasync(2). */
 int metrics_sync(struct metrics *m, struct err *err);

@@ -171,6 +171,14 @@ struct phase *phase_add(struct phase_list *list, const struct spec *s, const cha
     return p;
 }
 
+void phase_set_labels(struct phase_list *list, struct phase *p, uint32_t n, double kappa, uint32_t classes)
+{
+    p->labels = arena_alloc_array(list->arena, n + 1, sizeof *p->labels);
+    p->n_labels = n;
+    for (uint32_t i = 0; i < n; i++)
+        p->labels[i] = (struct labels){.kappa = kappa, .classes = classes, .part = i};
+}
+
 void phase_set_groups(struct phase_list *list, struct phase *p, uint32_t n)
 {
     struct optimizer *optimizer = arena_alloc_array(list->arena, n, sizeof *optimizer);

@@ -61,6 +61,13 @@ enum phase_limit {
 /* Words for reports, such as "device memory". */
 extern const char *const phase_limit_names[PHASE_LIMIT_COUNT];
 
+/* An input of training that consists of label vectors: for each sample the vector of its class. `reader` is
+ * the first layer that reads it, and `loss` is the loss that has the vectors (layer_label_vectors). Both are
+ * indices of layers in the phase. */
+struct phase_source {
+    uint32_t reader, loss;
+};
+
 /* One phase of a job. The job's method makes it, job_plan adds graphs and plan, and the training loop and the
  * reports read it. It lives as long as the prepared job.
  *
@@ -79,6 +86,12 @@ struct phase {
     struct model model;
     /* How the layers are connected, one link for each layer. NULL means that they form a chain. */
     const struct graph_link *links;
+    /* How the layers are connected in evaluations. NULL means as in `links`. */
+    const struct graph_link *eval_links;
+    /* Inputs of training that come neither from the data set nor from kept outputs. Element i is for the
+     * source i + 1 of the links (graph_link.source). */
+    const struct phase_source *sources;
+    uint32_t n_sources;
     bool training;
     /* The number of samples in a training step, or in a batch of a forward-only phase. */
     uint32_t batch;
@@ -106,9 +119,10 @@ struct phase {
     /* True if updates with gradients that are not finite are skipped. */
     bool skip_nonfinite;
     enum phase_eval eval;
-    /* The label vectors that are the targets of the phase, and how well the phase learns them. labels.kappa
-     * is 0 if the targets are those of the data set. */
-    struct labels labels;
+    /* How well each loss against label vectors is learned, in the order of these losses in the phase. Empty
+     * if the targets are those of the data set. */
+    struct labels *labels; /* [n_labels] */
+    uint32_t n_labels;
     /* Where the inputs come from: PHASE_DATA for the data set, or the number of an earlier forward-only phase
      * that keeps its outputs. In the second case, evaluations read the outputs that the earlier phase keeps
      * for the validation samples. */
@@ -188,6 +202,10 @@ int phases_add_layer(struct phase_list *list, const struct layer *layer, const c
 /* Adds a phase to the list and returns the phase. The new phase trains the whole model by backpropagation, as
  * the spec says. The caller may then change the phase. The pointer is valid until the next call. */
 struct phase *phase_add(struct phase_list *list, const struct spec *s, const char *name);
+
+/* Gives the phase `n` losses against label vectors, which have not been judged yet. `kappa` and `classes` are
+ * as in struct labels. */
+void phase_set_labels(struct phase_list *list, struct phase *p, uint32_t n, double kappa, uint32_t classes);
 
 /* Gives the phase `n` decision groups. Each gets a copy of the optimizer and the learning rate that the phase
  * has for its first group. */

@@ -371,7 +371,10 @@ static void print_labels(const struct train_progress *e)
     const struct labels *l = e->labels;
     enum labels_verdict v = labels_judge(l);
     struct strbuf b = {0};
-    strbuf_addf(&b, "step %" PRIu64 "  label error %.6f", e->step, l->error);
+    strbuf_addf(&b, "step %" PRIu64, e->step);
+    if (e->n_labels > 1)
+        strbuf_addf(&b, "  partition %u", l->part + 1);
+    strbuf_addf(&b, "  label error %.6f", l->error);
     if (!isnan(l->nearest))
         strbuf_addf(&b, "  nearest label right for %.2f %%", 100 * l->nearest);
     strbuf_addf(&b, "  %s", labels_verdict_names[v]);
@@ -454,22 +457,30 @@ static void add_comparison(struct strbuf *b, const struct job_comparison *c)
     strbuf_add_json(b, c->lru_err.msg);
 }
 
+/* Appends how well a part of phase `p` learned its label vectors, and closes the object. */
+static void add_verdict(const struct phase *p, const struct labels *l, struct strbuf *b)
+{
+    enum labels_verdict v = labels_judge(l);
+    if (p->n_labels > 1)
+        strbuf_addf(b, ",\"part\":%" PRIu32, l->part);
+    add_number(b, "error", l->error);
+    add_number(b, "nearest", l->nearest);
+    strbuf_addf(b, ",\"verdict\":\"%s\"", labels_verdict_names[v]);
+    if (labels_advice(v) != NULL)
+        strbuf_addf(b, ",\"advice\":\"%s\"", labels_advice(v));
+    strbuf_add(b, "}");
+}
+
 /* Appends how well each part of the model learned its label vectors, if the method uses such vectors. */
 static void add_label_figures(const struct prepared_job *j, struct strbuf *b)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < j->phases.n; i++) {
         const struct phase *p = &j->phases.at[i];
-        if (!p->labels.known)
-            continue;
-        strbuf_addf(b, "%s{\"phase\":%" PRIu32, n++ > 0 ? "," : ",\"labels\":[", i);
-        add_number(b, "error", p->labels.error);
-        add_number(b, "nearest", p->labels.nearest);
-        enum labels_verdict v = labels_judge(&p->labels);
-        strbuf_addf(b, ",\"verdict\":\"%s\"", labels_verdict_names[v]);
-        if (labels_advice(v) != NULL)
-            strbuf_addf(b, ",\"advice\":\"%s\"", labels_advice(v));
-        strbuf_add(b, "}");
+        for (uint32_t k = 0; k < p->n_labels && p->labels[k].known; k++) {
+            strbuf_addf(b, "%s{\"phase\":%" PRIu32, n++ > 0 ? "," : ",\"labels\":[", i);
+            add_verdict(p, &p->labels[k], b);
+        }
     }
     strbuf_add(b, n > 0 ? "]" : "");
 }
@@ -567,13 +578,15 @@ static void add_bytes(struct strbuf *b, const char *policy, const struct plan_by
     strbuf_add(b, c->has_lru ? "   (what demand paging would move)\n" : "\n");
 }
 
-/* Appends a line about the label vectors of a phase, if the phase has been evaluated against them. */
-static void add_labels_line(const struct phase *p, struct strbuf *b)
+/* Appends a line about the label vectors of a part of a phase, if the part has been judged. */
+static void add_labels_line(const struct phase *p, const struct labels *l, struct strbuf *b)
 {
-    const struct labels *l = &p->labels;
     if (!l->known)
         return;
-    strbuf_addf(b, "\n  labels    phase %u (%s): error %.6f", p->number, p->name, l->error);
+    strbuf_addf(b, "\n  labels    phase %u (%s)", p->number, p->name);
+    if (p->n_labels > 1)
+        strbuf_addf(b, ", partition %u", l->part + 1);
+    strbuf_addf(b, ": error %.6f", l->error);
     if (!isnan(l->nearest))
         strbuf_addf(b, ", nearest label right for %.2f %%", 100 * l->nearest);
     strbuf_addf(b, ": %s", labels_verdict_names[labels_judge(l)]);
@@ -600,7 +613,8 @@ void report_text(const struct prepared_job *j, const struct train_report *r, str
         strbuf_addf(b, "\n  block %-3u loss %.6f   accuracy %.2f %% (of the last step)", i, r->blocks[i].loss,
                     100 * r->blocks[i].accuracy);
     for (uint32_t i = 0; i < j->phases.n; i++)
-        add_labels_line(&j->phases.at[i], b);
+        for (uint32_t k = 0; k < j->phases.at[i].n_labels; k++)
+            add_labels_line(&j->phases.at[i], &j->phases.at[i].labels[k], b);
     strbuf_addf(b, "\n  speed     %.*f samples/s, ", r->samples_per_s < 100 ? 2 : 0, r->samples_per_s);
     if (j->spec->tokens)
         strbuf_addf(b, "%.0f tokens/s, ", r->samples_per_s * j->spec->seq);

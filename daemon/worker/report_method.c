@@ -46,7 +46,7 @@ void report_cut(const struct prepared_job *j, struct strbuf *b)
     strbuf_addf(b, ", %" PRIu32 " %s%s of layers%s", n, local ? "block" : "partition", n == 1 ? "" : "s",
                 parts.at);
     if (!local)
-        strbuf_addf(b, ", kappa %g", s->sil.kappa);
+        strbuf_addf(b, ", kappa %g%s", s->sil.kappa, s->sil.concurrent ? ", concurrent" : "");
     strbuf_finish(&parts);
 }
 

@@ -101,6 +101,7 @@ struct train_progress {
     const struct metrics_block *blocks;
     uint32_t n_blocks;
     const struct labels *labels; /* LABELS */
+    uint32_t n_labels;           /* LABELS: number of parts that the phase trains on label vectors */
 };
 
 struct train_options {

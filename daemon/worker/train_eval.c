@@ -67,15 +67,26 @@ static int record_model(struct trainer *t, struct err *err)
     return r;
 }
 
-int train_record_labels(struct trainer *t, double error, double nearest, struct err *err)
+static int record_labels(struct trainer *t, struct labels *l, double error, double nearest, struct err *err)
 {
-    struct labels *l = &t->phase->labels;
     l->known = true;
     l->step = train_steps_known(t);
     l->error = error;
     l->nearest = nearest;
-    int r = metrics_labels(t->metrics, l, err);
-    train_tell(t, &(struct train_progress){.event = PROGRESS_LABELS, .step = l->step, .labels = l});
+    int r = metrics_labels(t->metrics, l, t->phase->n_labels, err);
+    train_tell(t,
+               &(struct train_progress){
+                   .event = PROGRESS_LABELS, .step = l->step, .labels = l, .n_labels = t->phase->n_labels});
+    return r;
+}
+
+int train_record_labels(struct trainer *t, bool evaluated, struct err *err)
+{
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < t->phase->n_labels; i++) {
+        const struct metrics_block *b = &t->blocks[i]; /* these losses come first */
+        r = record_labels(t, &t->phase->labels[i], b->loss, evaluated ? b->accuracy : NAN, err);
+    }
     return r;
 }
 
@@ -96,7 +107,7 @@ int train_evaluate(struct trainer *t, struct err *err)
     for (uint32_t i = 0; i < t->n_losses; i++)
         t->blocks[i] = (struct metrics_block){.loss = t->sums[i].loss / (double)targets,
                                               .accuracy = t->sums[i].correct / (double)targets};
-    if (t->phase->eval == PHASE_EVAL_LABELS)
-        return train_record_labels(t, t->blocks[0].loss, t->blocks[0].accuracy, err);
-    return record_model(t, err);
+    if (t->phase->eval == PHASE_EVAL_MODEL)
+        r = record_model(t, err);
+    return r == 0 ? train_record_labels(t, true, err) : r;
 }

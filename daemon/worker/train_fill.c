@@ -36,6 +36,25 @@ static void copy_targets(const struct trainer *t, uint32_t micro, struct train_p
         memcpy(target_of(t, i, micro, at), target_of(t, 0, micro, at), t->plan->tensors[id].bytes);
 }
 
+/* Fills the inputs of a micro-batch that are label vectors. The targets of the micro-batch must be known. A
+ * row without a target gets zeros. */
+static void fill_sources(const struct trainer *t, uint32_t micro, struct train_place at)
+{
+    const int32_t *target = t->phase->n_sources > 0 ? target_of(t, 0, micro, at) : NULL;
+    for (uint32_t i = 0; i < t->phase->n_sources; i++) {
+        const struct phase_source *s = &t->phase->sources[i];
+        tensor_id id = store_find(t->store, TENSOR_X, s->reader, micro, at.step);
+        uint64_t row = t->plan->tensors[id].bytes / t->plan->rows;
+        char *x = store_ptr(t->store, id, at.slot);
+        const char *vectors = store_ptr(t->store, store_find(t->store, TENSOR_B, s->loss, PLAN_NONE, 0), 0);
+        for (uint32_t r = 0; r < t->plan->rows; r++)
+            if (target[r] >= 0)
+                memcpy(x + r * row, vectors + (uint64_t)target[r] * row, row);
+            else
+                memset(x + r * row, 0, row);
+    }
+}
+
 /* Fills the input and the targets of micro-batch `micro` with `n` samples, whose numbers are in `indices`. */
 static int fill_micro(struct trainer *t, const struct train_source *from, const uint64_t *indices, uint32_t n,
                       uint32_t micro, struct train_place at, uint64_t *ret_targets, struct err *err)
@@ -48,9 +67,11 @@ static int fill_micro(struct trainer *t, const struct train_source *from, const 
         x = NULL;
     }
     int r = dataset_fill(from->data, indices, n, rows, x, target, ret_targets, err);
-    if (r == 0)
-        copy_targets(t, micro, at);
-    return r;
+    if (r < 0)
+        return r;
+    copy_targets(t, micro, at);
+    fill_sources(t, micro, at);
+    return 0;
 }
 
 int train_fill(struct trainer *t, const struct train_source *from, uint32_t valid, struct train_place at,

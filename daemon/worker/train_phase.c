@@ -285,7 +285,7 @@ static bool is_judgement_due(const struct trainer *t)
     const struct phase *p = t->phase;
     bool evaluates = t->job->val != NULL && (t->spec->eval.epochs > 0 || t->spec->eval.steps > 0);
     uint64_t every = p->steps / 10 > 0 ? p->steps / 10 : 1;
-    return p->labels.kappa > 0 && !evaluates && t->known % every == 0 && t->known < p->steps;
+    return p->n_labels > 0 && !evaluates && t->known % every == 0 && t->known < p->steps;
 }
 
 /* Reads and records the results of training step t->known. This training step is step `at.step` of a run of
@@ -319,7 +319,7 @@ static int read_step(struct trainer *t, struct train_place at, const struct run_
     };
     t->known++;
     int r = record_step(t, &m, &f->counters, t->plan->steps - 1 - at.step, err);
-    return r == 0 && is_judgement_due(t) ? train_record_labels(t, m.loss, NAN, err) : r;
+    return r == 0 && is_judgement_due(t) ? train_record_labels(t, false, err) : r;
 }
 
 /* Waits for the oldest run of the cycle whose results were not read yet, and records the results of its
@@ -423,8 +423,8 @@ static int train_steps(struct trainer *t, struct err *err)
             r = read_all(t, err);
         if (r == 0 && eval)
             r = train_evaluate(t, err);
-        else if (r == 0 && last && p->labels.kappa > 0)
-            r = train_record_labels(t, t->report->loss, NAN, err);
+        else if (r == 0 && last)
+            r = train_record_labels(t, false, err);
         if (r == 0 && save)
             r = train_checkpoint(t, err);
         train_restart_clock(t);

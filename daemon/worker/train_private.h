@@ -212,10 +212,10 @@ struct step_result train_result(const struct trainer *t, uint32_t loss, struct t
 /* Evaluates the current phase on the validation data. Runs the program `exit`, then the program `eval` for
  * every batch, and then the program `entry`. The results of all earlier steps must have been read. */
 int train_evaluate(struct trainer *t, struct err *err);
-/* Records how well the current phase learns its label vectors. `error` is the mean squared error. `nearest`
- * is the share of samples whose nearest vector is that of their class, or NaN if it is not known. Does not
- * record an evaluation of the model, because these numbers are about a part of the model. */
-int train_record_labels(struct trainer *t, double error, double nearest, struct err *err);
+/* Records how well the parts of the current phase learn their label vectors, by the losses in t->blocks.
+ * These come from an evaluation if `evaluated` is true, and otherwise from the training step that was read
+ * last. This is no evaluation of the model, because the numbers are about parts of the model. */
+int train_record_labels(struct trainer *t, bool evaluated, struct err *err);
 /* Returns the perplexity e^loss of a language model, or NaN for other models. A perplexity of 10 means that
  * the model is as unsure as if it chose among 10 equally likely tokens. */
 double train_perplexity(const struct trainer *t, double loss);

@@ -207,13 +207,18 @@ static struct checkpoint_data checkpoint_of(const struct trainer *t)
 static void collect_labels(const struct trainer *t, struct checkpoint_labels **ret,
                            struct checkpoint_data *data)
 {
-    struct checkpoint_labels *list = xcalloc(t->job->phases.n, sizeof *list);
+    const struct phase_list *phases = &t->job->phases;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < phases->n; i++)
+        most += phases->at[i].n_labels;
+    struct checkpoint_labels *list = xcalloc(most + 1, sizeof *list);
     data->labels = *ret = list;
-    for (uint32_t i = 0; i < t->job->phases.n; i++) {
-        const struct labels *l = &t->job->phases.at[i].labels;
-        if (l->known)
-            list[data->n_labels++] = (struct checkpoint_labels){i, l->step, l->error, l->nearest};
-    }
+    for (uint32_t i = 0; i < phases->n; i++)
+        for (uint32_t k = 0; k < phases->at[i].n_labels; k++) {
+            const struct labels *l = &phases->at[i].labels[k];
+            if (l->known)
+                list[data->n_labels++] = (struct checkpoint_labels){i, l->step, l->error, l->nearest};
+        }
 }
 
 /* Copies the group states of all decision groups to t->groups, if the phase has group states. */
@@ -339,11 +344,13 @@ static void take_figures(struct trainer *t, const struct checkpoint_info *info)
     rep->val_loss = info->eval.loss;
     rep->val_accuracy = info->eval.accuracy;
     rep->val_perplexity = train_perplexity(t, info->eval.loss);
-    for (uint32_t i = 0; i < info->n_labels; i++) {
+    for (uint32_t i = 0, part = 0; i < info->n_labels; i++) {
         const struct checkpoint_labels *l = &info->labels[i];
-        struct labels *to = l->phase < t->job->phases.n ? &t->job->phases.at[l->phase].labels : NULL;
-        if (to == NULL || to->kappa == 0)
+        const struct phase *p = l->phase < t->job->phases.n ? &t->job->phases.at[l->phase] : NULL;
+        part = i > 0 && l->phase == l[-1].phase ? part + 1 : 0;
+        if (p == NULL || part >= p->n_labels)
             continue;
+        struct labels *to = &p->labels[part];
         to->known = true;
         to->step = l->step;
         to->error = l->error;

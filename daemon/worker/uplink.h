@@ -146,7 +146,7 @@ void uplink_skipped(struct uplink *l, uint64_t step);
 void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy,
                  const struct uplink_blocks *blocks);
 /* Tells the daemon how well a part of the model learns the label vectors that are its targets. */
-void uplink_labels(struct uplink *l, const struct labels *labels);
+void uplink_labels(struct uplink *l, const struct labels *labels, uint32_t n_labels);
 /* Tells the daemon that the checkpoint of training step `step` was written. */
 void uplink_checkpoint(struct uplink *l, uint64_t step);
 

@@ -221,13 +221,16 @@ void uplink_eval(struct uplink *l, uint64_t step, double loss, double accuracy,
     post(l, "eval", true, "%s", text);
 }
 
-void uplink_labels(struct uplink *l, const struct labels *labels)
+void uplink_labels(struct uplink *l, const struct labels *labels, uint32_t n_labels)
 {
     char error[32], nearest[32];
     enum labels_verdict v = labels_judge(labels);
     const char *advice = labels_advice(v);
-    post(l, "labels", true, "{\"step\":%" PRIu64 ",\"error\":%s,\"nearest\":%s,\"verdict\":\"%s\"%s%s%s}",
-         labels->step, number(error, labels->error), number(nearest, labels->nearest),
+    char part[32] = "";
+    if (n_labels > 1)
+        snprintf(part, sizeof part, ",\"part\":%" PRIu32, labels->part);
+    post(l, "labels", true, "{\"step\":%" PRIu64 "%s,\"error\":%s,\"nearest\":%s,\"verdict\":\"%s\"%s%s%s}",
+         labels->step, part, number(error, labels->error), number(nearest, labels->nearest),
          labels_verdict_names[v], advice != NULL ? ",\"advice\":\"" : "", advice != NULL ? advice : "",
          advice != NULL ? "\"" : "");
 }

@@ -214,7 +214,7 @@ static void on_progress(void *ctx, const struct train_progress *e)
         tell_eval(s, e);
         break;
     case PROGRESS_LABELS:
-        uplink_labels(s->uplink, e->labels);
+        uplink_labels(s->uplink, e->labels, e->n_labels);
         break;
     case PROGRESS_CHECKPOINT:
         uplink_checkpoint(s->uplink, e->step);

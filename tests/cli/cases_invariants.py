@@ -64,7 +64,9 @@ def draw_local(rng, units):
 def draw_sil(rng, units):
     n = rng.randrange(1, min(units, 4) + 1)
     method = sil(n, kappa=rng.choice([1.0, 3.0, 10.0]), recovery_epochs=rng.choice([0, 0, 1]))
-    if rng.random() < 0.5:
+    if rng.random() < 0.35:
+        method["concurrent"] = True
+    elif rng.random() < 0.5:
         method["each"] = [rng.choice([{}, {"global_batch": 10, "micro_batch": 5, "replicas": 1}, {"steps": 5},
                                       {"optimizer": {"type": "sgd", "lr": 0.01, "momentum": 0.9}}]) for _ in range(n)]
     return method

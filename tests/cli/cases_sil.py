@@ -9,7 +9,7 @@ import reference
 from cases_local import batch_of, close, idx_spec
 from files import DELETE, checkpoint_steps, job, read_json, write_job
 from harness import case, once
-from methods import (JOB, STILL, TIGHT, all_tensors, bits, figures, go_back, kill_after, local, same_bits, sil, state,
+from methods import (JOB, STILL, TIGHT, all_tensors, bits, bits_without_spec, figures, go_back, kill_after, local, same_bits, sil, state,
                      tensors, train, training)
 
 STEPS = 7  # of every partition of JOB
@@ -296,6 +296,77 @@ def test_outputs_cross_the_cut_once_and_are_read_once_in_an_epoch(t, devices):
     t.check(sum(m["out_bytes"] for m in second) / 3 <= n // batch * 200, "the second partition moves its outputs out")
 
 
+# ---- all partitions at once ----
+
+def of_model(out, step, layers, parts):
+    """The weights of these layers and the label vectors of these parts in a checkpoint."""
+    found = {**tensors(out, step), **tensors(out, step, "method")}
+    return {k: v for k, v in found.items() if k.split(".")[:2] in [["layers", str(i)] for i in layers] +
+            [["labels", str(i)] for i in parts]}
+
+
+@case
+def test_concurrent_partition_1_is_that_of_partitions_in_turn(t):
+    """It has the same inputs, vectors, steps and norm to clip. Later partitions have other inputs."""
+    spec = job(JOB, {"model.dropout": 0.1, "train.grad_clip": 0.4, "checkpoint.every": {"steps": 1}, "method": sil([2])})
+    turn, once_ = train(t, spec, "turn"), train(t, job(spec, {"method.concurrent": True}), "at-once", *TIGHT)
+    for step in range(1, STEPS + 1):
+        t.equal(of_model(once_, step, (0, 1), (0,)), of_model(turn, step, (0, 1), (0,)), f"partition 1 at step {step}")
+    t.check(of_model(once_, STEPS, (2, 3), ()) != of_model(turn, 2 * STEPS, (2, 3), ()), "partition 2 is the same, too")
+    t.equal(checkpoint_steps(once_), list(range(1, STEPS + 1)), "all partitions train in the same steps")
+
+
+@case
+def test_one_concurrent_partition_is_backpropagation(t):
+    spec = job(JOB, {"model.dropout": 0.1, "train.grad_clip": 0.4})
+    want, found = [bits_without_spec(train(t, job(spec, {"method": m}), name))
+                   for m, name in (({"type": "backprop"}, "backprop"), (sil(1, concurrent=True), "sil"))]
+    for key, value in want.items():
+        t.equal(found[key], value, key)
+
+
+@case(each=[[2], [1, 3]])
+def test_concurrent_partitions_train_on_label_vectors(t, cuts):
+    """As in plain Python: the inputs of a partition are the vectors of the partition before, whatever that one has learned.
+    Evaluations are of the joined network, and of each partition against its vectors."""
+    spec, samples = idx_spec(t, method=sil(cuts, concurrent=True))
+    spec = job(spec, {"train.grad_clip": DELETE, "optimizer.lr": 0.01, "data.val": spec["data"]["train"],
+                      "eval": {"every": {"steps": 3}}})
+    start = train(t, job(spec, {"train.steps": 1, "optimizer": {"type": "sgd", "lr": STILL}, "eval": DELETE}), "start")
+    out = train(t, spec, "out", *TIGHT)
+    layers, ends, lines = reference.layers_of(tensors(start, 1)), [0, *cuts, 4], figures(out)
+    parts = [Partition(layers[a:b], a, spec["optimizer"]) for a, b in zip(ends, ends[1:])]
+    for step, m in enumerate(training(lines), 1):
+        for i, part in enumerate(parts):
+            batch = batch_of(samples, step, 12)
+            if i > 0:
+                batch = [(vectors_of(out, 1, i - 1)[label], label) for _, label in batch]
+            loss_of = reference.cross_entropy if part is parts[-1] else reference.label_error(vectors_of(out, 1, i))
+            close(t, float(m["blocks"][i]["loss"]), part.step(batch, loss_of), f"partition {i + 1}, step {step}", 2e-3)
+        t.equal(m["loss"], m["blocks"][-1]["loss"], "the loss of the job")
+    for step in (3, 6):
+        trained = reference.layers_of(tensors(out, step))
+        loss, right = reference.evaluate(trained, samples)
+        end = next(m for m in lines if m["step"] == step and "val/loss" in m)
+        close(t, float(end["val/loss"]), loss, f"step {step}: evaluation of the joined network")
+        t.equal(float(end["val/accuracy"]), right, f"step {step}: accuracy of the joined network")
+        judged = [m for m in lines if m["step"] == step and "labels" in m]
+        t.equal([m.get("part") for m in judged], list(range(len(cuts))) if len(cuts) > 1 else [None], "judged partitions")
+        for i, m in enumerate(judged):
+            error, nearest = label_figures(trained[: ends[i + 1]], samples, vectors_of(out, 1, i))
+            close(t, float(m["val/label_error"]), error, f"step {step}: error of partition {i + 1}")
+            t.equal(float(m["val/nearest_label_accuracy"]), nearest, f"step {step}: nearest vectors of partition {i + 1}")
+
+
+@case(each=[{"each": [{"epochs": 2}, {}]}, {"each": [{}, {"global_batch": 6}]}, {"keep_outputs": True},
+            {"each": [{}, {"optimizer": {"type": "sgd", "lr": 0.1}}]}])
+def test_concurrent_refuses_what_makes_partitions_differ(t, keys):
+    path = write_job(t, job(JOB, {"method": sil(2, concurrent=True, **keys)}))
+    r = t.worker("--check", path, "--json", expect=2).json()
+    t.equal(r["path"].split("[")[0], "method." + next(iter(keys)), "the path")
+    t.contains(r["message"], '"concurrent"', what="the message")
+
+
 # ---- it works ----
 
 def accuracy(t, name, **changes):
@@ -314,7 +385,10 @@ def test_trained_partitions_beat_a_frozen_first_half(t):
     frozen = accuracy(t, "frozen", method=sil([2], each=[{"optimizer": {"type": "sgd", "lr": STILL}}, {}]))
     backprop = accuracy(t, "backprop")
     blocks = accuracy(t, "blocks", method=local("chunked", 2))
-    t.notes.append(f"# accuracy: partitions {trained}, frozen first half {frozen}, backprop {backprop}, two blocks {blocks}")
+    at_once = accuracy(t, "at-once", method=sil([2], concurrent=True))
+    t.notes.append(f"# accuracy: partitions {trained}, frozen first half {frozen}, backprop {backprop}, two blocks {blocks}, "
+                   f"partitions at once {at_once}")
+    t.check(at_once > frozen + 0.03, "training all partitions at once gains nothing")
     t.check(trained > frozen + 0.03 and blocks > frozen + 0.03, "training the first half gains nothing")
     t.check(trained > backprop - 0.05 and blocks > backprop - 0.05, "far below backpropagation")
 

@@ -138,12 +138,13 @@ static void check_training(const struct phase *p, const char *name, uint32_t inp
     assert_int_equal(p->n_groups, 1);
     assert_true(p->rate[0].lr == lr);
     assert_int_equal(p->eval, on_labels ? PHASE_EVAL_LABELS : PHASE_EVAL_MODEL);
-    assert_true(p->labels.kappa == (on_labels ? 3.0 : 0.0));
-    assert_int_equal(p->labels.classes, on_labels ? 3 : 0);
-    assert_false(p->labels.known);
+    assert_int_equal(p->n_labels, on_labels ? 1 : 0);
     const struct layer *loss = &p->model.layers[p->model.n_layers - 1];
     if (!on_labels)
         return;
+    assert_true(p->labels[0].kappa == 3.0);
+    assert_int_equal(p->labels[0].classes, 3);
+    assert_false(p->labels[0].known);
     assert_ptr_equal(loss->type, &layer_label_vectors);
     assert_int_equal(loss->label_vectors.classes, 3);
     assert_true(loss->label_vectors.scale == 3.0f);
@@ -160,7 +161,7 @@ static void check_outputs(const struct phase *p, const char *name, uint32_t inpu
     assert_int_equal(p->steps, 0);
     assert_int_equal(p->sizes_as, p->number - 1);
     assert_int_equal(p->eval, PHASE_EVAL_NONE);
-    assert_true(p->labels.kappa == 0);
+    assert_int_equal(p->n_labels, 0);
 }
 
 static void test_sil_with_one_partition_is_backpropagation(void **state)
@@ -234,6 +235,41 @@ static void test_sil_trains_the_outputs_that_the_next_partition_reads(void **sta
     check_phase(&j.list.at[2], "0 dense#3 <X /0\n"
                                "1 dense#4 <0 /0\n"
                                "2 softmax_xent#5 <1 /0\n");
+    finish(&j);
+}
+
+/* One phase trains all partitions at once. A partition after the first reads label vectors in training, and
+ * the partition before it in evaluations. */
+static void test_sil_trains_partitions_at_once(void **state)
+{
+    struct job j = make(MLP,
+                        "\"type\":\"sil\",\"partitions\":[1,3],\"kappa\":5,\"concurrent\":true,"
+                        "\"recovery_epochs\":1,\"each\":[{},{\"optimizer\":{\"type\":\"sgd\",\"lr\":2}},{}]",
+                        "");
+    const struct phase *p = &j.list.at[0];
+    (void)state;
+    assert_int_equal(j.list.n, 2);
+    assert_string_equal(p->name, "all partitions at once");
+    check_phase(p, "0 dense#0 <X /0\n"
+                   "1 labels.0#5 <0 /0\n"
+                   "2 dense#1 <X /1\n"
+                   "3 dense#2 <2 /1\n"
+                   "4 labels.1#6 <3 /1\n"
+                   "5 dense#3 <X /2\n"
+                   "6 softmax_xent#4 <5 /2\n");
+    assert_int_equal(p->links[2].source, 1);
+    assert_int_equal(p->links[5].source, 2);
+    assert_int_equal(p->eval_links[2].input, 0);
+    assert_int_equal(p->eval_links[5].input, 3);
+    assert_int_equal(p->n_sources, 2);
+    assert_int_equal(p->sources[1].reader, 5);
+    assert_int_equal(p->sources[1].loss, 4);
+    assert_int_equal(p->n_groups, 3);
+    assert_true(p->rate[1].lr == 2 && p->rate[2].lr != 2);
+    assert_int_equal(p->n_labels, 2);
+    assert_true(p->labels[1].kappa == 5 && p->labels[1].part == 1 && !p->labels[1].known);
+    assert_int_equal(p->eval, PHASE_EVAL_MODEL);
+    assert_string_equal(j.list.at[1].name, "recovery");
     finish(&j);
 }
 
@@ -677,13 +713,25 @@ static void test_models_that_sil_cannot_train_are_refused(void **state)
                   "method.each[1].schedule.type", "cosine");
 }
 
-static void test_concurrent_partitions_are_refused(void **state)
+/* Partitions that are trained at once are one phase, with the same steps and batches for all. */
+static void test_concurrent_partitions_that_differ_are_refused(void **state)
 {
-    struct spec *s;
-    struct err err = {0};
     (void)state;
-    assert_int_equal(try_spec(MLP, "\"type\":\"sil\",\"concurrent\":true", "", &s, &err), -EOPNOTSUPP);
-    assert_string_equal(err.path, "method.concurrent");
+    check_refused(MLP, "\"type\":\"sil\",\"concurrent\":true,\"keep_outputs\":true", "method.keep_outputs",
+                  "no outputs are kept");
+    check_refused(MLP, "\"type\":\"sil\",\"concurrent\":true,\"each\":[{},{\"steps\":3}]", "method.each[1]",
+                  "\"steps\"");
+    check_refused(MLP, "\"type\":\"sil\",\"concurrent\":true,\"each\":[{\"global_batch\":4},{}]",
+                  "method.each[0]", "\"global_batch\"");
+    check_refused(
+        MLP,
+        "\"type\":\"sil\",\"concurrent\":true,\"each\":[{},{\"optimizer\":{\"type\":\"adamw\",\"lr\":1}}]",
+        "method.each[1]", "\"sgd\"");
+    check_refused(MLP,
+                  "\"type\":\"sil\",\"concurrent\":true,"
+                  "\"each\":[{},{\"optimizer\":{\"type\":\"sgd\",\"lr\":1,\"momentum\":0.5}}]",
+                  "method.each[1]", "without momentum");
+    check_refused(MLP, "\"type\":\"sil\",\"concurrent\":1", "method.concurrent", "true");
 }
 
 static void test_activations_of_a_partition_are_limited(void **state)
@@ -769,6 +817,8 @@ static void test_hash_has_what_changes_bits(void **state)
     check_same(false, sil, "", "\"type\":\"sil\",\"partitions\":[1]", "");
     check_same(false, sil, "", "\"type\":\"sil\",\"kappa\":2", "");
     check_same(false, sil, "", "\"type\":\"sil\",\"recovery_epochs\":1", "");
+    check_same(false, sil, "", "\"type\":\"sil\",\"concurrent\":true", "");
+    check_same(true, sil, "", "\"type\":\"sil\",\"concurrent\":false", "");
     check_same(false, sil, "", "\"type\":\"sil\",\"each\":[{\"epochs\":3},{}]", "");
     check_same(false, sil, "", "\"type\":\"sil\",\"each\":[{},{\"global_batch\":4}]", "");
     check_same(false, sil, "", "\"type\":\"sil\",\"each\":[{},{\"optimizer\":{\"type\":\"sgd\",\"lr\":1}}]",
@@ -892,6 +942,7 @@ int main(void)
         cmocka_unit_test(test_sil_with_two_partitions_has_three_phases),
         cmocka_unit_test(test_sil_with_three_partitions_and_recovery),
         cmocka_unit_test(test_sil_trains_the_outputs_that_the_next_partition_reads),
+        cmocka_unit_test(test_sil_trains_partitions_at_once),
         cmocka_unit_test(test_sil_partitions_have_their_own_settings),
         cmocka_unit_test(test_clipping_of_the_job_is_that_of_every_partition),
         cmocka_unit_test(test_local_with_one_block_is_backpropagation),
@@ -912,7 +963,7 @@ int main(void)
         cmocka_unit_test(test_overlapping_blocks_share_a_unit),
         cmocka_unit_test(test_cuts_do_not_depend_on_the_batch),
         cmocka_unit_test(test_models_that_sil_cannot_train_are_refused),
-        cmocka_unit_test(test_concurrent_partitions_are_refused),
+        cmocka_unit_test(test_concurrent_partitions_that_differ_are_refused),
         cmocka_unit_test(test_activations_of_a_partition_are_limited),
         cmocka_unit_test(test_blocks_that_local_cannot_train_are_refused),
         cmocka_unit_test(test_backprop_has_no_settings),

@@ -200,11 +200,11 @@ static void test_lines_of_label_vectors(void **state)
 
     (void)state;
     metrics_set_phase(m, 2);
-    assert_int_equal(metrics_labels(m, &l, NULL), 0);
+    assert_int_equal(metrics_labels(m, &l, 1, NULL), 0);
     l.step = 4;
     l.error = INFINITY;
     l.nearest = NAN; /* no validation data */
-    assert_int_equal(metrics_labels(m, &l, NULL), 0);
+    assert_int_equal(metrics_labels(m, &l, 1, NULL), 0);
     metrics_close(m);
     text = content();
     assert_string_equal(text, "{\"step\":3,\"val/label_error\":0.0625,\"val/nearest_label_accuracy\":0.75,"
