@@ -52,6 +52,7 @@ METHODS = {  # tests/cli/cases_invariants.py draws many such jobs on virtual dev
     "greedy": {"type": "local", "scheme": "greedy", "head": {"hidden": 9}},
     "overlapping": {"type": "local", "scheme": "overlapping", "blocks": [[0, 1], [1, 4]]},
     "sil": {"type": "sil", "partitions": [1, 3], "recovery_epochs": 1},
+    "sil, concurrent": {"type": "sil", "partitions": [1, 3], "concurrent": True},
 }
 METHOD_POLICIES = ["auto", "blocks", "harmony-pp", "lru", "resident", "stream"]
 
@@ -197,7 +198,7 @@ def case_method(name):
         memory = "16MiB" if policy == "resident" else "32KiB"
         found = train("cuda", devices, memory, policy, seed=500 + seed, steps=steps)
         assert found == want, f"other bits on {devices} x {memory}, {policy}, {steps} steps in a cycle"
-    out = kill_and_resume(spec, 1 if METHODS[name]["type"] == "local" else rng.randrange(2, 8))
+    out = kill_and_resume(spec, 1 if METHODS[name]["type"] == "local" or "concurrent" in name else rng.randrange(2, 8))
     assert (outcome(out)[0], figures(out)) == want, "other bits after a kill"
     cpu = train("cpu", 1, "16MiB", "resident")
     assert near(numbers(cpu[1]), numbers(want[1])), f"figures: cpu {cpu[1]}, cuda {want[1]}"
