@@ -100,6 +100,7 @@ DIGITS = {
     "SIL, kappa 10": sil(10),
     "SIL, kappa 10, no rate of its own": {**sil(10), "each": [{}, {}]},
     "SIL, kappa 3, one epoch of recovery": sil(3, recovery_epochs=1),
+    "SIL, kappa 3, concurrent": sil(3, concurrent=True),
     "control: random first half": frozen(3),
     "control: only the last layer": frozen(5),
 }
