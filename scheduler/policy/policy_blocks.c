@@ -181,6 +181,22 @@ static void add_micro(struct writer *w, uint32_t block, uint32_t micro)
     w->next_item[d]++;
 }
 
+/* Moves the decisions of a block to its device, for the tasks in the order from index `begin` on. The stream
+ * of the host runs its tasks one after another. A decision there would wait for those of the blocks before
+ * it, and in the next cycle the first block would wait for the last one. */
+static void decide_on_device(struct writer *w, uint32_t block, size_t begin)
+{
+    uint32_t item = w->next_item[w->b->device[block]];
+    for (size_t i = w->o->todos.n; w->r->update == UPDATE_DEVICE && i-- > begin;) {
+        struct todo *t = &w->o->todos.at[i];
+        if (t->kind == INSTR_DECIDE) {
+            t->loc = w->b->device[block];
+            t->item = item;
+        }
+        item = t->item;
+    }
+}
+
 /* Adds one training step of a block. */
 static void add_step(struct writer *w, uint32_t block, uint32_t step)
 {
@@ -196,6 +212,7 @@ static void add_step(struct writer *w, uint32_t block, uint32_t step)
     for (uint32_t i = 0; i < g->n_groups; i++)
         if (w->b->group_end[i] == block)
             order_update_group(w->o, w->r, i, w->bwd_device, spans, w->next_item);
+    decide_on_device(w, block, begin);
     /* Put all these tasks into the span of the block, so that the block's state stays on the device until the
      * last step. */
     for (size_t i = begin; i < w->o->todos.n; i++) {

@@ -178,6 +178,21 @@ def test_updates_on_the_host_move_less_with_few_steps(t, k):
     t.equal(len(bits), 1, "different weights")
 
 
+@case(each=[{}, {"train.grad_clip": 1.0}])
+def test_blocks_on_two_devices_run_free_of_each_other(t, changes):
+    """While one device computes the last blocks of a cycle, the other one computes the first blocks of the next cycle. So two
+    devices take hardly more than half of the time. Nothing else limits the speed of this machine: prediction, not measurement."""
+    path, seconds = write_job(t, job(LONG, {"method.resident_steps": 8, **changes})), []
+    for devices in (1, 2):
+        machine = {"schema": "machine/v1", "backend": "cuda", "devices": [{"memory_bytes": 1e9, "free_bytes": 1e9}] * devices,
+                   "link_bytes_per_s": 1e9, "all_links_bytes_per_s": 1e9, "peer_bytes_per_s": 1e9, "host_memory_bytes": 1e9,
+                   "device_flops_per_s": 1e9}
+        plan = t.worker("--plan", path, "--machine", json.dumps(machine), "--devices", devices, "--device-memory", "300KiB",
+                        "--policy", "blocks", "--optimizer-on", "device", "--json", "--no-what-if").json()
+        seconds.append(plan["iteration_s"])
+    t.check(seconds[1] < 0.65 * seconds[0], f"seconds of a cycle on 1 and 2 devices: {seconds}")
+
+
 @case
 def test_plan_says_how_many_steps_and_what_limits_them(t):
     def plan(*options, **changes):
