@@ -154,7 +154,7 @@ def test_more_steps_are_not_chosen_without_host_memory_for_the_plan_of_one(t):
     path = write_job(t, {
         "schema": "job/v1", "model": {"type": "mlp", "input": 10, "hidden": [800] * 12, "classes": 4, "activation": "tanh"},
         "data": {"format": "synthetic", "samples": 64}, "optimizer": {"type": "adamw", "lr": 1e-3},
-        "train": {"steps": 4, "global_batch": 64, "micro_batch": 1, "replicas": 1}, "memory": {"policy": "blocks"},
+        "train": {"steps": 4, "global_batch": 64, "micro_batch": 1, "replicas": 1}, "memory": {"policy": "blocks", "optimizer_on": "device"},
         "method": {"type": "local", "scheme": "greedy"}, "resources": {"device_memory": "24MiB", "host_memory": "130MiB"}})
     plan = t.worker("--plan", path, "--no-what-if", "--json").json()
     t.equal((plan["cycle_steps"], plan["cycle_limit"]), (2, "host memory"), "steps in a cycle, and their limit")
