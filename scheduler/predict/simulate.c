@@ -250,6 +250,38 @@ static struct timeline_op *translate(const struct sim *s, struct arena *scratch)
     return ops;
 }
 
+/* ---- runs in progress ---- */
+
+/* Returns the waits of the program's instructions, in the order of `ops`, and lets the first operation of
+ * each stream also wait for the last operation of each stream PLAN_RING runs ago. The executor enqueues a run
+ * of the cycle only when the run PLAN_RING before is complete. */
+static const struct plan_wait *limit_runs(const struct sim *s, struct timeline_op *ops, struct arena *arena)
+{
+    const struct plan_program *prog = s->program;
+    uint32_t n = 0, streams = plan_n_streams(s->plan),
+             *last = arena_alloc_array(arena, streams, sizeof *last);
+    struct plan_wait *waits =
+        arena_alloc_array(arena, (size_t)prog->n_waits + (size_t)streams * streams + 1, sizeof *waits);
+    bool *begun = arena_alloc_array(arena, streams, sizeof *begun);
+    for (uint32_t i = 0; i < streams; i++)
+        last[i] = PLAN_NONE;
+    for (uint32_t i = 0; i < prog->n_instrs; i++)
+        last[ops[i].stream] = i;
+    for (uint32_t i = 0; i < prog->n_instrs; i++) {
+        struct timeline_op *op = &ops[i];
+        uint32_t first = n;
+        for (uint32_t k = 0; k < op->n_waits; k++)
+            waits[n++] = prog->waits[op->wait + k];
+        for (uint32_t k = 0; !begun[op->stream] && k < streams; k++)
+            if (last[k] != PLAN_NONE)
+                waits[n++] = (struct plan_wait){.instr = last[k], .distance = PLAN_RING};
+        begun[op->stream] = true;
+        op->wait = first;
+        op->n_waits = n - first;
+    }
+    return waits;
+}
+
 /* ---- the prediction ---- */
 
 /* Sets the start and end of every instruction that never started to the time at which the simulation ended.
@@ -297,9 +329,10 @@ struct sim_result *plan_simulate(const struct plan *p, enum program_kind k, uint
     r->runs = runs;
     r->n_instrs = s.program->n_instrs;
     add_resources(&s);
+    struct timeline_op *ops = translate(&s, scratch);
     const struct timeline t = {
-        .ops = translate(&s, scratch),
-        .waits = s.program->waits,
+        .waits = limit_runs(&s, ops, scratch),
+        .ops = ops,
         .per_s = s.per_s,
         .n_ops = r->n_instrs,
         .n_streams = plan_n_streams(p),

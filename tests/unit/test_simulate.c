@@ -151,6 +151,25 @@ static void test_simulate_longer_distance_waits_later(void **state)
     plan_destroy(p);
 }
 
+/* Without any wait between runs, a stream still begins a run only when the run two before is complete,
+ * because the executor has no more than two runs in progress. */
+static void test_simulate_two_runs_are_in_progress(void **state)
+{
+    struct plan *p = tiny_plan();
+    struct plan_program *cycle = &p->programs[PROGRAM_CYCLE];
+
+    (void)state;
+    for (uint32_t i = 0; i < cycle->n_waits; i++)
+        cycle->waits[i].distance += cycle->waits[i].distance > 0 ? 9 : 0;
+    struct sim_result *r = plan_simulate(p, PROGRAM_CYCLE, 4, &profile, &machine);
+    assert_int_equal(r->spans[0 * N + 11].end_ns, PERIOD);
+    assert_int_equal(r->spans[1 * N + 4].start_ns, 164); /* at once after run 0 */
+    assert_int_equal(r->spans[2 * N + 4].start_ns, PERIOD);
+    assert_int_equal(r->spans[3 * N + 4].start_ns, r->spans[1 * N + 11].end_ns);
+    sim_destroy(r);
+    plan_destroy(p);
+}
+
 static void test_simulate_other_programs(void **state)
 {
     struct plan *p = tiny_plan();
@@ -548,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_simulate_bytes_of_one_run),
         cmocka_unit_test(test_simulate_steady_state),
         cmocka_unit_test(test_simulate_longer_distance_waits_later),
+        cmocka_unit_test(test_simulate_two_runs_are_in_progress),
         cmocka_unit_test(test_simulate_other_programs),
         cmocka_unit_test(test_simulate_unlimited_links_cost_launches),
         cmocka_unit_test(test_simulate_the_way_out_may_be_slower),
