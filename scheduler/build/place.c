@@ -41,8 +41,8 @@
  * method would take too long. */
 #define HUGE 20000
 
-/* A segment that already has an address. A segment that lives across the end of the cycle is stored as two
- * entries. */
+/* A segment that already has an address, or several with the same life that are next to each other. A
+ * segment that lives across the end of the cycle is stored as two entries. */
 struct placed {
     uint64_t from, to;   /* addresses */
     uint32_t start, end; /* positions */
@@ -110,6 +110,13 @@ static void index_finish(struct placement_index *ix)
     }
 }
 
+/* Returns whether two entries with the same life are next to each other, so that one entry can stand for
+ * both. */
+static bool joins(const struct placed *a, const struct placed *b)
+{
+    return a->to == b->from && a->start == b->start && a->end == b->end;
+}
+
 static void list_insert(placed_list *list, const struct placed *p)
 {
     size_t low = 0, high = list->n;
@@ -119,6 +126,11 @@ static void list_insert(placed_list *list, const struct placed *p)
             low = mid + 1;
         else
             high = mid;
+    }
+    /* State that never leaves the device would fill the lists. It usually lies in one piece. */
+    if (low > 0 && joins(&list->at[low - 1], p)) {
+        list->at[low - 1].to = p->to;
+        return;
     }
     vec_push(list, *p);
     memmove(list->at + low + 1, list->at + low, (list->n - 1 - low) * sizeof *list->at);
