@@ -166,6 +166,9 @@ static inline uint32_t slot_after(uint32_t pos)
 /* Lists the spans and the items of every device. Also renumbers the spans and the items in r->todos, so that
  * their numbers have no gaps. */
 void residency_units(struct residency *r);
+/* Returns whether the copy that the task at `pos` uses stays until the end of the task's span. If false, it
+ * stays only until the end of the item. */
+bool residency_by_span(const struct residency *r, tensor_id tensor, uint32_t pos);
 /* Returns the slot in which to fetch a tensor for the task at position `pos`. The slot comes early enough
  * that the fetch overlaps with compute. */
 uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos);

@@ -80,14 +80,29 @@ static void put_task(struct residency *r, uint32_t pos)
         draft_put_use(r->d, r->uses.at[i].op, r->uses.at[i].segment, r->uses.at[i].of);
 }
 
-/* Returns the lane (stream of the device) on which a copy is dropped: a lane on which the drop does not make
- * the compute lane wait for a move. */
-static enum lane drop_lane(const struct residency *r, const struct life *life)
+/* Returns whether entry `e` drops a copy so late that the move of the copy has surely ended: more than one
+ * item lies between the task that wrote the copy and the drop. */
+static bool drops_late(const struct residency *r, const struct entry *e, const struct life *life)
 {
-    const struct todo *last = &r->todos[life->last];
+    if (life->produced == PLAN_NONE)
+        return false;
+    const struct segment *s = &r->d->segments.at[e->from];
+    const struct units *items = &r->items[s->device];
+    uint32_t item = r->todos[life->produced].item;
+    if (r->todos[life->last].loc == s->device && r->todos[life->last].item > item + 1)
+        return true;
+    return !residency_by_span(r, s->tensor, life->produced) && item + 2 < items->n &&
+           e->slot > slot_before(items->first[item + 2]);
+}
+
+/* Returns the lane (stream of the device) on which entry `e` drops a copy: a lane on which the drop does not
+ * make the compute lane wait for a move. On the lane of its own move, a late drop would come after all moves
+ * that were added since, and the next user of the memory would wait for them. */
+static enum lane drop_lane(const struct residency *r, const struct entry *e)
+{
+    const struct life *life = &r->lives.at[e->from];
     bool moved = life->spilled || life->sent;
-    if (!moved || (life->produced != PLAN_NONE && last->loc == r->todos[life->produced].loc &&
-                   last->item > r->todos[life->produced].item + 1))
+    if (!moved || drops_late(r, e, life))
         return LANE_COMPUTE;
     return life->spilled ? LANE_OUT : LANE_PEER;
 }
@@ -104,7 +119,7 @@ static void put_entry(struct residency *r, const struct entry *e)
         break;
     case ENTRY_FREE:
     case ENTRY_DROP:
-        draft_put_drop(r->d, e->from, drop_lane(r, &r->lives.at[e->from]));
+        draft_put_drop(r->d, e->from, drop_lane(r, e));
         break;
     case ENTRY_FETCH:
         draft_put_fetch(r->d, e->to, e->of);

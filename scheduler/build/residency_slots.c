@@ -52,9 +52,7 @@ void residency_units(struct residency *r)
     }
 }
 
-/* Returns whether the copy that the task at `pos` uses stays until the end of the task's span. If false, it
- * stays only until the end of the item. */
-static bool by_span(const struct residency *r, tensor_id tensor, uint32_t pos)
+bool residency_by_span(const struct residency *r, tensor_id tensor, uint32_t pos)
 {
     enum tensor_kind k = r->g->tensors[tensor].kind;
     if (k == TENSOR_K)
@@ -81,7 +79,7 @@ static uint32_t lead_for(const struct residency *r, bool span)
 
 uint32_t residency_fetch_slot(const struct residency *r, tensor_id tensor, uint32_t pos)
 {
-    bool span = by_span(r, tensor, pos);
+    bool span = residency_by_span(r, tensor, pos);
     uint32_t lead = lead_for(r, span);
     const struct todo *t = &r->todos[pos];
     if (lead == 0)
@@ -97,7 +95,7 @@ static uint32_t wanted_drop_slot(const struct residency *r, uint32_t seg)
     const struct segment *s = &r->d->segments.at[seg];
     const struct life *life = &r->lives.at[seg];
     uint32_t slot = slot_after(life->last);
-    bool span = by_span(r, s->tensor, life->last);
+    bool span = residency_by_span(r, s->tensor, life->last);
     uint32_t lead = lead_for(r, span);
     if (life->produced == PLAN_NONE || lead == 0)
         return slot;
@@ -125,7 +123,7 @@ bool residency_keeps(const struct residency *r, uint32_t seg, uint32_t pos)
         return true;
     if (residency_fetch_slot(r, tensor, pos) <= wanted_drop_slot(r, seg))
         return true;
-    if (by_span(r, tensor, pos))
+    if (residency_by_span(r, tensor, pos))
         return from->span == to->span;
     return to->item <= from->item + 1;
 }

@@ -383,7 +383,7 @@ static void test_residency_leads_overlap_moves_with_units(void **state)
     static const char *const k[] = {
         "f1.0 f1.1 f2.0 f2.1 b1.0 b1.1 +0 U1 ^0 -0o b2.0 b2.1",
         "f1.0 f1.1 f2.0 f2.1 b1.0 +0 b1.1 U1 ^0 b2.0 -0o b2.1",
-        "f1.0 f1.1 f2.0 f2.1 +0 b1.0 b1.1 U1 ^0 b2.0 b2.1 -0o",
+        "f1.0 f1.1 f2.0 f2.1 +0 b1.0 b1.1 U1 ^0 b2.0 b2.1 -0", /* the spill ended long before */
     };
     static const char *const dw[] = {
         "f1.0 f1.1 f2.0 f2.1 B1.0 B1.1 ^0 -0o b2.0 b2.1 f0.0 U1",
