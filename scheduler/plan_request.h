@@ -55,6 +55,10 @@ struct plan_request {
     /* Limit on the work of the search: the number of instructions in all plans that it builds. 0 means
      * PLAN_WORK. */
     uint64_t most_work;
+    /* The time of a plan that the caller already has, or 0. plan_make then makes no plan that computes for
+     * as long on some device, and returns -ENOSPC without a message if it finds none. The plan that it
+     * returns may still take longer than this, because its devices also wait. */
+    uint64_t to_beat_ns;
     /* Where plan_make stores the other results of the search, beside the plan. May be NULL. */
     struct plan_report *report;
 };

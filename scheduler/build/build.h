@@ -346,6 +346,17 @@ struct pass_open {
     uint64_t ns;
 };
 
+/* Of `of` micro-batches in a row, `count` save S, at even distances. {1, 4} is every fourth micro-batch, and
+ * {3, 4} all except every fourth. If `of` is 0, none saves S. */
+struct save_rate {
+    uint32_t count, of;
+};
+
+/* One half of pass_both: rows [from, to) of the batch in layers [first, last). */
+struct pass_part {
+    uint32_t first, last, from, to;
+};
+
 /* Builds an order out of passes: a pass sends micro-batches through one pack on one device. It is one span,
  * and every micro-batch is one item. The policies `auto` and Harmony use it: passes_begin, then the pass_*
  * functions in the sequence in which the passes run, then passes_end.
@@ -357,11 +368,12 @@ struct passes {
     struct order *o;
     const struct plan_request *r;
     const struct profile *prof;
-    /* How often a forward pass saves S, the values that the backward pass needs. With 4, every fourth
-     * micro-batch saves S. With 0, no micro-batch saves S. */
-    uint32_t save_every;
+    /* How many micro-batches save S, the values that the backward pass needs, in their forward pass. */
+    struct save_rate save;
+    /* The first save_from rows of each device save nothing. */
+    uint32_t save_from;
     /* Packs whose first layer is save_end or a later layer never save S. They compute S again, whatever
-     * save_every says. */
+     * `save` says. */
     uint32_t save_end;
     /* Whether each device changes the direction of its forward passes: every second pass takes the
      * micro-batches in descending order. */
@@ -375,14 +387,18 @@ struct passes {
     uint32_t *bwd_device;
 };
 
-/* Initialises *p. Before the first pass, the caller may then set save_every, save_end and snake. */
+/* Initialises *p. Before the first pass, the caller may then set the fields from `save` to `snake`. */
 void passes_begin(struct passes *p, struct order *o, const struct plan_request *r,
                   const struct profile *prof);
 /* Adds a pass of rows [from, to) of the batch through layers [first, last) on `device`. In a data-parallel
  * order, the rows must all belong to one team.
  *
- * pass_forward saves S only for every save_every-th micro-batch. pass_backward recomputes the inside of the
+ * pass_forward saves S for the micro-batches that p->save selects. pass_backward recomputes the inside of the
  * pack for all others. For these two functions, all layers of the pack must have one micro-batch size.
+ *
+ * pass_both runs a forward pass and a backward pass of other rows in turn, micro-batch by micro-batch. The
+ * links then carry S out and in all the time: with pass_forward alone, no S moves in, and with pass_backward
+ * alone, none moves out. The backward pass must not be the last one of its layers.
  *
  * pass_fused runs one micro-batch forward and at once backward before it takes the next. Micro-batch sizes
  * must not grow from layer to layer. */
@@ -390,6 +406,8 @@ void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from
                   uint32_t device);
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device);
+void pass_both(struct passes *p, const struct pass_part *forward, const struct pass_part *back,
+               uint32_t device);
 void pass_fused(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to, uint32_t device);
 /* Ends the list of passes. Adds the tasks that are still missing: those that add up gradients, and those that
  * update weights. Frees the memory that passes_begin allocated. */

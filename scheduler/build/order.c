@@ -333,9 +333,10 @@ void passes_end(struct passes *p)
  * layer of the pack. */
 static bool saves_s(const struct passes *p, uint32_t first, uint32_t micro)
 {
-    uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares;
-    return p->save_every > 0 && first < p->save_end &&
-           ((uint64_t)first * each + micro % each) % p->save_every == 0;
+    uint32_t each = graph_micros(p->o->graph, first) / p->o->n_shares, nth = micro % each;
+    const struct save_rate *rate = &p->save;
+    return rate->of > 0 && first < p->save_end && nth * p->o->graph->layers[first].rows >= p->save_from &&
+           ((uint64_t)first * (each + (p->save_from > 0)) + nth) * rate->count % rate->of < rate->count;
 }
 
 /* Adds one task, if the graph has it. For example, a layer that no gradient reaches has no BWD. */
@@ -359,17 +360,21 @@ static void end_span(struct passes *p, uint32_t device)
     p->last_span[device] = p->next_span[device]++;
 }
 
+/* Adds the item in which micro-batch `micro` passes forward through the pack [first, last). */
+static void forward_item(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
+{
+    bool saves = saves_s(p, first, micro);
+    for (uint32_t l = first; l < last; l++)
+        add_pass(p, INSTR_FWD, l, micro, device, saves && graph_saves(p->o->graph, l), true);
+    p->next_item[device]++;
+}
+
 void pass_forward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                   uint32_t device)
 {
     uint32_t rows = p->o->graph->layers[first].rows, n = (to - from) / rows;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t j = from / rows + (p->back[device] ? n - 1 - i : i);
-        bool saves = saves_s(p, first, j);
-        for (uint32_t l = first; l < last; l++)
-            add_pass(p, INSTR_FWD, l, j, device, saves && graph_saves(p->o->graph, l), true);
-        p->next_item[device]++;
-    }
+    for (uint32_t i = 0; i < n; i++)
+        forward_item(p, first, last, from / rows + (p->back[device] ? n - 1 - i : i), device);
     p->back[device] ^= p->snake;
     end_span(p, device);
 }
@@ -420,21 +425,43 @@ static bool runs_backward(const struct graph *g, uint32_t first, uint32_t last)
     return false;
 }
 
+/* Adds the item in which micro-batch `micro` passes backward through the pack [first, last). */
+static void backward_item(struct passes *p, uint32_t first, uint32_t last, uint32_t micro, uint32_t device)
+{
+    recompute_originals(p, first, last, micro, device);
+    if (!saves_s(p, first, micro))
+        recompute(p, first, last, micro, device);
+    backward(p, first, last, micro, device);
+    p->next_item[device]++;
+}
+
 void pass_backward(struct passes *p, uint32_t first, uint32_t last, uint32_t from, uint32_t to,
                    uint32_t device)
 {
     uint32_t rows = p->o->graph->layers[first].rows;
     if (!runs_backward(p->o->graph, first, last))
         return;
-    for (uint32_t j = from / rows; j < to / rows; j++) {
-        recompute_originals(p, first, last, j, device);
-        if (!saves_s(p, first, j))
-            recompute(p, first, last, j, device);
-        backward(p, first, last, j, device);
-        p->next_item[device]++;
-    }
+    for (uint32_t j = from / rows; j < to / rows; j++)
+        backward_item(p, first, last, j, device);
     end_span(p, device);
     exchange(p, first, last, from, to, device, false);
+}
+
+void pass_both(struct passes *p, const struct pass_part *forward, const struct pass_part *back,
+               uint32_t device)
+{
+    const struct graph *g = p->o->graph;
+    uint32_t rows = g->layers[forward->first].rows, back_rows = g->layers[back->first].rows;
+    uint32_t n = (forward->to - forward->from) / rows, n_back = (back->to - back->from) / back_rows;
+    bool runs = runs_backward(g, back->first, back->last);
+    for (uint32_t i = 0, k = 0; i < n || (runs && k < n_back);) {
+        bool lags = (uint64_t)i * n_back <= (uint64_t)k * n; /* the forward pass is not ahead */
+        if (i < n && (lags || !runs))
+            forward_item(p, forward->first, forward->last, forward->from / rows + i++, device);
+        else
+            backward_item(p, back->first, back->last, back->from / back_rows + k++, device);
+    }
+    end_span(p, device);
 }
 
 /* Adds the tasks that run one micro-batch forward and then backward through layers [first, last). The

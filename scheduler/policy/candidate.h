@@ -9,24 +9,26 @@
 #include "scheduler/build/build.h"
 #include "scheduler/policy/score.h"
 
-/* A candidate is one choice of all parameters of a policy: how the chain is cut into packs, how the packs are
- * dealt out to devices, how the batch is divided, and what stays in memory. The search of a policy fills it
- * in and hands it to trial.run. That function turns it into an order (policy.order), builds the plan,
- * simulates it, and remembers the plan if it fits and is the best so far. A candidate lives as long as the
- * search tries it; `starts` and knobs.pinned are arrays of the search.
+/* A candidate is one choice of all parameters of a policy: how the chain is cut into packs, how the packs
+ * are dealt out to devices, how the batch is divided, and what stays in memory. The search of a policy
+ * fills it in and hands it to trial.run. That function turns it into an order (policy.order), builds the
+ * plan, simulates it, and remembers the plan if it fits and is the best so far. A candidate lives as long
+ * as the search tries it; `starts` and knobs.pinned are arrays of the search.
  *
  * Every policy reads `knobs`. Only `blocks` reads `update_on_device`. Only `auto` and the Harmony policies
  * read the other fields. A candidate of `auto` has either Harmony's packs (packs_bwd > 0; the fields from
  * `packs` to `unit` are then unused) or its own.
  *
- * Example: a chain of 10 layers on 2 devices, with packs = 4, starts = {0, 2, 4, 6, 8}, fused = 8, waves = 1,
- * teams = 1. Pack k runs on device k mod 2. All micro-batches pass forward through layers 0..1 on device 0,
- * through 2..3 on device 1, and so on. Layers 8..9 are the fused segment, on device 0: each micro-batch
- * passes forward and at once backward through them. Then the packs run backward: 6..7 on device 1, 4..5 on
- * device 0, and so on. Before the backward pass of a pack, its inside is computed again from its stored
- * input, unless save_every says that this micro-batch saved S. With waves = 2, the first half of the
- * micro-batches goes through all of this before the second half starts. With teams = 2, each device runs all
- * layers for its half of the batch, and the two devices share the state of every layer. */
+ * Example: a chain of 10 layers on 2 devices, with packs = 4, starts = {0, 2, 4, 6, 8}, fused = 8, waves =
+ * 1, teams = 1. Pack k runs on device k mod 2. All micro-batches pass forward through layers 0..1 on
+ * device 0, through 2..3 on device 1, and so on. Layers 8..9 are the fused segment, on device 0: each
+ * micro-batch passes forward and at once backward through them. Then the packs run backward: 6..7 on
+ * device 1, 4..5 on device 0, and so on. Before the backward pass of a pack, its inside is computed again
+ * from its stored input, unless `save` says that this micro-batch saved S. With waves = 2, the first half
+ * of the micro-batches goes through all of this before the second half starts. With `overlap` as well, the
+ * second half passes forward while the first half passes backward: 0..1 of the second half with 6..7 of
+ * the first. With teams = 2, each device runs all layers for its half of the batch, and the two devices
+ * share the state of every layer. */
 struct candidate {
     /* Number of packs in the forward pass, and in the backward pass. Both numbers are 0 if the candidate does
      * not use Harmony's packs. */
@@ -54,10 +56,13 @@ struct candidate {
      * micro-batch of one pass is then the first of the next pass, so its values may still be on the
      * device. */
     bool snake;
-    /* How often a forward pass saves the values that the backward pass needs (S). For example, with 4, every
-     * fourth micro-batch saves S, and the others compute S again later. With 0, no micro-batch saves S. */
-    uint32_t save_every;
-    /* Whether save_every also holds for the last packs before the fused segment. If false, these packs save
+    /* How many micro-batches save the values that the backward pass needs (S) in their forward pass. All
+     * others compute S again later. */
+    struct save_rate save;
+    /* Whether waves overlap: the forward passes of a wave alternate with the backward passes of the wave
+     * before. The first wave, whose forward passes run alone, then saves no S. Needs at least two waves. */
+    bool overlap;
+    /* Whether `save` also holds for the last packs before the fused segment. If false, these packs save
      * nothing for the backward pass, and compute S again. */
     bool save_last_packs;
     /* Where weights are updated. The same as in the request, if the request says it. */
@@ -78,6 +83,9 @@ struct trial {
     bool made;
     struct score score;
     bool moves_data_only; /* the plan moves neither state nor stash */
+    /* Whether the candidate gave no plan because a device computes for at least request.to_beat_ns. `score`
+     * then has this time. */
+    bool too_slow;
     /* Whether the search of the policy should end: further candidates cannot be better, or the search has
      * built enough. From then on, `run` builds nothing and returns 0. */
     bool over;

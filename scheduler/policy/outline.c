@@ -197,6 +197,12 @@ static uint64_t x_at(const struct size_sums *s, uint32_t l)
 
 /* ---- memory ---- */
 
+/* Returns the part of `all` that falls to the micro-batches that save S at rate `r`. */
+static uint64_t at_save_rate(struct save_rate r, uint64_t all)
+{
+    return r.of > 0 ? all / r.of * r.count : 0;
+}
+
 static uint64_t pinned_bytes(const struct sketch *k)
 {
     uint32_t pins = k->o->pins;
@@ -205,7 +211,9 @@ static uint64_t pinned_bytes(const struct sketch *k)
 
 uint32_t outline_lead(const struct outline *o)
 {
-    return o->save_every > 2 ? o->save_every - 1 : 1;
+    if (o->overlap)
+        return o->lead;
+    return o->save.of > 2 ? o->save.of - 1 : 1;
 }
 
 /* Returns the device memory, in bytes, for the gradients of layers [first, last) until they have left the
@@ -262,7 +270,7 @@ static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t 
     uint64_t inside = saved_bytes(s, first, last) + sum(s->x, first + 1, last);
     /* While one micro-batch runs backward, the saved values (S) of the next micro-batch are already being
      * fetched. */
-    if (k->o->save_every > 0)
+    if (k->o->save.of > 0 && !k->o->overlap)
         inside += most(sum(s->s, before, first), sum(s->s, first, last));
     uint64_t lead = outline_lead(k->o);
     return state + leaving_bytes(k, last, after) + inside + (2 + 2 * lead) * x_at(s, first) +
@@ -277,10 +285,25 @@ static uint64_t forward_bytes(const struct sketch *k, uint32_t first, uint32_t l
     for (uint32_t l = first; l < last; l++)
         activations =
             most(activations, s->work[l] + (2 + outline_lead(k->o)) * (x_at(s, l) + x_at(s, l + 1)));
-    if (k->o->save_every > 0)
+    if (k->o->save.of > 0 && !k->o->overlap)
         activations += 2 * sum(s->s, first, last);
     uint32_t after = last + k->o->pack < k->o->fused ? last + k->o->pack : k->o->fused;
     return sum(k->m->w, first, after) + sum(k->m->b, first, after) + activations;
+}
+
+/* Returns the memory in bytes that a device needs while a wave passes forward through pack [first, last) and
+ * the wave before passes backward through the opposite pack. */
+static uint64_t both_bytes(const struct sketch *k, uint32_t first, uint32_t last)
+{
+    uint32_t end = k->o->fused - first, begin = k->o->fused - last;
+    const struct size_sums *s = k->at;
+    uint64_t w = sum(k->m->w, first, last) + sum(k->m->b, first, last) + sum(k->m->w, begin, end) +
+                 sum(k->m->b, begin, end);
+    /* One S is computed again, and others are on their way in or out. */
+    uint64_t saved = most(sum(s->s, first, last), sum(s->s, begin, end)), lead = k->o->lead;
+    saved += at_save_rate(k->o->save, saved * lead);
+    return 2 * w + 3 * sum(k->m->w, begin, end) + saved + most(s->work[first], s->scratch[begin]) +
+           (1 + lead) * (x_at(s, first) + x_at(s, begin) + x_at(s, last) + x_at(s, end));
 }
 
 /* Returns the memory in bytes that each device needs: the memory of the pass that needs most, plus the pinned
@@ -294,6 +317,8 @@ static uint64_t device_bytes(const struct sketch *k)
         uint32_t first = pack_first(o, last);
         bytes = most(bytes, backward_bytes(k, first, last, after));
         bytes = most(bytes, forward_bytes(k, first, last));
+        if (o->overlap)
+            bytes = most(bytes, both_bytes(k, first, last));
         after = last;
         last = first;
     }
@@ -307,13 +332,19 @@ static uint64_t micros(const struct sketch *k, const struct size_sums *s)
     return k->local / s->rows;
 }
 
+/* Returns the part of `all`, which belongs to all micro-batches of a step, that falls to those that save
+ * S. */
+static uint64_t saved_part(const struct outline *o, uint64_t all)
+{
+    return at_save_rate(o->save, o->overlap ? all - all / o->waves : all);
+}
+
 /* Returns the time that all backward passes through layers [first, fused) take. This includes repeating the
  * forward pass for micro-batches that did not save S. */
 static uint64_t backward_ns(const struct sketch *k, uint32_t first)
 {
     uint64_t again = sum(k->at->fwd, first, k->o->fused), bwd = sum(k->at->bwd, first, k->o->fused);
-    if (k->o->save_every > 0)
-        again -= again / k->o->save_every;
+    again -= saved_part(k->o, again);
     return (again + bwd) * micros(k, k->at);
 }
 
@@ -382,8 +413,7 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
 /* Returns how many bytes of saved values (S) all devices together store on the host in one training step. */
 static uint64_t saved_host_bytes(const struct sketch *k)
 {
-    uint64_t all = sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->n_devices;
-    return k->o->save_every > 0 ? all / k->o->save_every : 0;
+    return saved_part(k->o, sum(k->at->s, 0, k->o->fused) * micros(k, k->at) * k->o->n_devices);
 }
 
 /* Sets *ret_in and *ret_out to the number of bytes that a training step moves from the host and to the host.
@@ -407,7 +437,10 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
     uint64_t sums = k->m->w[n] * o->n_devices * (o->waves - 1); /* unfinished gradients between waves */
     *ret_in = (w + again) * o->waves + sums + 2 * stash + 2 * boundary + saved;
     *ret_out = w + sums + stash + boundary + saved;
-    k->o->host_memory = k->m->w[n] * 2 + k->m->k[n] + k->m->b[n] + stash + boundary + saved;
+    /* Between waves, each device has its own unfinished gradients. */
+    uint64_t unfinished = o->waves > 1 ? k->m->w[n] * (o->n_devices - 1) : 0;
+    k->o->host_memory = k->m->w[n] * 2 + k->m->k[n] + k->m->b[n] + unfinished +
+                        (stash + boundary + saved) / o->waves / 8 * (o->overlap ? 9 : 8);
     if (k->q->update == UPDATE_DEVICE) {
         *ret_in += w + sum(k->m->k, p, n);
         *ret_out += sum(k->m->k, p, n);
@@ -535,6 +568,20 @@ static bool fit_by_fused(const struct outline_request *q, struct outline *o)
     return fits(q, o);
 }
 
+/* Fits an outline into memory: fuses fewer layers and, if that is not enough, pins none. Measures it. Returns
+ * whether it fits the devices and the host. */
+static bool fit_saving(const struct outline_request *q, struct outline *o)
+{
+    uint32_t fused = o->fused;
+    if (!fit_by_fused(q, o)) {
+        o->pins = 0;
+        o->fused = fused;
+        fit_by_fused(q, o);
+    }
+    outline_measure(q, o);
+    return o->host_memory <= free_host_bytes(q) && fits(q, o);
+}
+
 /* Adds a variant of an outline that saves the values for the backward pass (S) on the host instead of
  * recomputing them. The variant saves as many micro-batches as the links and the host memory allow. */
 static void try_saving(struct shortlist *list, const struct outline *without)
@@ -544,25 +591,86 @@ static void try_saving(struct shortlist *list, const struct outline *without)
         struct outline o = *without;
         struct sketch k = sketch_of(q, &o);
         o.pack = 1;
-        o.save_every = every;
+        o.save = (struct save_rate){1, every};
         uint64_t forward, turned, all = compute(&k, &forward, &turned),
                                   links = links_per_s(q->machine, o.n_devices);
         uint64_t x = sum(k.at->x, 0, o.fused) * micros(&k, k.at) * o.n_devices, w = sum(k.m->w, 0, o.fused);
         uint64_t saved = saved_host_bytes(&k);
         if (at_rate(saved + x, links) > forward || at_rate(saved + 2 * x + w, links) > all - turned)
             continue;
-        if (!fit_by_fused(q, &o)) {
-            o.pins = 0;
-            o.fused = without->fused;
-            fit_by_fused(q, &o);
-        }
-        outline_measure(q, &o);
-        if (o.host_memory > free_host_bytes(q) || !fits(q, &o))
+        if (!fit_saving(q, &o))
             continue;
         if (o.ns < without->ns - without->ns / SAVE_WORTH)
             insert(list, &o);
         return;
     }
+}
+
+/* Rates at which micro-batches may save S if waves overlap, the highest first. */
+static const struct save_rate rates[] = {{1, 1}, {4, 5}, {3, 4}, {2, 3}, {3, 5}, {1, 2},
+                                         {2, 5}, {1, 3}, {1, 4}, {1, 5}, {1, 6}, {1, 8}};
+#define N_RATES (sizeof rates / sizeof rates[0])
+/* The moves of waves that overlap may keep the links busy for this part of the time. Beyond, tasks wait. */
+#define BUSY_NUM 7
+#define BUSY_DEN 8
+
+/* Returns the least time in which the links can carry what the waves of an outline move in one direction, if
+ * they save S at rate `r`. The state moves once or twice each way, and activations are small. */
+static uint64_t overlap_links_ns(const struct sketch *k, struct save_rate r, uint64_t links)
+{
+    uint64_t s = sum(k->at->s, 0, k->o->fused) * micros(k, k->at), w = sum(k->m->w, 0, k->o->fused);
+    return at_rate(at_save_rate(r, s - s / k->o->waves) + 3 * w * k->o->waves, links);
+}
+
+/* Chooses how many micro-batches save S if the waves of an outline overlap: as many as the links can carry.
+ * Returns false if that is none. */
+static bool choose_rate(const struct sketch *k, struct outline *o)
+{
+    uint64_t forward, turned, links = links_per_s(k->q->machine, 1);
+    o->save = (struct save_rate){0};
+    uint64_t both = compute(k, &forward, &turned) - (turned - forward);
+    for (size_t i = 0; i < N_RATES; i++) {
+        uint64_t ns = both - at_save_rate(rates[i], forward);
+        ns -= ns / o->waves; /* the first forward pass and the last backward pass run alone */
+        if (overlap_links_ns(k, rates[i], links) > ns / BUSY_DEN * BUSY_NUM)
+            continue;
+        o->save = rates[i];
+        return true;
+    }
+    return false;
+}
+
+/* Returns by how many items S must move ahead so that its move ends in time. Items alternate between the two
+ * directions. */
+static uint32_t overlap_lead(const struct sketch *k)
+{
+    uint64_t s = 0, pair = 0, links = links_per_s(k->q->machine, 1);
+    for (uint32_t l = 0; l < k->o->fused; l++) {
+        s = most(s, sum(k->at->s, l, l + 1));
+        pair = most(pair, sum(k->at->fwd, l, l + 1) + sum(k->at->bwd, l, l + 1));
+    }
+    uint64_t pairs = pair > 0 ? at_rate(s, links) / pair + 1 : 1;
+    return 2 * (uint32_t)(pairs < 4 ? pairs : 4);
+}
+
+/* Adds a variant of an outline with waves that overlap and save S on the host. The links then carry S all the
+ * time, and the host holds the S of one wave. */
+static void try_overlap(struct shortlist *list, const struct outline *without)
+{
+    const struct outline_request *q = list->q;
+    struct outline best = *without;
+    for (uint32_t waves = 2; waves <= q->batch / without->rows / 2; waves *= 2) {
+        struct outline o = *without;
+        struct sketch k = sketch_of(q, &o);
+        o.pack = 1;
+        o.waves = waves;
+        o.overlap = true;
+        o.lead = overlap_lead(&k);
+        if (choose_rate(&k, &o) && fit_saving(q, &o) && o.ns < best.ns)
+            best = o;
+    }
+    if (best.overlap && best.ns < without->ns - without->ns / SAVE_WORTH)
+        insert(list, &best);
 }
 
 /* Makes the packs larger until the stored activations fit into host memory, because larger packs store fewer
@@ -611,10 +719,10 @@ static void try_sizes(struct shortlist *list, const struct outline *sizes)
     }
     if (best.n_devices == 0)
         return;
-    if (!q->save_on_host)
+    if (q->saving == SAVING_NONE)
         insert(list, &best);
     else if (best.fused > 0)
-        try_saving(list, &best);
+        (q->saving == SAVING_OVERLAP ? try_overlap : try_saving)(list, &best);
 }
 
 uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint32_t max)
@@ -640,10 +748,38 @@ uint32_t outline_list(const struct outline_request *q, struct outline *ret, uint
     return list.n;
 }
 
+bool outline_save(const struct outline_request *q, struct outline *o, bool more)
+{
+    size_t i = 0;
+    while (i < N_RATES && (rates[i].count != o->save.count || rates[i].of != o->save.of))
+        i++;
+    if (i >= N_RATES || (more ? i == 0 : i + 1 == N_RATES))
+        return false;
+    o->save = rates[more ? i - 1 : i + 1];
+    outline_measure(q, o);
+    return true;
+}
+
+/* Makes an outline with overlapping waves smaller. The estimates do not say whether the fused layers or the
+ * saved S need too much, so both get less. */
+static bool shrink_overlap(const struct outline_request *q, struct outline *o, uint64_t excess)
+{
+    struct sketch k = sketch_of(q, o);
+    uint64_t now = fused_bytes(&k) + pinned_bytes(&k), want = now > excess ? now - excess : 0;
+    uint32_t last = last_fused(q, o), fused = o->fused;
+    o->pins = 0;
+    while (o->fused < last && fused_bytes(&k) > want)
+        o->fused++;
+    outline_measure(q, o);
+    return outline_save(q, o, false) || o->fused > fused;
+}
+
 /* Makes packs smaller first, because that costs the least time. After packs, unpins layers, and then fuses
  * fewer layers. If the objective is the fewest bytes, unpins layers last. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess)
 {
+    if (o->overlap)
+        return shrink_overlap(q, o, excess);
     struct sketch k = sketch_of(q, o);
     uint64_t now = device_bytes(&k), want = now > excess ? now - excess : 0;
     uint32_t last = last_fused(q, o);

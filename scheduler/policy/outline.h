@@ -25,6 +25,7 @@
 #ifndef SCHEDULER_POLICY_OUTLINE_H
 #define SCHEDULER_POLICY_OUTLINE_H
 
+#include "scheduler/build/build.h"
 #include "scheduler/graph.h"
 #include "scheduler/machine.h"
 #include "scheduler/policy/policy.h"
@@ -60,10 +61,13 @@ struct outline {
     uint32_t pack;
     uint32_t pins; /* layers [0, pins) are pinned */
     uint32_t waves;
-    /* In the layers before `fused`, one of every save_every micro-batches saves its values for the backward
-     * pass (S) on the host. All other micro-batches recompute them. If 0, no micro-batch saves them. */
-    uint32_t save_every;
-    /* Whether save_every also applies to the last packs, just before layer `fused`. The estimates ignore this
+    /* How many micro-batches save their values for the backward pass (S) on the host, in the layers before
+     * `fused`. All others recompute them. */
+    struct save_rate save;
+    /* Whether waves overlap (candidate.h). Only on one device. */
+    bool overlap;
+    uint32_t lead; /* used only with `overlap`: knobs.lead_items */
+    /* Whether `save` also applies to the last packs, just before layer `fused`. The estimates ignore this
      * field. */
     bool save_last_packs;
     uint64_t ns; /* estimated time of a step */
@@ -76,6 +80,15 @@ struct outline {
     uint64_t device_bytes;
 };
 
+/* Whether the listed outlines save values for the backward pass (S) on the host. */
+enum outline_saving {
+    SAVING_NONE,  /* they recompute these values */
+    SAVING_WAVES, /* some micro-batches save them */
+    /* Some micro-batches save them, and waves overlap. Only for one device: with several, each has a part of
+     * the links, and the moves of S hold up those of the state. */
+    SAVING_OVERLAP,
+};
+
 /* The input of outline_list: the model, the machine, and which outlines to list. */
 struct outline_request {
     const struct outline_model *model;
@@ -85,9 +98,7 @@ struct outline_request {
     uint32_t n_devices;
     enum plan_objective objective;
     enum update_place update;
-    /* Whether the listed outlines save values for the backward pass (S) on the host. If false, the outlines
-     * recompute these values. */
-    bool save_on_host;
+    enum outline_saving saving;
 };
 
 /* Lists the best outlines that should fit into memory, the best first. Returns the number of listed outlines,
@@ -101,6 +112,10 @@ void outline_measure(const struct outline_request *q, struct outline *o);
 /* Makes an outline smaller after its plan needed `excess` bytes more than a device has. Returns false if
  * nothing is left that could be reduced. */
 bool outline_shrink(const struct outline_request *q, struct outline *o, uint64_t excess);
+
+/* Lets more micro-batches of an outline with overlapping waves save S, or fewer. Returns false if all of them
+ * already do, or almost none. */
+bool outline_save(const struct outline_request *q, struct outline *o, bool more);
 
 /* Returns by how many micro-batches activations are fetched before their use. Activations that are spilled
  * stay on the device for the same number of micro-batches. */

@@ -74,20 +74,78 @@ static uint32_t wave_begin(const struct candidate *c, uint32_t rows, uint32_t wa
     return (uint32_t)((uint64_t)wave * (rows / unit) / c->waves) * unit;
 }
 
-/* Adds the forward, fused and backward passes of rows [from, to), which belong to one team. */
-static void pass_wave(struct passes *p, const struct plan_request *r, const struct candidate *c,
-                      uint32_t team, uint32_t from, uint32_t to)
+/* The rows [from, to) of the batch that one team processes in one wave. */
+struct wave {
+    uint32_t team, from, to;
+};
+
+static struct wave wave_of(const struct plan_request *r, const struct candidate *c, uint32_t team,
+                           uint32_t wave)
+{
+    const struct graph *g = r->train;
+    uint32_t each = g->n_micro / (c->teams > 1 ? c->teams : 1) * g->rows, begin = team * each;
+    return (struct wave){team, begin + wave_begin(c, each, wave), begin + wave_begin(c, each, wave + 1)};
+}
+
+/* Adds the forward passes of a wave through all packs. */
+static void wave_forward(struct passes *p, const struct plan_request *r, const struct candidate *c,
+                         const struct wave *w)
 {
     /* With `snake`, choose the directions so that the last forward pass ends with the first micro-batch. The
      * fused pass then starts with this micro-batch while it is still on the device. */
     for (uint32_t d = 0; c->snake && d < r->machine->n_devices; d++)
         p->back[d] = c->packs % 2 == 1;
     for (uint32_t k = 0; k < c->packs; k++)
-        pass_forward(p, pack_start(c, k), pack_start(c, k + 1), from, to, team_device(r, c, team, k));
-    pass_fused(p, c->fused, r->train->n_layers, from, to, team_device(r, c, team, c->packs));
+        pass_forward(p, pack_start(c, k), pack_start(c, k + 1), w->from, w->to,
+                     team_device(r, c, w->team, k));
+}
+
+static void wave_fused(struct passes *p, const struct plan_request *r, const struct candidate *c,
+                       const struct wave *w)
+{
+    pass_fused(p, c->fused, r->train->n_layers, w->from, w->to, team_device(r, c, w->team, c->packs));
+}
+
+static void wave_backward(struct passes *p, const struct plan_request *r, const struct candidate *c,
+                          const struct wave *w)
+{
     for (uint32_t k = c->packs; k-- > 0;)
-        pass_backward(p, pack_start(c, k), pack_start(c, k + 1), from, to,
-                      team_device(r, c, team, c->onward ? 2 * c->packs - k : k));
+        pass_backward(p, pack_start(c, k), pack_start(c, k + 1), w->from, w->to,
+                      team_device(r, c, w->team, c->onward ? 2 * c->packs - k : k));
+}
+
+/* Adds all passes of a team whose waves overlap. Each team has one device. */
+static void pass_overlapping(struct passes *p, const struct plan_request *r, const struct candidate *c,
+                             uint32_t team)
+{
+    struct wave before = wave_of(r, c, team, 0);
+    wave_forward(p, r, c, &before);
+    wave_fused(p, r, c, &before);
+    for (uint32_t i = 1; i < c->waves; i++) {
+        struct wave w = wave_of(r, c, team, i);
+        for (uint32_t k = 0; k < c->packs; k++) {
+            uint32_t back = c->packs - 1 - k;
+            pass_both(
+                p, &(struct pass_part){pack_start(c, k), pack_start(c, k + 1), w.from, w.to},
+                &(struct pass_part){pack_start(c, back), pack_start(c, back + 1), before.from, before.to},
+                team_device(r, c, team, 0));
+        }
+        wave_fused(p, r, c, &w);
+        before = w;
+    }
+    wave_backward(p, r, c, &before);
+}
+
+/* Adds all passes of a team, one wave after another. */
+static void pass_waves(struct passes *p, const struct plan_request *r, const struct candidate *c,
+                       uint32_t team)
+{
+    for (uint32_t i = 0; i < c->waves; i++) {
+        struct wave w = wave_of(r, c, team, i);
+        wave_forward(p, r, c, &w);
+        wave_fused(p, r, c, &w);
+        wave_backward(p, r, c, &w);
+    }
 }
 
 /* Returns the first layer that saves nothing for the backward pass. The packs from this layer on come just
@@ -96,8 +154,9 @@ static uint32_t save_end(const struct plan_request *r, const struct candidate *c
 {
     if (c->save_last_packs)
         return c->fused;
-    uint32_t items = graph_micros(r->train, 0) / (c->teams > 1 ? c->teams : 1);
-    uint32_t packs = c->knobs.lead_items / items + 1;
+    uint32_t items =
+        graph_micros(r->train, 0) / (c->teams > 1 ? c->teams : 1) / (c->waves > 1 ? c->waves : 1);
+    uint32_t packs = c->knobs.lead_items / (items > 0 ? items : 1) + 1;
     return c->packs > packs ? pack_start(c, c->packs - packs) : 0;
 }
 
@@ -113,16 +172,13 @@ static void auto_order(const struct plan_request *r, const struct profile *prof,
     struct passes p;
     passes_begin(&p, ret, r, prof);
     p.snake = c->snake;
-    p.save_every = c->save_every;
+    p.save = c->save;
+    p.save_from = c->overlap ? wave_of(r, c, 0, 0).to : 0;
     p.save_end = save_end(r, c);
     if (c->packs_bwd > 0)
         harmony_passes(&p, c, 0, g->rows * g->n_micro, 0, r->machine->n_devices);
-    for (uint32_t team = 0; team < teams && c->packs_bwd == 0; team++) {
-        uint32_t each = g->n_micro / teams * g->rows, begin = team * each;
-        for (uint32_t wave = 0; wave < c->waves; wave++)
-            pass_wave(&p, r, c, team, begin + wave_begin(c, each, wave),
-                      begin + wave_begin(c, each, wave + 1));
-    }
+    for (uint32_t team = 0; team < teams && c->packs_bwd == 0; team++)
+        (c->overlap ? pass_overlapping : pass_waves)(&p, r, c, team);
     passes_end(&p);
 }
 
@@ -143,8 +199,9 @@ static struct candidate outline_candidate(const struct plan_request *r, const st
                           .unit = o->rows,
                           /* If some micro-batches save S for the backward pass, they must be evenly spaced.
                            * Reversing the order of micro-batches would change the spacing. */
-                          .snake = o->save_every == 0,
-                          .save_every = o->save_every,
+                          .snake = o->save.of == 0,
+                          .save = o->save,
+                          .overlap = o->overlap,
                           .save_last_packs = o->save_last_packs,
                           .knobs = variants[0]};
     c.knobs.pinned = o->pins > 0 ? pinned : NULL;
@@ -218,8 +275,9 @@ struct pipeline_search {
     /* Whether some candidate fitted the devices, even if it gave no plan because the host memory was too
      * small. */
     bool found;
-    /* Whether some candidate gave a plan, so that best_score is valid. */
-    bool scored;
+    /* Whether some candidate has a score, so that best_score is valid, and whether some candidate gave a
+     * plan. */
+    bool scored, made;
     uint32_t *packs; /* scratch for partitions: n_layers + 1 entries */
     struct arena *arena;
 };
@@ -229,8 +287,11 @@ struct pipeline_search {
 static int attempt(struct pipeline_search *s, const struct candidate *c)
 {
     int e = s->t->run(s->t, c);
-    bool better =
-        s->t->made && (!s->scored || score_is_better(s->r->objective, &s->t->score, &s->best_score));
+    /* A candidate that is too slow to be made has a score too: the time that it computes. It is worse than
+     * any that was made. */
+    bool has_score = s->t->made || (s->t->too_slow && e > 0 && !s->made);
+    bool better = has_score && (!s->scored || (s->t->made && !s->made) ||
+                                score_is_better(s->r->objective, &s->t->score, &s->best_score));
     if (e > 0 && (better || !s->found)) {
         s->best = *c;
         s->found = true;
@@ -238,6 +299,7 @@ static int attempt(struct pipeline_search *s, const struct candidate *c)
     if (better) {
         s->best_score = s->t->score;
         s->scored = true;
+        s->made |= s->t->made;
     }
     return e;
 }
@@ -540,9 +602,9 @@ static int attempt_pinned(struct pipeline_search *s, struct candidate *c, const 
     return attempt(s, c);
 }
 
-/* Tries to pin the state of all layers, so that no state is moved. If this fits, tries fewer packs as long as
- * the candidate still fits. */
-static int try_all_pinned(struct pipeline_search *s)
+/* Tries to pin the state of all layers of candidate `first`, so that no state is moved. If this fits,
+ * tries fewer packs as long as the candidate still fits. */
+static int try_all_pinned(struct pipeline_search *s, const struct candidate *first)
 {
     uint64_t endless[DEVICE_MAX], sum = 0, has = 0;
     if (s->r->update == UPDATE_HOST)
@@ -555,10 +617,10 @@ static int try_all_pinned(struct pipeline_search *s)
         return 0;
     for (uint32_t d = 0; d < DEVICE_MAX; d++)
         endless[d] = UINT64_MAX / 2;
-    const uint32_t n = team_devices(s->r, &s->best), most = s->r->train->n_layers;
+    const uint32_t n = team_devices(s->r, first), most = s->r->train->n_layers;
     bool fitted = false;
     for (uint32_t rounds = most / n; rounds >= 1; rounds = rounds > 8 ? rounds * 3 / 4 : rounds - 1) {
-        struct candidate c = s->best;
+        struct candidate c = *first;
         c.onward = false;
         cut(s, rounds * n, &c);
         int e = attempt_pinned(s, &c, endless);
@@ -582,8 +644,8 @@ static int try_all_pinned(struct pipeline_search *s)
 /* Improves s->best along one parameter after another. */
 static int improve(struct pipeline_search *s, uint32_t fewest)
 {
-    int (*const axes[])(struct pipeline_search *) = {try_all_pinned, try_fused, try_short_fused,
-                                                     try_pins,       try_waves, try_onward};
+    int (*const axes[])(struct pipeline_search *) = {try_fused, try_short_fused, try_pins, try_waves,
+                                                     try_onward};
     int e = try_packs(s, fewest);
     for (size_t i = 0; i < sizeof axes / sizeof axes[0] && e == 0 && !s->t->over; i++)
         e = axes[i](s);
@@ -600,8 +662,10 @@ static int search_pipeline(const struct plan_request *r, struct trial *t, uint32
     for (size_t i = 0; i < N_VARIANTS && e == 0 && !t->over; i++) {
         struct candidate c = {.waves = 1, .teams = teams, .unit = r->train->rows, .knobs = variants[i]};
         uint32_t fewest;
-        s.found = s.scored = false;
-        e = fewest_packs(&s, &c, &fewest);
+        s.found = s.scored = s.made = false;
+        e = try_all_pinned(&s, &c);
+        if (e == 0)
+            e = fewest_packs(&s, &c, &fewest);
         if (e < 0 || fewest == 0)
             continue;
         e = improve(&s, fewest);
@@ -650,25 +714,55 @@ static int try_outline_shrunk(const struct outline_request *q, const struct plan
     return e;
 }
 
-/* Lists the best outlines for `teams` data-parallel devices and builds each of them. With save_on_host,
- * builds each outline a second time with save_last_packs set. */
+/* Lists the best outlines for `teams` data-parallel devices and builds each of them. Lowers *fastest_ns to
+ * the time of the fastest plan. */
 static int search_outlines_of(const struct plan_request *r, struct trial *t, uint32_t teams,
-                              enum plan_objective objective, bool save_on_host)
+                              enum plan_objective objective, uint64_t *fastest_ns)
 {
     struct outline list[OUTLINES];
     struct outline_model *model = outline_model_graph(r->train, t->profile);
     const struct outline_request q = {
-        model, r->machine, r->train->rows * r->train->n_micro, teams, objective, r->update, save_on_host};
+        model, r->machine, r->train->rows * r->train->n_micro, teams, objective, r->update, SAVING_NONE};
     uint32_t n = outline_list(&q, list, OUTLINES);
     int e = 0;
     for (uint32_t i = 0; i < n && e >= 0 && !t->over; i++) {
         e = try_outline_shrunk(&q, r, t, &list[i]);
-        list[i].save_last_packs = true;
-        if (e >= 0 && save_on_host)
-            e = try_outline_shrunk(&q, r, t, &list[i]);
+        if (t->made && t->score.ns < *fastest_ns)
+            *fastest_ns = t->score.ns;
     }
     outline_model_destroy(model);
     return e < 0 ? e : 0;
+}
+
+/* Maximum number of times that an outline that saves S is made smaller. */
+#define SAVE_SHRINKS 4
+
+/* Builds the best outline that saves S on the host, unless it seems slower than the fastest plan. If the
+ * waves do not overlap, builds it a second time with save_last_packs set. */
+static int search_saving(const struct plan_request *r, struct trial *t, uint32_t teams,
+                         enum outline_saving saving, uint64_t *fastest_ns)
+{
+    struct outline best;
+    struct outline_model *model = outline_model_graph(r->train, t->profile);
+    const struct outline_request q = {
+        model, r->machine, r->train->rows * r->train->n_micro, teams, OBJECTIVE_TIME, r->update, saving};
+    uint32_t n = outline_list(&q, &best, 1), most = saving == SAVING_WAVES ? 2 : 1;
+    int e = 0;
+    for (uint32_t i = 0; n > 0 && i < most && e >= 0 && !t->over; i++) {
+        uint64_t excess = 1;
+        best.save_last_packs = i > 0;
+        for (uint32_t k = 0; k <= SAVE_SHRINKS && e == 0 && excess > 0 && best.ns < *fastest_ns; k++) {
+            e = try_outline(r, t, &best, variants[0].lead_state, &excess);
+            if (e == 0 && excess > 0 && !outline_shrink(&q, &best, excess))
+                break;
+        }
+        if (e > 0)
+            e = 0;
+        if (t->made && t->score.ns < *fastest_ns)
+            *fastest_ns = t->score.ns;
+    }
+    outline_model_destroy(model);
+    return e;
 }
 
 static bool has_tied(const struct graph *g)
@@ -682,13 +776,16 @@ static bool has_tied(const struct graph *g)
 /* Searches for the best plan in which `teams` devices each process their part of the batch. */
 static int search_parallel(const struct plan_request *r, struct trial *t, uint32_t teams)
 {
+    uint64_t fastest_ns = UINT64_MAX;
     int e = 0;
     if (r->objective != OBJECTIVE_BYTES)
-        e = search_outlines_of(r, t, teams, OBJECTIVE_TIME, false);
+        e = search_outlines_of(r, t, teams, OBJECTIVE_TIME, &fastest_ns);
     if (e == 0 && r->objective != OBJECTIVE_BYTES)
-        e = search_outlines_of(r, t, teams, OBJECTIVE_TIME, true);
+        e = search_saving(r, t, teams, SAVING_WAVES, &fastest_ns);
+    if (e == 0 && teams == 1 && r->objective != OBJECTIVE_BYTES)
+        e = search_saving(r, t, teams, SAVING_OVERLAP, &fastest_ns);
     if (e == 0 && r->objective != OBJECTIVE_TIME)
-        e = search_outlines_of(r, t, teams, OBJECTIVE_BYTES, false);
+        e = search_outlines_of(r, t, teams, OBJECTIVE_BYTES, &fastest_ns);
     return e;
 }
 

@@ -19,7 +19,7 @@
 #define BUILDS 3
 /* When outlines save values on the host instead of recomputing them, the search stops after it built this
  * many plans that fit. */
-#define SAVE_BUILDS 2
+#define SAVE_BUILDS 3
 /* Maximum number of times that an outline is made smaller because its plan does not fit. */
 #define SHRINKS   4
 #define MAX_SIZES 256
@@ -172,22 +172,24 @@ static bool is_new(const struct outline *o, const struct outline *built, int n)
 /* Lists the best outlines and builds their plans, the best outline first, until `builds` plans fit. */
 static int build_best(struct profile_search *s, int builds)
 {
-    struct outline list[LISTED], built[BUILDS];
+    struct outline list[LISTED], built[LISTED];
     uint32_t n = outline_list(&s->outlines, list, LISTED);
-    int n_built = 0;
+    int n_built = 0, n_tried = 0;
     for (uint32_t i = 0; i < n && n_built < builds; i++) {
         struct outline o = list[i];
-        bool hopeless =
-            s->q->objective != OBJECTIVE_BYTES && s->best.plan != NULL && o.ns >= s->best.score.ns;
-        if (hopeless || !is_new(&o, built, n_built))
+        const struct score *best = s->best.plan != NULL ? &s->best.score : s->q->to_beat;
+        bool hopeless = s->q->objective != OBJECTIVE_BYTES && best != NULL && o.ns >= best->ns;
+        if (hopeless || !is_new(&o, built, n_tried))
             continue;
         if (s->best.plan != NULL && s->spent > ENOUGH)
             break;
-        built[n_built] = o;
+        built[n_tried] = o;
         int e = build_fitting(s, &o);
         if (e < 0)
             return e;
         n_built += e;
+        /* Outlines that save S and differ only in their head all fit or none does. */
+        n_tried += e > 0 || s->outlines.saving != SAVING_NONE;
         if (e > 0 && s->q->objective == OBJECTIVE_BYTES && s->best.moves_data_only)
             break;
     }
@@ -202,6 +204,8 @@ static bool vary(const struct profile_search *s, int way, struct outline *ret)
 {
     uint32_t n = s->q->table->n_layers;
     *ret = s->best_outline;
+    if (ret->overlap)
+        return way < 2 && outline_save(&s->outlines, ret, way == 0);
     switch (way) {
     case 0:
         ret->pins = ret->pins * 2 + 4 < n ? ret->pins * 2 + 4 : n;
@@ -230,7 +234,9 @@ static bool vary(const struct profile_search *s, int way, struct outline *ret)
 static int refine(struct profile_search *s)
 {
     int failed = 0;
-    for (int i = 0; i < REFINES && failed < VARIATIONS && s->best.plan != NULL && s->best.waits; i++) {
+    for (int i = 0; i < REFINES && failed < VARIATIONS && s->best.plan != NULL; i++) {
+        if (!s->best.waits && !s->best_outline.overlap)
+            break;
         if (s->spent > 2 * ENOUGH)
             break;
         struct outline o;
@@ -253,12 +259,15 @@ int profile_search_outlines(const struct profile_search_request *q, struct profi
         return 0;
     struct outline_model *model = outline_model_table(q->table, q->machine, sizes, n_sizes);
     s.outlines =
-        (struct outline_request){model, q->machine, q->batch, devices, q->objective, q->update, false};
-    int e = build_best(&s, BUILDS);
-    s.outlines.save_on_host = true;
+        (struct outline_request){model, q->machine, q->batch, devices, q->objective, q->update, SAVING_NONE};
+    int e = build_best(&s, q->brief ? 1 : BUILDS);
+    s.outlines.saving = SAVING_OVERLAP;
+    if (e == 0 && q->objective != OBJECTIVE_BYTES && devices == 1)
+        e = build_best(&s, q->brief ? 1 : SAVE_BUILDS);
+    s.outlines.saving = SAVING_WAVES;
     if (e == 0 && q->objective != OBJECTIVE_BYTES)
-        e = build_best(&s, SAVE_BUILDS);
-    if (e == 0 && q->objective != OBJECTIVE_BYTES)
+        e = build_best(&s, q->brief ? 1 : SAVE_BUILDS);
+    if (e == 0 && q->objective != OBJECTIVE_BYTES && !q->brief)
         e = refine(&s);
     outline_model_destroy(model);
     if (e < 0)

@@ -23,6 +23,10 @@ struct profile_search_request {
     uint32_t micro_batch;
     enum update_place update;
     enum plan_objective objective;
+    /* The score of a plan that the caller already has, or NULL. Outlines that seem slower are not built. */
+    const struct score *to_beat;
+    /* Whether to build only the first plan of each kind that fits. */
+    bool brief;
 };
 
 /* The plan that was found, and its graph. profile_search_result_finish frees both. */

@@ -55,17 +55,44 @@ struct profile *plan_profile(const struct plan_request *r)
 
 /* ---- one candidate ---- */
 
+/* Returns whether some device computes so long that no plan of this order can take less than the time that
+ * the caller wants to beat. Sets s->trial.score to this time and no bytes. */
+static bool is_too_slow(struct plan_search *s, const struct order *o)
+{
+    uint64_t ns[DEVICE_MAX] = {0}, most = 0;
+    if (s->request.to_beat_ns == 0)
+        return false;
+    for (size_t i = 0; i < o->todos.n; i++) {
+        const struct todo *t = &o->todos.at[i];
+        if (t->loc == PLAN_HOST)
+            continue;
+        uint64_t task = profile_task_ns(s->trial.profile, t->kind, t->layer, false);
+        ns[t->loc] += t->share == SHARE_ALL ? task : task / o->n_shares;
+        most = ns[t->loc] > most ? ns[t->loc] : most;
+    }
+    most *= o->all_steps ? 1 : o->graph->steps;
+    s->trial.score = (struct score){most, 0};
+    return most >= s->request.to_beat_ns;
+}
+
 /* Builds a candidate and adds its work to the total. `ret` may be NULL if the caller only wants to know the
  * memory needed. */
 static int build_candidate(struct plan_search *s, const struct candidate *c, struct plan **ret)
 {
     struct order order;
     s->policy->order(&s->request, s->trial.profile, c, &order);
-    int r = plan_build(&s->request, s->policy->name, &order, &c->knobs, s->trial.profile, ret, &s->trial.need,
-                       s->err);
+    struct knobs knobs = c->knobs;
+    /* A search also asks whether the candidate fits. For that, no copies need to be kept in free memory. */
+    s->trial.too_slow = is_too_slow(s, &order);
+    if (s->trial.too_slow) {
+        knobs.retain = false;
+        *ret = NULL;
+    }
+    int r = plan_build(&s->request, s->policy->name, &order, &knobs, s->trial.profile,
+                       s->trial.too_slow ? NULL : ret, &s->trial.need, s->err);
     order_finish(&order);
     if (r == 0)
-        s->trial.work += s->trial.need.work;
+        s->trial.work += s->trial.too_slow ? s->trial.need.work / 4 : s->trial.need.work;
     return r;
 }
 
@@ -88,7 +115,8 @@ static bool is_perfect(const struct plan_search *s, bool moves_data_only)
 static void check_work(struct plan_search *s)
 {
     uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
-    if (s->trial.work > (s->front.n > 0 ? most : PLAN_WORK_IN_VAIN * most))
+    bool has_plan = s->front.n > 0 || s->request.to_beat_ns > 0;
+    if (s->trial.work > (has_plan ? most : PLAN_WORK_IN_VAIN * most))
         s->trial.over = s->trial.cut_short = true;
 }
 
@@ -133,7 +161,7 @@ static int run_candidate(struct plan_search *s, const struct candidate *c)
         return r;
     if (p != NULL)
         score_plan(s, p);
-    else if (s->trial.need.devices_fit && !c->single)
+    else if (s->trial.need.devices_fit && !c->single && !s->trial.too_slow)
         /* Leave out the candidates made from outlines, which have `single` set. Which of them are made
          * depends on the host memory. On a machine with the memory that this candidate needs, it might not be
          * made. */
@@ -304,13 +332,14 @@ static int search_policies(struct plan_search *s, const struct plan_request *req
  * is none. */
 static int find_plan(struct plan_search *s, const struct plan_request *request, uint64_t *ret_least)
 {
-    int r = try_leanest(s, request);
+    int r = request->to_beat_ns > 0 ? 0 : try_leanest(s, request);
     if (r == 0 && s->front.n > 0)
         s->trial.over = is_perfect(s, s->trial.moves_data_only);
     if (r == 0 && !s->trial.over)
         r = search_policies(s, request);
     if (r == 0 && s->front.n + s->fallback.n == 0)
-        r = lean_refuse(&s->needs, s->least_host_bytes, request, ret_least, s->err);
+        r = request->to_beat_ns > 0 ? -ENOSPC
+                                    : lean_refuse(&s->needs, s->least_host_bytes, request, ret_least, s->err);
     return r;
 }
 

@@ -62,12 +62,16 @@ static void random_candidate(const struct graph *g, const struct engine_machine 
     const uint32_t micros = g->n_micro / c->teams;
     c->waves = rng_below(r, 3) == 0 ? 1 + rng_below(r, micros) : 1;
     c->onward = c->teams == 1 && rng_below(r, 4) == 0;
-    c->save_every = !c->onward && rng_below(r, 3) == 0 ? 1 + rng_below(r, 4) : 0;
-    c->snake = c->save_every == 0 && rng_below(r, 2);
+    if (!c->onward && rng_below(r, 3) == 0)
+        c->save.of = 1 + rng_below(r, 4);
+    c->save.count = c->save.of > 0 ? 1 + rng_below(r, c->save.of) : 0;
+    const bool alone = c->teams > 1 ? c->single : m->n_devices == 1;
+    c->overlap = c->waves > 1 && alone && c->packs > 0 && rng_below(r, 2);
+    c->snake = c->save.of == 0 && !c->overlap && rng_below(r, 2);
     c->knobs = (struct knobs){.keep = KEEP_UNIT,
                               .retain = rng_below(r, 3) > 0,
                               .lead_state = rng_below(r, 2),
-                              .lead_items = c->save_every > 2 ? c->save_every - 1 : rng_below(r, 2)};
+                              .lead_items = c->save.of > 2 ? c->save.of - 1 : rng_below(r, 2)};
     d->decide_on_devices = rng_below(r, 3) == 0;
     if (m->update == UPDATE_HOST || c->onward || rng_below(r, 3) == 0)
         return;

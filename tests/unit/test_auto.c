@@ -2,6 +2,7 @@
  * the devices hold the state, a plan that is not slower than those of the other policies, and addresses with
  * little waste. Most cases plan a chain of equal layers, for which the promise is a number. The others plan
  * the published profiles of tests/profiles. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -237,6 +238,40 @@ static void test_auto_holds_the_state_of_bert_on_four(void **state)
     table_destroy(t);
 }
 
+/* No plan takes less time than it computes. So a time just above that of the best plan still leaves the best
+ * plan, and a time below the bound leaves none. */
+static void test_auto_beats_a_given_time_or_finds_nothing(void **state)
+{
+    (void)state;
+    struct table *t = even_table(12, 4 * MIB, 8 * MIB, 64 * KIB, 1 * MIB);
+    struct graph *g;
+    struct machine m;
+    struct plan *p;
+    struct plan_report report = {0};
+    struct err err = {0};
+    uint32_t rows[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const struct graph_sizes sizes = {4, 1, rows};
+    assert_int_equal(graph_build_sizes(t, &sizes, true, &g, &err), 0);
+    machine_init_cuda(&m);
+    m.n_devices = 1;
+    m.capacity_bytes[0] = 40 * MIB;
+    m.host_bytes = 1ull << 40;
+    struct plan_request r = {
+        .train = g, .machine = &m, .table = t, .objective = OBJECTIVE_TIME, .report = &report};
+    assert_int_equal(plan_make(&r, &p, NULL, &err), 0);
+    plan_destroy(p);
+    const uint64_t best = report.score.ns;
+    r.to_beat_ns = best + 1;
+    assert_int_equal(plan_make(&r, &p, NULL, &err), 0);
+    assert_true(report.score.ns <= best + best / 50);
+    plan_destroy(p);
+    r.to_beat_ns = report.floor_ns / 2;
+    assert_int_equal(plan_make(&r, &p, NULL, &err), -ENOSPC);
+    assert_string_equal(err.msg, "");
+    graph_destroy(g);
+    table_destroy(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,6 +283,7 @@ int main(void)
         cmocka_unit_test(test_auto_addresses_waste_little),
         cmocka_unit_test(test_auto_forwards_nothing_again_where_links_are_fast),
         cmocka_unit_test(test_auto_holds_the_state_of_bert_on_four),
+        cmocka_unit_test(test_auto_beats_a_given_time_or_finds_nothing),
     };
     return cmocka_run_group_tests_name("auto", tests, NULL, NULL);
 }

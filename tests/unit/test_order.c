@@ -94,12 +94,14 @@ static void random_setup(struct setup *s, uint32_t seed)
     s->candidate.unit = s->graph->rows;
     s->candidate.waves = 1 + rng_below(&rng, each);
     s->candidate.snake = rng_below(&rng, 2);
-    s->candidate.save_every = rng_below(&rng, 4);
+    s->candidate.save = (struct save_rate){1, rng_below(&rng, 4)};
     for (uint32_t l = 0; l < s->graph->n_layers; l++)
         s->pinned[l] = rng_below(&rng, 2);
     if (s->request.update != UPDATE_HOST && rng_below(&rng, 2))
         s->candidate.knobs.pinned = s->pinned;
     cut(s, rng_below(&rng, s->graph->n_layers), 1 + rng_below(&rng, 2));
+    s->candidate.overlap =
+        stages == 1 && s->candidate.waves > 1 && s->candidate.packs > 0 && rng_below(&rng, 2);
     begin_order(s);
 }
 
@@ -313,7 +315,7 @@ static void test_order_keeps_each_nth(void **state)
                 struct setup s;
                 even_setup(&s, LAYERS, 4096, devices, EACH);
                 cut(&s, FUSED, 1);
-                s.candidate.save_every = keep;
+                s.candidate.save = (struct save_rate){1, keep};
                 s.candidate.waves = groups;
                 begin_order(&s);
                 for (uint32_t l = 0; l < LAYERS; l++) {
@@ -343,6 +345,49 @@ static void test_order_keeps_each_nth(void **state)
                 }
                 finish(&s);
             }
+}
+
+/* ---- waves that overlap ---- */
+
+/* The forward passes of a wave through pack k alternate with the backward passes of the wave before
+ * through the opposite pack. */
+static void check_alternates(const struct setup *s, uint32_t fused, uint32_t layer, uint32_t micro,
+                             uint32_t back)
+{
+    const struct todo *fwd = find(&s->order, INSTR_FWD, layer, micro),
+                      *bwd = find(&s->order, INSTR_BWD, fused - 1 - layer, back);
+    assert_int_equal(fwd->span, bwd->span);
+    assert_int_equal(fwd->item + 1, bwd->item);
+}
+
+static void test_order_waves_overlap(void **state)
+{
+    (void)state;
+    enum { LAYERS = 8, FUSED = 6, EACH = 12, WAVES = 3, WAVE = EACH / WAVES };
+    for (uint32_t devices = 1; devices <= 2; devices++) {
+        struct setup s;
+        even_setup(&s, LAYERS, 4096, devices, EACH);
+        cut(&s, FUSED, 1);
+        s.candidate.save = (struct save_rate){2, 3};
+        s.candidate.waves = WAVES;
+        s.candidate.overlap = true;
+        begin_order(&s);
+        for (uint32_t d = 0; d < devices; d++)
+            for (uint32_t l = 0; l < FUSED; l++) {
+                uint32_t saved = 0;
+                for (uint32_t j = 0; j < EACH; j++) {
+                    const struct todo *fwd = find(&s.order, INSTR_FWD, l, d * EACH + j);
+                    saved += fwd->save;
+                    assert_int_equal(find(&s.order, INSTR_REC, l, d * EACH + j) == NULL, fwd->save);
+                    assert_true(!fwd->save || j >= WAVE); /* the first wave goes forward alone */
+                    if (j >= WAVE)
+                        check_alternates(&s, FUSED, l, d * EACH + j, d * EACH + j - WAVE);
+                }
+                /* Two of three in the other waves. The last pack saves nothing. */
+                assert_in_range(saved, l < FUSED - 1 ? 5 : 0, l < FUSED - 1 ? 6 : 0);
+            }
+        finish(&s);
+    }
 }
 
 /* ---- snakes ---- */
@@ -409,7 +454,7 @@ static void test_order_forward_only_saves_nothing(void **state)
     struct order eval;
     even_setup(&s, 6, 4096, 3, 2);
     cut(&s, 3, 1);
-    s.candidate.save_every = 1;
+    s.candidate.save = (struct save_rate){1, 1};
     begin_order(&s);
     order_forward_only(&s.order, s.graph, &eval);
     assert_int_equal(eval.todos.n, 6 * 6);
@@ -428,6 +473,7 @@ int main(void)
         cmocka_unit_test(test_order_adds_replicas_in_order),
         cmocka_unit_test(test_order_settles_when_the_exchange_had_its_time),
         cmocka_unit_test(test_order_keeps_each_nth),
+        cmocka_unit_test(test_order_waves_overlap),
         cmocka_unit_test(test_order_snakes),
         cmocka_unit_test(test_order_that_contradicts_itself_is_refused),
         cmocka_unit_test(test_order_forward_only_saves_nothing),

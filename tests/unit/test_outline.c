@@ -165,7 +165,7 @@ static void compare(struct setup *s, const struct outline *o, struct tally *t)
     build(s, o, &b);
     for (uint32_t d = 0; d < o->n_devices; d++) {
         uint64_t ns = passes_ns(&b, d);
-        if (o->save_every == 0)
+        if (o->save.of == 0)
             assert_int_equal(ns, o->compute_ns);
         else /* not the last pack, and whole micro-batches */
             assert_true(ns + ns / 16 > o->compute_ns && ns < o->compute_ns + o->compute_ns / 3);
@@ -194,7 +194,8 @@ static void test_outline_estimates_what_is_built(void **state)
         struct setup s;
         struct outline list[LISTED];
         setup(&s, &rng);
-        s.request.save_on_host = seed % 4 == 0;
+        if (seed % 4 == 0)
+            s.request.saving = s.request.n_devices == 1 && seed % 8 == 0 ? SAVING_OVERLAP : SAVING_WAVES;
         uint32_t n = outline_list(&s.request, list, LISTED);
         for (uint32_t i = 0; i < n; i += 5)
             compare(&s, &list[i], &tallies[list[i].n_devices > 1]);
@@ -231,10 +232,12 @@ static void check_listed(const struct setup *s, const struct outline *o)
         assert_true(o->device_bytes <= s->machine.capacity_bytes[d]);
     assert_true(o->host_memory <= s->machine.host_bytes - s->machine.host_taken_bytes);
     assert_int_equal(o->n_devices, q->n_devices);
-    assert_int_equal(o->save_every > 0, q->save_on_host);
+    assert_int_equal(o->save.of > 0, q->saving != SAVING_NONE);
+    assert_true(o->save.count <= o->save.of && o->overlap == (q->saving == SAVING_OVERLAP));
     assert_true(o->fused < n && o->fused <= o->head && o->head <= n); /* the loss is fused */
     assert_true(o->pins <= n && (o->pins == 0 || q->update != UPDATE_HOST));
-    assert_true(o->waves >= 1 && (o->waves == 1 || q->objective == OBJECTIVE_BYTES));
+    assert_true(o->waves >= 1 && (o->waves == 1 || o->overlap || q->objective == OBJECTIVE_BYTES));
+    assert_true(!o->overlap || o->waves > 1);
     assert_true(o->waves <= s->local / o->rows);
     assert_true(o->pack >= 1 && o->ns >= o->compute_ns && o->compute_ns > 0);
     assert_true(s->local % o->rows == 0 && o->rows % o->fused_rows == 0 && o->fused_rows % o->head_rows == 0);
@@ -249,7 +252,8 @@ static void test_outline_list_is_sorted_and_fits(void **state)
         struct setup s;
         struct outline list[LISTED], few[3];
         setup(&s, &rng);
-        s.request.save_on_host = seed % 3 == 0;
+        if (seed % 3 == 0)
+            s.request.saving = s.request.n_devices == 1 && seed % 2 == 0 ? SAVING_OVERLAP : SAVING_WAVES;
         if (seed % 5 == 0)
             s.machine.host_bytes = 30000000;
         uint32_t n = outline_list(&s.request, list, LISTED), less = outline_list(&s.request, few, 3);
@@ -259,7 +263,7 @@ static void test_outline_list_is_sorted_and_fits(void **state)
         for (uint32_t i = 0; i < n; i++) {
             check_listed(&s, &list[i]);
             assert_true(i == 0 || in_order(&s.request, &list[i - 1], &list[i]));
-            kept += list[i].save_every > 0;
+            kept += list[i].save.of > 0;
         }
         listed += n;
         for (uint32_t d = 0; d < s.machine.n_devices; d++)

@@ -503,7 +503,10 @@ static struct outline random_outline(uint32_t n, uint32_t shares, uint32_t local
     o.pack = 1 + rng_below(rng, 4);
     o.pins = may_pin && rng_below(rng, 2) ? rng_below(rng, n + 1) : 0;
     o.waves = 1 + rng_below(rng, local / o.rows);
-    o.save_every = rng_below(rng, 2) ? rng_below(rng, 5) : 0;
+    o.save.of = rng_below(rng, 2) ? rng_below(rng, 5) : 0;
+    o.save.count = o.save.of > 0 ? 1 + rng_below(rng, o.save.of) : 0;
+    o.overlap = o.waves > 1 && o.fused > 0 && rng_below(rng, 2);
+    o.lead = 2 * (1 + rng_below(rng, 2));
     return o;
 }
 
