@@ -29,6 +29,11 @@
 /* Bytes of host memory that are assumed if --host-memory is not given. This is more than any plan needs. */
 #define HOST_ENOUGH (1ull << 50)
 
+/* Limit on the work of the search for one pair of sizes (plan_request.most_work) if there is already a
+ * plan with mixed sizes, and the same for a what-if question. */
+#define PAIR_WORK      (PLAN_WORK / 8)
+#define PAIR_WORK_LESS (PLAN_WORK / 32)
+
 /* The profile, the machine and the options with which every policy is planned. */
 struct setting {
     const struct verb_options *o;
@@ -137,7 +142,13 @@ struct profile_choosing {
     const struct setting *s;
     int policy;
     struct attempt made, best;
-    uint64_t least; /* bytes per device that would be enough for the sizes that were planned last, or 0 */
+    /* The score of a plan that the caller already has, or that was found with mixed sizes. NULL if there
+     * is none. All further searches look only for better plans, and build less. */
+    const struct score *to_beat;
+    struct score mixed; /* of the plan with mixed sizes */
+    bool brief;         /* whether this is a what-if question: the search is then shortened */
+    bool cut;           /* whether the search of some pair was cut short */
+    uint64_t least;     /* bytes per device that would be enough for the sizes that were planned last, or 0 */
 };
 
 static int make_profile_model(void *ctx, struct plan_sizes sizes, struct outline_model **ret)
@@ -160,8 +171,15 @@ static int plan_profile_sizes(void *ctx, struct plan_sizes sizes, uint64_t most_
     struct plan_request request = request_of(c->s, c->made.graph, c->policy);
     request.most_work = most_work;
     request.report = ret;
+    if (c->to_beat != NULL && objective_of(c->s) != OBJECTIVE_BYTES) {
+        uint64_t ns = c->best.plan != NULL ? c->best.score.ns : c->to_beat->ns;
+        request.to_beat_ns = ns + ns / SCORE_SAME_TIME;
+        if (most_work == 0)
+            request.most_work = c->brief ? PAIR_WORK_LESS : PAIR_WORK;
+    }
     r = plan_make(&request, &c->made.plan, &least, err);
     c->made.score = ret->score;
+    c->cut |= request.most_work > 0 && ret->work > request.most_work;
     c->least = r == -ENOSPC ? least : 0;
     if (r == -ENOSPC && least > 0) {
         *ret_least = least;
@@ -229,6 +247,8 @@ static int search_mixed(struct profile_choosing *c, bool *ret_done, struct err *
         .micro_batch = s->o->profile_plan.micro_batch,
         .update = j->update >= 0 ? (enum update_place)j->update : UPDATE_AUTO,
         .objective = objective_of(s),
+        .to_beat = c->to_beat,
+        .brief = c->brief,
     };
     struct profile_search_result found;
     int r = profile_search_outlines(&q, &found, err);
@@ -236,6 +256,8 @@ static int search_mixed(struct profile_choosing *c, bool *ret_done, struct err *
     if (r < 0 || found.plan == NULL)
         return r;
     c->best = (struct attempt){found.graph, found.plan, found.score};
+    c->mixed = found.score;
+    c->to_beat = &c->mixed;
     *ret_done = q.objective == OBJECTIVE_BYTES ? found.moves_data_only : !found.waits;
     return 0;
 }
@@ -260,14 +282,14 @@ static int search_pairs(struct profile_choosing *c, const uint32_t *sizes, uint3
         .policy = (enum policy_id)c->policy,
         .update = request_of(s, NULL, c->policy).update,
         .objective = objective_of(s),
-        .to_beat = c->best.plan != NULL ? &c->best.score : NULL,
+        .to_beat = c->best.plan != NULL ? &c->best.score : c->to_beat,
         .ctx = c,
         .model = make_profile_model,
         .plan = plan_profile_sizes,
         .keep = keep_profile_plan,
     };
     int r = sizes_choose(&q, &choice, err);
-    if (r == -ENOSPC && c->best.plan == NULL) {
+    if (r == -ENOSPC && c->best.plan == NULL && c->to_beat == NULL) {
         struct plan_report report = {0};
         uint64_t least = 0;
         r = plan_profile_sizes(c, choice.sizes, 1, &report, &least, err);
@@ -279,26 +301,26 @@ static int search_pairs(struct profile_choosing *c, const uint32_t *sizes, uint3
 }
 
 /* Finds the best plan of a policy over all sizes. If there is no plan, *ret_least is the number of bytes per
- * device that is enough, or 0 if device memory alone does not help. */
-static int find_best(const struct setting *s, int policy, struct attempt *ret, uint64_t *ret_least,
-                     struct err *err)
+ * device that is enough, or 0 if device memory alone does not help. If c->to_beat is not NULL, looks only
+ * for plans that are not slower, and may find none. */
+static int find_best(struct profile_choosing *c, struct attempt *ret, uint64_t *ret_least, struct err *err)
 {
-    struct profile_choosing c = {.s = s, .policy = policy};
+    const struct setting *s = c->s;
     uint32_t sizes[SIZES_MAX_DIVISORS], n = find_measured(s, sizes);
     bool done = false;
     *ret = (struct attempt){0};
     *ret_least = 0;
     int r = check_sizes(s, sizes, n, err);
-    if (r == 0 && policy == POLICY_auto && s->o->profile_plan.replicas == 0)
-        r = search_mixed(&c, &done, err);
+    if (r == 0 && c->policy == POLICY_auto && s->o->profile_plan.replicas == 0)
+        r = search_mixed(c, &done, err);
     if (r == 0 && !done)
-        r = search_pairs(&c, sizes, n, err);
+        r = search_pairs(c, sizes, n, err);
     if (r == -ENOSPC)
-        *ret_least = c.least;
-    attempt_finish(&c.made);
+        *ret_least = c->least;
+    attempt_finish(&c->made);
     if (r < 0)
-        attempt_finish(&c.best);
-    *ret = c.best;
+        attempt_finish(&c->best);
+    *ret = c->best;
     return r;
 }
 
@@ -306,7 +328,8 @@ static int find_best(const struct setting *s, int policy, struct attempt *ret, u
 static int plan_policy(const struct setting *s, int policy, struct attempt *ret, struct printed_plan *told)
 {
     uint64_t begin = clock_now_ns();
-    int r = find_best(s, policy, ret, &told->least_bytes, &told->err);
+    struct profile_choosing c = {.s = s, .policy = policy};
+    int r = find_best(&c, ret, &told->least_bytes, &told->err);
     if (r == 0)
         r = plan_verify(ret->plan, ret->graph, NULL, &s->machine, NULL, &told->err);
     told->policy = policy_names[policy];
@@ -328,9 +351,11 @@ static int plan_policy(const struct setting *s, int policy, struct attempt *ret,
 
 /* ---- the gain from more resources ---- */
 
+/* Plans for a machine with more memory or more devices. The plan at hand, *now, would work there too. */
 static void try_machine(const struct setting *s, int policy, uint64_t more_bytes, uint32_t more_devices,
-                        struct what_if *ret)
+                        const struct what_if *now, struct what_if *ret)
 {
+    const struct score to_beat = {now->cycle_ns, now->host_bytes};
     struct setting better = *s;
     struct attempt a;
     struct err err = {0};
@@ -338,18 +363,22 @@ static void try_machine(const struct setting *s, int policy, uint64_t more_bytes
     *ret = (struct what_if){0};
     if (what_if_machine(&s->machine, more_bytes, more_devices, &better.machine) < 0)
         return;
-    if (find_best(&better, policy, &a, &least, &err) == 0)
-        *ret = (struct what_if){true, a.score.ns, a.score.bytes};
+    struct profile_choosing c = {.s = &better, .policy = policy, .to_beat = &to_beat, .brief = true};
+    int r = find_best(&c, &a, &least, &err);
+    if (r == 0 && a.plan == NULL)
+        *ret = *now;
+    else if (r == 0)
+        *ret = (struct what_if){true, a.score.ns, a.score.bytes, c.cut};
     attempt_finish(&a);
 }
 
 static void ask_about_profile(const struct setting *s, int policy, struct why_report *r)
 {
-    const struct what_if now = {true, r->why.cycle_ns, r->host_bytes};
+    const struct what_if now = {true, r->why.cycle_ns, r->host_bytes, true};
     r->asked = true;
-    try_machine(s, policy, WHY_MORE_BYTES, 0, &r->memory);
+    try_machine(s, policy, WHY_MORE_BYTES, 0, &now, &r->memory);
     what_if_keep(&r->memory, &now, objective_of(s));
-    try_machine(s, policy, 0, 1, &r->device);
+    try_machine(s, policy, 0, 1, &now, &r->device);
     why_report_settle(r);
 }
 

@@ -74,7 +74,8 @@ static void add_path(struct strbuf *out, const struct why *y)
                 100 * share(y, y->memory_wait_ns));
 }
 
-/* Adds the answer to a what-if question, such as "12.300 s (-4.1%), 3.20 GiB less over the host link". If no
+/* Adds the answer to a what-if question, such as "12.300 s (-4.1%), 3.20 GiB less over the host link". An
+ * estimate begins with "about". If no
  * plan was found, adds "no plan". */
 static void add_what_if(struct strbuf *out, const struct why *y, const struct what_if *w, uint64_t host_bytes)
 {
@@ -83,6 +84,7 @@ static void add_what_if(struct strbuf *out, const struct why *y, const struct wh
         return;
     }
     bool more = w->host_bytes > host_bytes;
+    strbuf_add(out, w->estimated ? "about " : "");
     explain_add_time(out, w->cycle_ns);
     strbuf_addf(out, " (%+.1f%%)", 0 - gain(y, w));
     if (w->host_bytes != host_bytes) {
@@ -123,8 +125,8 @@ static void add_json_what_if(struct strbuf *out, const char *name, const struct 
 {
     strbuf_addf(out, ",\"%s\":", name);
     if (w->fits)
-        strbuf_addf(out, "{\"iteration_s\":%.9g,\"host_bytes\":%llu}", (double)w->cycle_ns * 1e-9,
-                    (unsigned long long)w->host_bytes);
+        strbuf_addf(out, "{\"iteration_s\":%.9g,\"host_bytes\":%llu%s}", (double)w->cycle_ns * 1e-9,
+                    (unsigned long long)w->host_bytes, w->estimated ? ",\"estimated\":true" : "");
     else
         strbuf_add(out, "null");
 }

@@ -3,8 +3,6 @@
 
 #include <errno.h>
 
-#include "scheduler/policy/policy.h"
-
 int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_devices, struct machine *ret)
 {
     if (m->n_devices + more_devices > DEVICE_MAX)
@@ -23,12 +21,16 @@ int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_
 void what_if_plan(const struct plan_request *request, struct what_if *ret)
 {
     struct plan *p;
+    struct plan_request brief = *request;
+    struct plan_report report = {0};
+    brief.most_work = WHAT_IF_WORK;
+    brief.report = &report;
     *ret = (struct what_if){0};
-    if (plan_make(request, &p, NULL, NULL) < 0)
+    if (plan_make(&brief, &p, NULL, NULL) < 0)
         return;
     struct profile *prof = plan_profile(request);
     struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, prof, request->machine);
-    *ret = (struct what_if){true, sim->cycle_ns, sim->bytes.in + sim->bytes.out};
+    *ret = (struct what_if){true, sim->cycle_ns, sim->bytes.in + sim->bytes.out, report.work > WHAT_IF_WORK};
     sim_destroy(sim);
     profile_destroy(prof);
     plan_destroy(p);

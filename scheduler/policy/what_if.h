@@ -4,13 +4,17 @@
 #ifndef SCHEDULER_POLICY_WHAT_IF_H
 #define SCHEDULER_POLICY_WHAT_IF_H
 
-#include "scheduler/plan_request.h"
+#include "scheduler/policy/policy.h"
 #include "scheduler/predict/why.h"
 
 /* Sets *ret to a machine like `m`, but with `more_bytes` more memory on each device, and with `more_devices`
  * more devices. The new devices are like the last device of `m`. Returns -ERANGE if there would be more than
  * DEVICE_MAX devices. */
 int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_devices, struct machine *ret);
+
+/* Limit on the work of the search that answers a what-if question (plan_request.most_work). An answer is
+ * marked as estimated if the search was cut short. */
+#define WHAT_IF_WORK (PLAN_WORK / 4)
 
 /* Makes a plan for the request and simulates it. Sets ret->fits to false if there is no plan. */
 void what_if_plan(const struct plan_request *request, struct what_if *ret);

@@ -53,6 +53,8 @@ struct what_if {
     uint64_t cycle_ns; /* time of one run of the cycle */
     /* Number of bytes that one run of the cycle moves from and to the host. */
     uint64_t host_bytes;
+    /* Whether the search for the plan was shortened, so that there may be a better plan. */
+    bool estimated;
 };
 
 /* Why a plan is not faster: what limits its speed, and what would happen under other conditions. */

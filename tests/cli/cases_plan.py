@@ -48,15 +48,24 @@ def test_plan_of_a_job_says_why(t, devices):
     t.check(all(len(line) <= 80 for line in lines), f"wider than 80 columns: {lines}")
 
 
+def check_what_if(t, told, made):
+    """An answer is the plan that a command for that machine makes. An estimated answer is a plan too, but a shorter search
+    found it, so it is hardly better."""
+    if told.pop("estimated", False):
+        t.check(told["iteration_s"] >= 0.98 * made["iteration_s"], f"{told} is faster than {made['iteration_s']} s")
+    else:
+        t.equal(told, {"iteration_s": made["iteration_s"], "host_bytes": made["host_in_bytes"] + made["host_out_bytes"]}, "the plan")
+
+
 @case
 def test_one_more_device_is_what_it_says(t):
     path = write_job(t, DEEP)
     told = plan_job(t, path, "--devices", 1, "--device-memory", "64KiB")["why"]["one_more_device"]
     made = plan_job(t, path, "--devices", 2, "--device-memory", "64KiB", "--no-what-if")
-    t.equal(told, {"iteration_s": made["iteration_s"], "host_bytes": made["host_in_bytes"] + made["host_out_bytes"]}, "the plan")
+    check_what_if(t, told, made)
     told = plan(t, *WHERE)["why"]["one_more_device"]
     made = plan(t, "--devices", 3, *WHERE[2:], "--no-what-if")
-    t.equal(told, {"iteration_s": made["iteration_s"], "host_bytes": made["host_in_bytes"] + made["host_out_bytes"]}, "the plan")
+    check_what_if(t, told, made)
 
 
 @case
@@ -64,7 +73,7 @@ def test_one_more_gb_is_what_it_says(t):
     told = plan(t, *WHERE)["why"]["one_more_gb"]
     made = plan(t, "--devices", 2, "--device-memory", 600000000 // 256 * 256 + 1000000000 // 256 * 256, "--batch", BATCH,
                 "--no-what-if")
-    t.equal(told, {"iteration_s": made["iteration_s"], "host_bytes": made["host_in_bytes"] + made["host_out_bytes"]}, "the plan")
+    check_what_if(t, told, made)
 
 
 @case

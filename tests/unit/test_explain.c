@@ -1013,6 +1013,13 @@ static void test_why_is_json(void **state)
                 "\"one_more_gb\":{\"iteration_s\":0.000959,\"host_bytes\":1024},\"one_more_device\":null,"
                 "\"clipping_s\":0.0001}");
     strbuf_finish(&out);
+    r.memory.estimated = true;
+    plan_why_json(&r, &out);
+    assert_contains(&out, "\"host_bytes\":1024,\"estimated\":true}");
+    strbuf_finish(&out);
+    plan_why(&r, &out);
+    assert_contains(&out, "\n+1 GB each  about ");
+    strbuf_finish(&out);
     r.asked = false;
     plan_why_json(&r, &out);
     assert_lacks(&out, "one_more");
