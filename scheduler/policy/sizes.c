@@ -16,6 +16,8 @@
 /* Micro-batch sizes that give more tasks in a step are considered only if nothing else fits, because planning
  * them is slow. */
 #define MANY_TASKS (1u << 16)
+/* If the pair with the best estimate gives more tasks than this, pairs with fewer tasks are planned first. */
+#define SOME_TASKS 8192
 /* The search stops when it has planned this number of pairs that fit. A pair is a micro-batch size and a
  * number of replicas. */
 #define TRIES 4
@@ -186,6 +188,30 @@ static int compare_trials(const void *pa, const void *pb)
     return a->sizes.replicas < b->sizes.replicas ? -1 : a->sizes.replicas > b->sizes.replicas;
 }
 
+/* Sorts pairs by the size of their micro-batches, the largest first, and then by their estimated time. */
+static int compare_close(const void *pa, const void *pb)
+{
+    const struct sizes_trial *a = pa, *b = pb;
+    if (a->sizes.rows != b->sizes.rows)
+        return a->sizes.rows > b->sizes.rows ? -1 : 1;
+    return compare_trials(pa, pb);
+}
+
+/* Sorts the pairs in the order in which they are planned: by estimated time. But if the best pair has many
+ * tasks, those of about the same estimate that have large micro-batches come first: they have fewer tasks, so
+ * the search can afford to try more plans. */
+static void sort_trials(struct sizes_search *s)
+{
+    size_t close = 0;
+    qsort(s->list.at, s->list.n, sizeof *s->list.at, compare_trials);
+    const uint64_t best = s->list.at[0].estimate_ns;
+    if (best == UINT64_MAX || tasks_of(s, s->list.at[0].sizes.rows) <= SOME_TASKS)
+        return;
+    while (close < s->list.n && s->list.at[close].estimate_ns <= best + best / ESTIMATE_SLACK)
+        close++;
+    qsort(s->list.at, close, sizeof *s->list.at, compare_close);
+}
+
 /* ---- planning ---- */
 
 /* Returns whether a pair of sizes that fits is fast enough to be chosen. `fastest_ns` is the shortest time of
@@ -309,7 +335,7 @@ int sizes_choose(const struct sizes_request *q, struct sizes_choice *ret, struct
     for (size_t i = 0; i < s.list.n && r == 0; i++)
         r = estimate(&s, &s.list.at[i]);
     if (r == 0) {
-        qsort(s.list.at, s.list.n, sizeof *s.list.at, compare_trials);
+        sort_trials(&s);
         r = plan_pairs(&s, &chosen);
     }
     if (r == 0) {
