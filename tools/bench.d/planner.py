@@ -5,6 +5,8 @@ usage: planner.py TUTTI PROFILES [single]
 Every row of harmony.csv: devices of 9e9 bytes, 256 GB of host memory. Times are simulated, by the simulator that gives
 Harmony's schedules Harmony's times (tools/bench simulator); plans are whole and verified. `single`: one micro-batch size for
 all layers, the best of those that divide a device's part of the batch.
+
+`cmd s` and `MB` are the processor seconds and the peak memory of the whole command with its what-ifs, on one core.
 """
 import csv
 import json
@@ -14,14 +16,25 @@ import subprocess
 import sys
 import tempfile
 
+from planner_jobs import measured
+
 CAPACITY, HOST = "9e9", "256e9"
 
 
+def command(tutti, profile, devices, batch, *more):
+    return [tutti, "plan", "--profile", profile, "--devices", str(devices), "--device-memory", CAPACITY, "--host-memory", HOST,
+            "--batch", str(batch), "--json", *more]
+
+
 def plan(tutti, profile, devices, batch, *more):
-    out = subprocess.run([tutti, "plan", "--profile", profile, "--devices", str(devices), "--device-memory", CAPACITY,
-                          "--host-memory", HOST, "--batch", str(batch), "--no-what-if", "--json", *more],
-                         capture_output=True, text=True)
+    out = subprocess.run(command(tutti, profile, devices, batch, "--no-what-if", *more), capture_output=True, text=True)
     return json.loads(out.stdout) if out.returncode == 0 else None
+
+
+def whole(tutti, profile, devices, batch):
+    """The plan, and processor seconds and peak bytes of the whole command with its what-ifs."""
+    out, code, seconds, peak = measured(command(tutti, profile, devices, batch))
+    return (json.loads(out) if code == 0 else None), seconds, peak
 
 
 def best_single(tutti, profile, devices, batch):
@@ -43,26 +56,30 @@ def geomean(values):
 
 
 def compare(tutti, profiles, single):
-    ratios, above = [], []
+    ratios, above, costs = [], [], []
     print(f"{'model':12} {'batch':>5} {'devices':>7} {'form':6} {'sizes':>10} {'ours s':>9} {'Harmony s':>9} {'ratio':>6} "
           f"{'floor s':>8} {'bound s':>8} {'/ bound':>7} {'bound by':9} {'host GB':>8} "
-          f"{'peer GB':>8} {'state+stash/bound':>17} {'plan s':>6}")
+          f"{'peer GB':>8} {'state+stash/bound':>17} {'plan s':>6} {'cmd s':>6} {'MB':>4}")
     for row in csv.DictReader(open(os.path.join(profiles, "harmony.csv"))):
         harmony = min(float(row[k]) for k in ("harmony_pp_s", "harmony_dp_s") if row[k])
         profile, devices, batch = os.path.join(profiles, row["model"] + ".json"), int(row["devices"]), int(row["batch"])
-        p = best_single(tutti, profile, devices, batch) if single else plan(tutti, profile, devices, batch)
+        p, seconds, peak = whole(tutti, profile, devices, batch)
+        p = best_single(tutti, profile, devices, batch) if single else p
         ratio = p["iteration_s"] / harmony
         host = p["host_in_bytes"] + p["host_out_bytes"]
         bound = f"{host / p['bound_bytes']:.2f}x" if p["bound_bytes"] else "bound is 0"
         print(f"{row['model']:12} {batch:5} {devices:7} {p['form']:6} {sizes(p):>10} {p['iteration_s']:9.3f} {harmony:9.3f} "
               f"{ratio:6.3f} {float(row['floor_no_recompute_s']):8.2f} {p['time_bound_s']:8.2f} "
               f"{p['iteration_s'] / p['time_bound_s']:7.3f} {p['time_bound_by']:9} {host / 1e9:8.2f} {p['peer_bytes'] / 1e9:8.2f} "
-              f"{bound:>17} {p['plan_s']:6.2f}", flush=True)
+              f"{bound:>17} {p['plan_s']:6.2f} {seconds:6.2f} {peak / 1e6:4.0f}", flush=True)
+        costs.append((seconds, peak))
         ratios.append((batch, devices, ratio))
         above.append((batch, devices, p["iteration_s"] / p["time_bound_s"]))
     print()
     print(f"geometric mean {geomean([r for _, _, r in ratios]):.4f}, worst {max(r for _, _, r in ratios):.3f}, "
           f"mean at batch 256 {mean([r for b, _, r in ratios if b == 256]):.4f}")
+    print(f"whole command: at most {max(s for s, _ in costs):.2f} s and {max(b for _, b in costs) / 1e6:.0f} MB, "
+          f"{sum(s <= 1 for s, _ in costs)} of {len(costs)} within 1 s")
     print(f"our time by the bound on time: geometric mean {geomean([r for _, _, r in above]):.4f}, "
           f"worst {max(r for _, _, r in above):.3f}")
     for what, rows in (("by Harmony", ratios), ("by the bound", above)):
