@@ -16,33 +16,9 @@
 #include "base/fs.h"
 #include "daemon/worker/model/safetensors.h"
 #include "daemon/worker/model/st_header.h"
+#include "kernels/half.h"
 
 /* ------------------------------------------------------------------------------------------ converting */
-
-static uint32_t bf16_bits(uint16_t v)
-{
-    return (uint32_t)v << 16;
-}
-
-/* Converts a 16-bit float (F16) to the bits of a 32-bit float. F16 has 1 sign bit, 5 exponent bits and 10
- * fraction bits. */
-static uint32_t f16_bits(uint16_t v)
-{
-    uint32_t sign = (uint32_t)(v & 0x8000) << 16, exponent = v >> 10 & 0x1f, fraction = v & 0x3ff;
-
-    if (exponent == 0x1f) /* infinity or NaN */
-        return sign | 0x7f800000u | fraction << 13;
-    if (exponent > 0)
-        return sign | (exponent + 127 - 15) << 23 | fraction << 13;
-    if (fraction == 0)
-        return sign;
-    exponent = 127 - 14; /* subnormal F16 numbers become normal floats */
-    while (!(fraction & 0x400)) {
-        fraction <<= 1;
-        exponent--;
-    }
-    return sign | exponent << 23 | (fraction & 0x3ff) << 13;
-}
 
 /* Converts `n` two-byte elements to four-byte floats in place. Before the call, the elements are in the upper
  * half of the array `at`. Afterwards the floats fill the whole array. The loop runs from front to back, so
