@@ -61,11 +61,10 @@ int layer_linear_bwd(const struct layer *l, const struct layer_io *io, const str
 
     if (p->db)
         r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = p->dy, .db = p->db, .rows = p->rows, .n = p->out,
-                         .accumulate = io->accumulate, .dtype = l->dtype, .w_dtype = l->w_dtype);
+                         .accumulate = io->accumulate, .dtype = l->dtype);
     if (!r)
         r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = p->dy, .x = p->x, .dw = p->dw, .rows = p->rows,
-                         .in = p->in, .out = p->out, .accumulate = io->accumulate, .dtype = l->dtype,
-                         .w_dtype = l->w_dtype);
+                         .in = p->in, .out = p->out, .accumulate = io->accumulate, .dtype = l->dtype);
     if (!r && p->dx)
         r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = p->dy, .w = p->w, .dx = p->dx, .rows = p->rows,
                          .in = p->in, .out = p->out, .dtype = l->dtype, .w_dtype = l->w_dtype);

@@ -42,8 +42,9 @@ struct layer {
     uint32_t key;
     /* `dtype` is the type of activations: of X, Y, their gradients, and most arrays in S and in the
      * workspace. Token ids and statistics are exceptions, because they are always int32 and float. `w_dtype`
-     * is the type of W and dW. Inner layers have the types of their outer layer. Both types are DTYPE_F32
-     * today. This value is 0, so a builder of models need not set them. */
+     * is the type of W. The gradient dW is float, whatever the type of W. Inner layers have the types of their
+     * outer layer. Both types are equal: DTYPE_F32, DTYPE_BF16 or DTYPE_F16. DTYPE_F32 is 0, so a builder of
+     * models need not set it. */
     enum dtype dtype, w_dtype;
     /* `in` is the shape of a row of the input, and `out` is the shape of a row of the output. The output of a
      * loss has rank 0. A row has at most UINT32_MAX elements. */
@@ -107,7 +108,7 @@ void model_number(const struct model *m);
  * array. Only the weights W, the input X, the output Y and the targets T have an element type. The layer
  * itself divides the other arrays into parts of various types. */
 struct layer_sizes {
-    uint64_t w; /* W, and also dW */
+    uint64_t w; /* W; the size of dW is layer_dw_bytes */
     /* The size of the buffers B, and also of the statistics of one micro-batch. */
     uint64_t b;
     uint64_t x; /* X, and also dX */
@@ -119,15 +120,24 @@ struct layer_sizes {
     uint64_t scratch_bwd;
     uint64_t target; /* losses: the targets T */
     uint64_t result; /* losses: the results R */
-    /* The element types of the weights W, the input X, the output Y and the targets T. The gradient of W has
-     * the type of W, and the gradient of X has the type of X. */
+    /* The element types of the weights W, the input X, the output Y and the targets T. The gradient of X has
+     * the type of X. */
     enum dtype w_dtype, x_dtype, y_dtype, target_dtype;
 };
+
+/* The type of the gradient dW of a layer's weights. Gradients of many micro-batches are added up in dW, so it
+ * is float even if the weights have 16 bits. */
+#define LAYER_DW_DTYPE DTYPE_F32
 
 /* Returns the number of elements of W. */
 static inline uint64_t layer_w_elements(const struct layer_sizes *s)
 {
     return dtype_elements(s->w_dtype, s->w);
+}
+/* Returns the size in bytes of the gradient dW, which has one element for each weight. */
+static inline uint64_t layer_dw_bytes(const struct layer_sizes *s)
+{
+    return layer_w_elements(s) * dtype_size(LAYER_DW_DTYPE);
 }
 
 /* The number of arithmetic operations and the memory traffic of a layer for `rows` rows. The planner
@@ -194,13 +204,17 @@ struct layer_io {
     /* The values that are saved for the backward pass. A forward pass writes them, or saves nothing if this
      * pointer is NULL. A backward pass reads them. */
     void *s;
-    void *dw, *dx; /* dx is NULL in the first layer */
+    float *dw;
+    void *dx; /* NULL in the first layer */
     const void *dy;
     /* The workspace. Its size in a backward pass is layer_sizes.scratch_bwd. Its size in a forward pass is
      * layer_sizes.room if `s` is not NULL, and layer_sizes.scratch_fwd otherwise. */
     void *scratch;
     const void *target;
     struct step_result *result;
+    /* Used in the backward pass of a loss, if losses are scaled: the group state, which has the loss scale.
+     * NULL otherwise. */
+    const struct group_state *group;
 };
 
 /* The functions of one kind of layer. Each kind has its own file, which defines one constant of this type,
@@ -281,6 +295,11 @@ struct optimizer {
      * if biases do not decay. */
     uint32_t no_decay;
     double clip; /* largest gradient norm; 0 means no clipping */
+    /* True if the weights W have a 16-bit type. The optimizer state K then begins with the part "master", the
+     * same weights in float. Updates change the master weights, and W is their rounded copy. */
+    bool master;
+    /* Only for weights in fp16: settings of the loss scale. growth_steps is 0 if losses are not scaled. */
+    struct loss_scaling scaling;
 };
 
 /* One part of the optimizer state K of a layer, such as AdamW's first moment. optimizer_parts lists the parts
@@ -300,12 +319,13 @@ struct state_part {
     uint64_t begin, end;
 };
 
-#define OPTIMIZER_PARTS 2 /* largest number of parts of K */
+#define OPTIMIZER_PARTS 3 /* largest number of parts of K */
 /* The largest number of layers that use the same weights. */
 #define OPTIMIZER_USES OP_USES
 /* Lists the parts of the optimizer state for a layer with `w_elements` weights, and returns their number.
  * AdamW has the parts exp_avg and exp_avg_sq, called m and v in formulas. SGD with momentum has the part
- * momentum_buffer, called v. SGD without momentum has no parts. */
+ * momentum_buffer, called v. SGD without momentum has no such parts. If the optimizer keeps master weights, the
+ * part "master" comes before all others. */
 uint32_t optimizer_parts(const struct optimizer *o, uint64_t w_elements,
                          struct state_part ret[OPTIMIZER_PARTS]);
 /* Returns the size in bytes of the optimizer state for a layer with `w_elements` weights. */
@@ -322,13 +342,15 @@ struct group_part {
     bool saved;
 };
 /* Returns the number of parts of the optimizer's group state, and sets *ret to an array of these parts.
- * `decision` is true if the job clips gradients or skips steps. SGD has no parts if `decision` is false. */
+ * `decision` is true if the job clips gradients, skips steps or scales losses. SGD has no parts if `decision`
+ * is false. */
 uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret);
-/* Returns the size in bytes of the group state, or 0 if the optimizer has no group state. */
+/* Returns the size in bytes of the group state, or 0 if the optimizer has no group state. The fields about
+ * the loss scale, which come last in struct group_state, exist only if losses are scaled. */
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision);
 
-/* The memory that one update reads and writes: a range of a layer's weights, and the same range of each
- * gradient and of each part of the optimizer state. */
+/* The memory that one update reads and writes: `n` consecutive weights of a layer, and the same elements of
+ * each gradient and of each part of the optimizer state. */
 struct optimizer_io {
     void *w;
     /* The gradients of these weights, one from each layer that uses them. */
@@ -336,25 +358,24 @@ struct optimizer_io {
     /* Only the first optimizer_parts() pointers are used. */
     void *k[OPTIMIZER_PARTS];
     const struct group_state *group; /* NULL: no scale, no bias correction */
-    uint64_t w_bytes;
-    enum dtype dtype; /* of w and the gradients */
+    uint64_t n;
+    enum dtype dtype; /* of w */
     bool no_decay;
 };
-/* Sets io->k[0], io->k[1] and so on to the parts of `k`, the whole optimizer state of a layer. io->w_bytes
- * must be the size of all weights of this layer. `k` may be NULL if the optimizer has no state. */
+/* Sets io->k[0], io->k[1] and so on to the parts of `k`, the whole optimizer state of a layer. io->n must be
+ * the number of all weights of this layer. `k` may be NULL if the optimizer has no state. */
 void optimizer_split(const struct optimizer *o, void *k, struct optimizer_io *io);
-/* The bytes [begin, end) of a layer's weights. Weight decay applies to all of these bytes or to none of
- * them. */
+/* The elements [begin, end) of a layer's weights. Weight decay applies to all of them or to none. */
 struct optimizer_range {
     uint64_t begin, end;
     bool no_decay;
 };
-/* Cuts the bytes [begin, end) of a layer's weights into ranges. A new range starts wherever weight decay
+/* Cuts the elements [begin, end) of a layer's weights into ranges. A new range starts wherever weight decay
  * starts or stops. Writes the ranges to `ret` and returns their number. If `ret` is NULL, the function only
  * counts the ranges. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* Returns an optimizer_io for the bytes [begin, end) of *io. Both numbers count from the start of the range
+/* Returns an optimizer_io for the elements [begin, end) of *io. Both numbers count from the start of the range
  * that *io describes. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);

@@ -139,10 +139,10 @@ static int attention_fwd(const struct layer *l, const struct layer_io *io, const
     struct attention_saved a = attention_saved_of(l, &s);
     void *qkv = io->s ? io->s : io->scratch, *attended = layer_at(qkv, a.attended);
 
-    int r =
-        LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
-                     .b = l->attention.bias ? layer_at_const(io->w, w.qkv_b) : NULL, .y = qkv,
-                     .rows = s.tokens, .in = s.width, .out = s.qkv, .dtype = l->dtype, .w_dtype = l->w_dtype);
+    int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w,
+                         .b = l->attention.bias ? layer_at_const(io->w, w.qkv_b) : NULL, .y = qkv,
+                         .rows = s.tokens, .in = s.width, .out = s.qkv, .dtype = l->dtype,
+                         .w_dtype = l->w_dtype, .y_dtype = l->dtype);
     if (!r)
         r = attention_rotate(l, io, &s, qkv, false, sink);
     if (!r)
@@ -155,7 +155,7 @@ static int attention_fwd(const struct layer *l, const struct layer_io *io, const
     r = LAYER_LAUNCH(io, sink, linear_fwd, .x = attended, .w = layer_at_const(io->w, w.proj),
                      .b = l->attention.bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y,
                      .rows = s.tokens, .in = s.width, .out = s.width, .dtype = l->dtype,
-                     .w_dtype = l->w_dtype);
+                     .w_dtype = l->w_dtype, .y_dtype = l->dtype);
     return r ? r : layer_drop(l, l->attention.dropout, io, io->y, io->y, sink);
 }
 
@@ -172,7 +172,7 @@ static int attention_bwd(const struct layer *l, const struct layer_io *io, const
         .x = io->x,
         .w = io->w,
         .dw = io->dw,
-        .db = l->attention.bias ? layer_at(io->dw, w.qkv_b) : NULL,
+        .db = l->attention.bias ? layer_dw_at(l, io->dw, w.qkv_b) : NULL,
         .dx = io->dx,
         .rows = s.tokens,
         .in = s.width,
@@ -182,8 +182,8 @@ static int attention_bwd(const struct layer *l, const struct layer_io *io, const
         .dy = l->attention.dropout > 0 ? io->scratch : io->dy,
         .x = attended,
         .w = layer_at_const(io->w, w.proj),
-        .dw = layer_at(io->dw, w.proj),
-        .db = l->attention.bias ? layer_at(io->dw, w.proj_b) : NULL,
+        .dw = layer_dw_at(l, io->dw, w.proj),
+        .db = l->attention.bias ? layer_dw_at(l, io->dw, w.proj_b) : NULL,
         .dx = d_attended,
         .rows = s.tokens,
         .in = s.width,

@@ -219,7 +219,7 @@ static int bwd_inner(const struct layer *l, const struct layer_io *io, uint32_t 
         inner_walk_to(&k, l, j, io->rows);
     struct layer_io in = *io;
     in.w = layer_at_const(io->w, k.w);
-    in.dw = layer_at(io->dw, k.w);
+    in.dw = layer_dw_at(l, io->dw, k.w);
     in.x = i > 0 ? layer_at(io->s, k.x) : io->x;
     in.s = k.size.s > 0 ? layer_at(io->s, k.s) : NULL;
     in.dy = i + 1 < l->n_inner ? half[i % 2] : io->dy;

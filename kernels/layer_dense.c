@@ -83,7 +83,7 @@ static int dense_fwd(const struct layer *l, const struct layer_io *io, const str
                      .b = l->dense.bias ? layer_at_const(io->w, matrix_bytes(l)) : NULL,
                      .z = saves && io->y ? io->s : NULL, .y = y, .rows = layer_tokens(l, io->rows),
                      .in = layer_width(l), .out = layer_width_out(l), .act = io->y ? l->dense.act : ACT_NONE,
-                     .dtype = l->dtype, .w_dtype = l->w_dtype);
+                     .dtype = l->dtype, .w_dtype = l->w_dtype, .y_dtype = l->dtype);
     return r || !io->y ? r : layer_drop(l, l->dense.dropout, io, y, y, sink);
 }
 
@@ -114,7 +114,7 @@ static int dense_bwd(const struct layer *l, const struct layer_io *io, const str
         .x = io->x,
         .w = io->w,
         .dw = io->dw,
-        .db = l->dense.bias ? layer_at(io->dw, matrix_bytes(l)) : NULL,
+        .db = l->dense.bias ? layer_dw_at(l, io->dw, matrix_bytes(l)) : NULL,
         .dx = io->dx,
         .rows = layer_tokens(l, io->rows),
         .in = layer_width(l),

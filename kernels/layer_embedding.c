@@ -57,11 +57,12 @@ static int embedding_bwd(const struct layer *l, const struct layer_io *io, const
     int r = 0;
 
     if (!io->accumulate)
-        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw, .bytes = table_bytes(l));
+        r = LAYER_LAUNCH(io, sink, zero, .y = io->dw,
+                         .bytes = layer_bytes_of(LAYER_DW_DTYPE, l->embedding.vocab, layer_width_out(l)));
     if (!r)
         r = LAYER_LAUNCH(io, sink, embedding_bwd, .ids = io->x, .dy = io->dy, .dtable = io->dw,
                          .rows = layer_tokens(l, io->rows), .n = layer_width_out(l),
-                         .vocab = l->embedding.vocab, .dtype = l->dtype, .w_dtype = l->w_dtype);
+                         .vocab = l->embedding.vocab, .dtype = l->dtype);
     if (!r && io->dx)
         r = LAYER_LAUNCH(io, sink, zero, .y = io->dx, .bytes = ids_bytes(l, io->rows));
     return r;

@@ -66,6 +66,13 @@ static inline const void *layer_at_const(const void *block, uint64_t bytes)
 {
     return block ? (const char *)block + bytes : NULL;
 }
+/* Returns the gradient of the weights that begin `w_bytes` bytes after the start of the layer's weights W. The
+ * gradient dW has one float for each weight, so its offsets are not those of W if the weights have 16 bits.
+ * Returns NULL if `dw` is NULL. */
+static inline float *layer_dw_at(const struct layer *l, float *dw, uint64_t w_bytes)
+{
+    return dw ? dw + dtype_elements(l->w_dtype, w_bytes) : NULL;
+}
 
 /* Returns the total number of tokens in `rows` rows. */
 static inline uint32_t layer_tokens(const struct layer *l, uint32_t rows)
@@ -82,7 +89,8 @@ int layer_drop(const struct layer *l, float p, const struct layer_io *io, const 
  * always computed. The gradients `db` and `dx` are computed only if these pointers are not NULL. */
 struct layer_linear {
     const void *dy, *x, *w;
-    void *dw, *db, *dx;
+    float *dw, *db;
+    void *dx;
     uint32_t rows, in, out; /* rows: number of tokens */
 };
 int layer_linear_bwd(const struct layer *l, const struct layer_io *io, const struct layer_linear *p,

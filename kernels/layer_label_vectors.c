@@ -27,7 +27,7 @@ static void label_vectors_sizes(const struct layer *l, uint32_t rows, struct lay
 {
     *ret = layer_sizes_of(l, rows);
     ret->b = vectors_bytes(l) + layer_stat_bytes(1, l->label_vectors.classes);
-    ret->scratch_fwd = targets_bytes(l, rows) + layer_act_bytes(l, rows, l->label_vectors.classes);
+    ret->scratch_fwd = targets_bytes(l, rows) + layer_stat_bytes(rows, l->label_vectors.classes);
     ret->scratch_bwd = targets_bytes(l, rows);
     ret->target = layer_bytes_of(DTYPE_I32, rows, 1);
     ret->target_dtype = DTYPE_I32;
@@ -89,12 +89,12 @@ static int count_nearest(const struct layer *l, const struct layer_io *io, const
     int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->b,
                          .b = layer_at_const(io->b, vectors_bytes(l)), .y = closeness, .rows = io->rows,
                          .in = layer_in(l), .out = classes, .act = ACT_NONE, .dtype = l->dtype,
-                         .w_dtype = DTYPE_F32);
+                         .w_dtype = DTYPE_F32, .y_dtype = DTYPE_F32);
     if (r)
         return r;
     return LAYER_LAUNCH(io, sink, softmax_xent, .x = closeness, .target = io->target, .result = io->result,
                         .rows = io->rows, .n = classes, .first_row = io->first_row, .seq = 1,
-                        .dtype = l->dtype);
+                        .dtype = DTYPE_F32, .dx_dtype = DTYPE_F32);
 }
 
 static int label_vectors_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
@@ -119,7 +119,7 @@ static int label_vectors_bwd(const struct layer *l, const struct layer_io *io, c
     if (r)
         return r;
     return LAYER_LAUNCH(io, sink, mse_bwd, .x = io->x, .target = io->scratch, .dx = io->dx, .rows = io->rows,
-                        .n = layer_in(l), .first_row = io->first_row, .dtype = l->dtype);
+                        .n = layer_in(l), .first_row = io->first_row, .group = io->group, .dtype = l->dtype);
 }
 
 const struct layer_type layer_label_vectors = {

@@ -3,7 +3,7 @@
  * its own.
  *
  * The logits of a large vocabulary are larger than everything else. They therefore exist only for one
- * chunk of tokens at a time, in scratch. In training, the forward pass does nothing. The backward pass
+ * chunk of tokens at a time, in scratch. They are floats in every precision. In training, the forward pass does nothing. The backward pass
  * computes the logits of a chunk once and derives loss and gradients from them. The size of a chunk
  * depends only on the layer's shape, because it decides the order of the sums over tokens.
  *
@@ -28,14 +28,20 @@ static uint32_t chunk_tokens(const struct layer *l, uint32_t rows)
     return (uint32_t)(chunk < tokens ? chunk : tokens);
 }
 
+/* Returns the offset in scratch of the gradient of a chunk's logits, in bytes. The logits are floats at the
+ * start of scratch. If activations are floats too, the gradient overwrites the logits. Otherwise it has the
+ * type of the activations and follows the logits. */
+static uint64_t gradient_at(const struct layer *l, uint32_t rows)
+{
+    return l->dtype == DTYPE_F32 ? 0 : layer_round(layer_stat_bytes(chunk_tokens(l, rows), l->lm_head.vocab));
+}
+
 static void lm_head_sizes(const struct layer *l, uint32_t rows, struct layer_sizes *ret)
 {
-    uint64_t logits = layer_act_bytes(l, chunk_tokens(l, rows), l->lm_head.vocab);
-
     *ret = layer_sizes_of(l, rows);
     ret->w = layer_w_bytes(l, l->lm_head.vocab, layer_width(l));
-    ret->scratch_fwd = logits;
-    ret->scratch_bwd = logits;
+    ret->scratch_fwd = layer_stat_bytes(chunk_tokens(l, rows), l->lm_head.vocab);
+    ret->scratch_bwd = gradient_at(l, rows) + layer_act_bytes(l, chunk_tokens(l, rows), l->lm_head.vocab);
     ret->target = layer_bytes_of(DTYPE_I32, rows, layer_seq(l));
     ret->target_dtype = DTYPE_I32;
     ret->result = sizeof(struct step_result);
@@ -47,7 +53,7 @@ static void lm_head_cost(const struct layer *l, uint32_t rows, struct layer_cost
 {
     uint64_t tokens = (uint64_t)rows * layer_seq(l), x = layer_act_bytes(l, rows, layer_in(l)),
              w = layer_w_bytes(l, l->lm_head.vocab, layer_width(l)),
-             logits = layer_act_bytes(l, (uint32_t)tokens, l->lm_head.vocab);
+             logits = layer_stat_bytes((uint32_t)tokens, l->lm_head.vocab);
     uint64_t chunks = (tokens + chunk_tokens(l, rows) - 1) / chunk_tokens(l, rows);
 
     *ret = (struct layer_cost){
@@ -81,30 +87,31 @@ static int logits_of(const struct layer *l, const struct layer_io *io, const str
                      const struct op_sink *sink)
 {
     uint32_t seq = layer_seq(l), width = layer_width(l);
-    int r = LAYER_LAUNCH(io, sink, linear_fwd, .x = c->x, .w = io->w, .y = io->scratch, .rows = c->n,
-                         .in = width, .out = l->lm_head.vocab, .dtype = l->dtype, .w_dtype = l->w_dtype);
+    int r =
+        LAYER_LAUNCH(io, sink, linear_fwd, .x = c->x, .w = io->w, .y = io->scratch, .rows = c->n, .in = width,
+                     .out = l->lm_head.vocab, .dtype = l->dtype, .w_dtype = l->w_dtype, .y_dtype = DTYPE_F32);
     if (r)
         return r;
     return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->scratch,
                         .target = (const int32_t *)io->target + c->first, .result = io->result, .dx = dx,
                         .rows = c->n, .n = l->lm_head.vocab, .first_row = io->first_row * seq + c->first,
                         .seq = seq, .smoothing = l->lm_head.smoothing, .accumulate = c->first > 0,
-                        .dtype = l->dtype);
+                        .group = io->group, .dtype = DTYPE_F32, .dx_dtype = l->dtype);
 }
 
 static int bwd_chunk(const struct layer *l, const struct layer_io *io, const struct token_chunk *c,
                      const struct op_sink *sink)
 {
     uint32_t width = layer_width(l);
-    int r = logits_of(l, io, c, io->scratch, sink);
+    void *d_logits = layer_at(io->scratch, gradient_at(l, io->rows));
+    int r = logits_of(l, io, c, d_logits, sink);
 
     if (!r)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = io->scratch, .x = c->x, .dw = io->dw,
-                         .rows = c->n, .in = width, .out = l->lm_head.vocab,
-                         .accumulate = io->accumulate || c->first > 0, .dtype = l->dtype,
-                         .w_dtype = l->w_dtype);
+        r = LAYER_LAUNCH(io, sink, linear_bwd_weight, .dy = d_logits, .x = c->x, .dw = io->dw, .rows = c->n,
+                         .in = width, .out = l->lm_head.vocab, .accumulate = io->accumulate || c->first > 0,
+                         .dtype = l->dtype);
     if (!r && c->dx)
-        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = io->scratch, .w = io->w, .dx = c->dx, .rows = c->n,
+        r = LAYER_LAUNCH(io, sink, linear_bwd_data, .dy = d_logits, .w = io->w, .dx = c->dx, .rows = c->n,
                          .in = width, .out = l->lm_head.vocab, .dtype = l->dtype, .w_dtype = l->w_dtype);
     return r;
 }

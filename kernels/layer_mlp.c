@@ -123,10 +123,10 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
 
     int r = fused ? LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .z = z, .y = hidden,
                                  .rows = s.tokens, .in = s.width, .out = s.fc, .act = l->mlp.act,
-                                 .dtype = l->dtype, .w_dtype = l->w_dtype)
+                                 .dtype = l->dtype, .w_dtype = l->w_dtype, .y_dtype = l->dtype)
                   : LAYER_LAUNCH(io, sink, linear_fwd, .x = io->x, .w = io->w, .b = fc_b, .y = z,
                                  .rows = s.tokens, .in = s.width, .out = s.fc, .dtype = l->dtype,
-                                 .w_dtype = l->w_dtype);
+                                 .w_dtype = l->w_dtype, .y_dtype = l->dtype);
     if (r || !io->y)
         return r;
     if (!fused)
@@ -135,7 +135,7 @@ static int mlp_fwd(const struct layer *l, const struct layer_io *io, const struc
         r = LAYER_LAUNCH(io, sink, linear_fwd, .x = hidden, .w = layer_at_const(io->w, w.proj),
                          .b = l->mlp.bias ? layer_at_const(io->w, w.proj_b) : NULL, .y = io->y,
                          .rows = s.tokens, .in = s.hidden, .out = s.width, .dtype = l->dtype,
-                         .w_dtype = l->w_dtype);
+                         .w_dtype = l->w_dtype, .y_dtype = l->dtype);
     return r ? r : layer_drop(l, l->mlp.dropout, io, io->y, io->y, sink);
 }
 
@@ -169,7 +169,7 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
         .x = io->x,
         .w = io->w,
         .dw = io->dw,
-        .db = l->mlp.bias ? layer_at(io->dw, w.fc_b) : NULL,
+        .db = l->mlp.bias ? layer_dw_at(l, io->dw, w.fc_b) : NULL,
         .dx = io->dx,
         .rows = s.tokens,
         .in = s.width,
@@ -180,8 +180,8 @@ static int mlp_bwd(const struct layer *l, const struct layer_io *io, const struc
          * function mlp_bwd_inside computes this gradient. */
         .dy = dy,
         .x = hidden,
-        .dw = layer_at(io->dw, w.proj),
-        .db = l->mlp.bias ? layer_at(io->dw, w.proj_b) : NULL,
+        .dw = layer_dw_at(l, io->dw, w.proj),
+        .db = l->mlp.bias ? layer_dw_at(l, io->dw, w.proj_b) : NULL,
         .rows = s.tokens,
         .in = s.hidden,
         .out = s.width,

@@ -34,7 +34,7 @@ static int mse_bwd(const struct layer *l, const struct layer_io *io, const struc
     if (!io->dx)
         return 0;
     return LAYER_LAUNCH(io, sink, mse_bwd, .x = io->x, .target = io->target, .dx = io->dx, .rows = io->rows,
-                        .n = layer_in(l), .first_row = io->first_row, .dtype = l->dtype);
+                        .n = layer_in(l), .first_row = io->first_row, .group = io->group, .dtype = l->dtype);
 }
 
 const struct layer_type layer_mse = {

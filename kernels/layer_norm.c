@@ -51,7 +51,8 @@ static int norm_fwd(const struct layer *l, const struct layer_io *io, const stru
 static int norm_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     return LAYER_LAUNCH(io, sink, rownorm_bwd, .x = io->x, .w = io->w, .stats = io->s, .dy = io->dy,
-                        .dx = io->dx, .dw = io->dw, .db = l->norm.bias ? layer_at(io->dw, bias_at(l)) : NULL,
+                        .dx = io->dx, .dw = io->dw,
+                        .db = l->norm.bias ? layer_dw_at(l, io->dw, bias_at(l)) : NULL,
                         .rows = layer_tokens(l, io->rows), .n = layer_width(l), .rms = l->norm.rms,
                         .accumulate = io->accumulate, .dtype = l->dtype, .w_dtype = l->w_dtype);
 }

@@ -46,7 +46,7 @@ static int positions_fwd(const struct layer *l, const struct layer_io *io, const
 static int positions_bwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)
 {
     uint64_t used = layer_w_bytes(l, layer_seq(l), layer_width(l)),
-             rest = layer_w_bytes(l, l->positions.count - layer_seq(l), layer_width(l));
+             rest = layer_bytes_of(LAYER_DW_DTYPE, l->positions.count - layer_seq(l), layer_width(l));
     const void *d = l->positions.dropout > 0 ? io->scratch : io->dy;
     int r = layer_drop(l, l->positions.dropout, io, io->dy, io->scratch, sink);
 
@@ -55,9 +55,9 @@ static int positions_bwd(const struct layer *l, const struct layer_io *io, const
                          .n = (uint64_t)io->rows * layer_in(l), .dtype = l->dtype);
     if (!r)
         r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = d, .db = io->dw, .rows = io->rows, .n = layer_in(l),
-                         .accumulate = io->accumulate, .dtype = l->dtype, .w_dtype = l->w_dtype);
+                         .accumulate = io->accumulate, .dtype = l->dtype);
     if (!r && rest > 0 && !io->accumulate)
-        r = LAYER_LAUNCH(io, sink, zero, .y = layer_at(io->dw, used), .bytes = rest);
+        r = LAYER_LAUNCH(io, sink, zero, .y = layer_dw_at(l, io->dw, used), .bytes = rest);
     return r;
 }
 

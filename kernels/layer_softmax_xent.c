@@ -33,7 +33,8 @@ static int launch_xent(const struct layer *l, const struct layer_io *io, const s
 
     return LAYER_LAUNCH(io, sink, softmax_xent, .x = io->x, .target = io->target, .result = result, .dx = dx,
                         .rows = io->rows * seq, .n = layer_width(l), .first_row = io->first_row * seq,
-                        .seq = seq, .smoothing = l->softmax_xent.smoothing, .dtype = l->dtype);
+                        .seq = seq, .smoothing = l->softmax_xent.smoothing, .group = io->group,
+                        .dtype = l->dtype, .dx_dtype = l->dtype);
 }
 
 static int softmax_xent_fwd(const struct layer *l, const struct layer_io *io, const struct op_sink *sink)

@@ -17,12 +17,12 @@ const char *const act_names[ACT_COUNT] = {
 };
 
 /* Each macro makes a row of op_dtypes. NO_TYPE is for an op without types, ONE_TYPE for an op with the field
- * `dtype`, and TWO_TYPES for an op with the fields `dtype` and `w_dtype`. */
+ * `dtype`, and TWO_TYPES for an op with the fields `dtype` and `other`. */
 /* NOLINTBEGIN(bugprone-macro-parentheses): the name of a member takes no parentheses. */
 #define NO_TYPE(op)  [OP_##op] = {0}
 #define ONE_TYPE(op) [OP_##op] = {1, {offsetof(struct op_call, op.dtype)}}
-#define TWO_TYPES(op)                                                                                        \
-    [OP_##op] = {2, {offsetof(struct op_call, op.dtype), offsetof(struct op_call, op.w_dtype)}}
+#define TWO_TYPES(op, other)                                                                                 \
+    [OP_##op] = {2, {offsetof(struct op_call, op.dtype), offsetof(struct op_call, op.other)}}
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 const struct op_dtypes op_dtypes[OP_COUNT] = {
@@ -32,37 +32,40 @@ const struct op_dtypes op_dtypes[OP_COUNT] = {
     ONE_TYPE(add),
     ONE_TYPE(attention_bwd),
     ONE_TYPE(attention_fwd),
-    TWO_TYPES(bias_bwd),
-    TWO_TYPES(bias_fwd),
+    ONE_TYPE(bias_bwd),
+    TWO_TYPES(bias_fwd, w_dtype),
     NO_TYPE(decide),
     ONE_TYPE(dropout),
-    TWO_TYPES(embedding_bwd),
-    TWO_TYPES(embedding_fwd),
-    TWO_TYPES(linear_bwd_data),
-    TWO_TYPES(linear_bwd_weight),
-    TWO_TYPES(linear_fwd),
+    ONE_TYPE(embedding_bwd),
+    TWO_TYPES(embedding_fwd, w_dtype),
+    TWO_TYPES(linear_bwd_data, w_dtype),
+    ONE_TYPE(linear_bwd_weight),
+    [OP_linear_fwd] = {3,
+                       {offsetof(struct op_call, linear_fwd.dtype),
+                        offsetof(struct op_call, linear_fwd.w_dtype),
+                        offsetof(struct op_call, linear_fwd.y_dtype)}},
     ONE_TYPE(mse_bwd),
     ONE_TYPE(mse_fwd),
     NO_TYPE(norm_add),
     ONE_TYPE(rope),
-    TWO_TYPES(rownorm_bwd),
-    TWO_TYPES(rownorm_fwd),
+    TWO_TYPES(rownorm_bwd, w_dtype),
+    TWO_TYPES(rownorm_fwd, w_dtype),
     ONE_TYPE(sgd),
-    ONE_TYPE(softmax_xent),
-    ONE_TYPE(sumsq),
+    TWO_TYPES(softmax_xent, dx_dtype),
+    NO_TYPE(sumsq),
     ONE_TYPE(swiglu_bwd),
     ONE_TYPE(swiglu_fwd),
     NO_TYPE(zero),
 };
 
-bool op_has_only(const struct op_call *call, enum dtype dtype)
+bool op_has_only(const struct op_call *call, uint32_t types)
 {
-    const struct op_dtypes *types = &op_dtypes[call->op];
+    const struct op_dtypes *fields = &op_dtypes[call->op];
 
-    for (uint32_t i = 0; i < types->n; i++) {
+    for (uint32_t i = 0; i < fields->n; i++) {
         enum dtype found;
-        memcpy(&found, (const char *)call + types->at[i], sizeof found);
-        if (found != dtype)
+        memcpy(&found, (const char *)call + fields->at[i], sizeof found);
+        if ((uint32_t)found >= DTYPE_COUNT || !(types & 1u << found))
             return false;
     }
     return true;

@@ -13,18 +13,25 @@
  *
  *     void *               a type that the caller chooses. A field of the op's struct gives it:
  *                              dtype    activations and their gradients, such as x, y, z, dx and dy
- *                              w_dtype  weights and their gradients, such as w, b, table, dw and db
+ *                              w_dtype  weights, such as w, b and table
+ *                              y_dtype, dx_dtype    the output, where it may differ from `dtype`
  *                          An op that has only one kind of array has only the field `dtype`.
- *     float *, double *    always this type: row statistics, logarithms of sums, workspace of an op, parts of
- *                          the optimizer state, targets of a regression, squared norms
+ *     float *, double *    always this type: gradients of weights (dw, db, dtable), row statistics,
+ *                          logarithms of sums, workspace of an op, parts of the optimizer state, targets of a
+ *                          regression, squared norms
  *     int32_t *            token ids and classes
  *     struct *             results, the decision, the group state
  *
- * The caller takes both types from where the sizes of the arrays come from: from its layer (`dtype` and
- * `w_dtype` in layer.h) or from the plan. The table op_dtypes lists the fields of every op. A backend
- * computes with the types it implements, and refuses a call with another type with -EINVAL when the call is
- * launched. Both backends implement only DTYPE_F32 today. A function of a backend gives its arrays their
- * type where it begins, as in `const float *x = o->x;`, and uses only these variables afterwards.
+ * The caller takes the types from where the sizes of the arrays come from: from its layer (`dtype` and
+ * `w_dtype` in layer.h) or from the plan. The table op_dtypes lists the fields of every op.
+ *
+ * `dtype` is DTYPE_F32, DTYPE_BF16 or DTYPE_F16. Each of the other types is equal to `dtype` or is DTYPE_F32.
+ * Whatever the types are, an op computes in float: it turns every 16-bit element that it reads into a float,
+ * which is exact, and it rounds every result once, when it writes it (kernels/half.h). All sums are float or
+ * double. Matrix products may take two 16-bit operands as they are, because the products of their elements
+ * are exact in float.
+ *
+ * A backend refuses a call with a type that it does not implement with -EINVAL when the call is launched.
  */
 #ifndef KERNELS_OP_H
 #define KERNELS_OP_H
@@ -62,8 +69,10 @@ struct op_linear_fwd {
     void *y;
     uint32_t rows, in, out;
     enum act act;
-    /* `dtype` is the type of x, y and z. `w_dtype` is the type of w and b. */
-    enum dtype dtype, w_dtype;
+    /* `dtype` is the type of x. `w_dtype` is the type of w and b. `y_dtype` is the type of y and z. The
+     * activation is applied to the input that was rounded to y_dtype, whether z is written or not. So a
+     * forward pass that saves z gives the same y as one that does not. */
+    enum dtype dtype, w_dtype, y_dtype;
 };
 /* Computes the gradient of a linear layer's input: dx[rows][in] = dy[rows][out] * w[out][in]. If `z` is not
  * NULL, the op also multiplies each element of dx by act'(z), the slope of the preceding activation. */
@@ -82,11 +91,10 @@ struct op_linear_bwd_data {
  * adds the gradient to the old dw. */
 struct op_linear_bwd_weight {
     const void *dy, *x;
-    void *dw;
+    float *dw;
     uint32_t rows, in, out;
     bool accumulate;
-    /* `dtype` is the type of dy and x. `w_dtype` is the type of dw. */
-    enum dtype dtype, w_dtype;
+    enum dtype dtype; /* of dy and x */
 };
 /* Adds a bias to every row: y[rows][n] = x[rows][n] + b[n]. The op can work in place, with y equal to x. */
 struct op_bias_fwd {
@@ -100,10 +108,10 @@ struct op_bias_fwd {
  * op adds the sums to the old db. */
 struct op_bias_bwd {
     const void *dy;
-    void *db;
+    float *db;
     uint32_t rows, n;
     bool accumulate;
-    enum dtype dtype, w_dtype; /* dtype: of dy; w_dtype: of db */
+    enum dtype dtype; /* of dy */
 };
 /* Applies an activation function to each element: y = act(x). The op can work in place, with y equal to x. */
 struct op_act_fwd {
@@ -149,9 +157,9 @@ struct op_embedding_fwd {
 struct op_embedding_bwd {
     const int32_t *ids;
     const void *dy;
-    void *dtable;
+    float *dtable;
     uint32_t rows, n, vocab;
-    enum dtype dtype, w_dtype; /* dtype: of dy; w_dtype: of dtable */
+    enum dtype dtype; /* of dy */
 };
 /* Normalizes each row. Layer norm computes y = (x - mean) * rstd * w + b with rstd = 1 / sqrt(var + eps). If
  * `rms` is true, the op computes RMS norm instead: y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps).
@@ -176,13 +184,13 @@ struct op_rownorm_bwd {
     void *dx; /* may be dy, or NULL */
     /* The gradient of w: the sum of each column of dy * xhat. If `accumulate` is true, the op adds the sums
      * to the old dw. */
-    void *dw;
+    float *dw;
     /* The gradient of b, which is the sum of each column of dy. If `accumulate` is true, the op adds the sums
      * to the old db. This pointer is NULL if there is no bias. */
-    void *db;
+    float *db;
     uint32_t rows, n;
     bool rms, accumulate;
-    /* `dtype` is the type of x, dy and dx. `w_dtype` is the type of w, dw and db. */
+    /* `dtype` is the type of x, dy and dx. `w_dtype` is the type of w. */
     enum dtype dtype, w_dtype;
 };
 /* Causal self-attention over `rows` sequences of `seq` tokens. Each of `heads` heads computes y =
@@ -264,7 +272,8 @@ struct op_softmax_xent {
      * the old values. This pointer may be NULL. */
     struct step_result *result;
     /* The op writes the gradient of x, multiplied by step->grad_scale, to this array. The gradient is 0 for
-     * padding and for rows with a negative target. `dx` may be equal to `x`, and it may be NULL. */
+     * padding and for rows with a negative target. This pointer may be NULL. It may be equal to `x` if both
+     * have the same type. */
     void *dx;
     uint32_t rows, n;
     /* `first_row` is the number of targets that come before row 0 in the global batch. `seq` is the number of
@@ -272,7 +281,9 @@ struct op_softmax_xent {
     uint32_t first_row, seq;
     float smoothing;
     bool accumulate;
-    enum dtype dtype; /* of x and dx */
+    /* If not NULL, the gradient is also multiplied by group->loss_scale. The loss in *result is not. */
+    const struct group_state *group;
+    enum dtype dtype, dx_dtype; /* of x; of dx */
 };
 /* Computes the mean squared error. The op sets result->loss to the sum of mean((x - target)^2) over the rows
  * that are not padding, and result->correct to 0. */
@@ -293,7 +304,8 @@ struct op_mse_bwd {
     const float *target;
     void *dx;
     uint32_t rows, n, first_row;
-    enum dtype dtype; /* of x and dx */
+    const struct group_state *group; /* as in op_softmax_xent */
+    enum dtype dtype;                /* of x and dx */
 };
 /* The largest number of gradients that an op can combine. */
 #define OP_USES 8
@@ -301,16 +313,18 @@ struct op_mse_bwd {
  * adds the gradients in float and in ascending order: ((dw[0] + dw[1]) + dw[2]) + .... If `mean` is true, the
  * op then multiplies the sum by the float 1/n. */
 struct op_gradients {
-    /* The pointers dw[0] to dw[n - 1] are set. The op that contains this struct gives the element type of the
-     * gradients. */
-    const void *dw[OP_USES];
-    uint32_t n; /* at least 1 */
+    const float *dw[OP_USES]; /* the pointers dw[0] to dw[n - 1] are set */
+    uint32_t n;               /* at least 1 */
     bool mean;
 };
 /* Updates weights by SGD: g = dw * scale; v = momentum * v + (g + weight_decay * w); w -= lr * v. Without
- * momentum, the pointer `v` is NULL and w -= lr * (g + weight_decay * w). */
+ * momentum, the pointer `v` is NULL and w -= lr * (g + weight_decay * w).
+ *
+ * If the weights have a 16-bit type, the formulas apply to `master`, the same weights in float. The op then
+ * rounds each new master weight into `w`, and never reads the old `w`. So small updates are not lost. */
 struct op_sgd {
     void *w;
+    float *master; /* NULL if `dtype` is DTYPE_F32 */
     struct op_gradients g;
     float *v;
     /* The state that the decision of this step has written, which contains the scale. If this pointer is
@@ -318,12 +332,13 @@ struct op_sgd {
     const struct group_state *group;
     uint64_t n;
     float momentum, weight_decay;
-    enum dtype dtype; /* of w and the gradients */
+    enum dtype dtype; /* of w */
 };
 /* Updates weights by AdamW, with the formulas of PyTorch: w -= lr*wd*w; update m and v; w -= lr * (m*bc1) /
- * (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. */
+ * (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. `w` and `master` are as in op_sgd. */
 struct op_adamw {
     void *w;
+    float *master; /* NULL if `dtype` is DTYPE_F32 */
     struct op_gradients g;
     float *m, *v;
     /* The state that the decision of this step has written. If this pointer is NULL, the op always applies
@@ -331,7 +346,7 @@ struct op_adamw {
     const struct group_state *group;
     uint64_t n;
     float beta1, beta2, eps, weight_decay;
-    enum dtype dtype; /* of w and the gradients */
+    enum dtype dtype; /* of w */
 };
 /* Adds x to y, element by element. */
 struct op_add {
@@ -347,7 +362,6 @@ struct op_sumsq {
     struct op_gradients g;
     double *sum;
     uint64_t n;
-    enum dtype dtype; /* of the gradients */
 };
 /* Adds *sum, the sum of squares of one layer, to the total decision->sumsq. If *sum is infinite or NaN, sets
  * decision->bad_layer to `layer`. If `first` is true, the op begins by setting the total to 0 and
@@ -369,6 +383,11 @@ struct op_decide {
     struct group_state *group;
     double clip; /* 0 means no clipping */
     float beta1, beta2;
+    /* If this number is not 0, the losses of this step were multiplied by the old group->loss_scale, and
+     * `decision` is not NULL. The op divides the norm and the scale of the update by it. If the norm is not
+     * finite, the new loss scale is half of the old one. After growth_steps steps with a finite norm in a row,
+     * it is twice the old one. */
+    uint32_t growth_steps;
 };
 
 /* One launch of an op, with its arguments. A stream copies this struct into its queue, but it does not copy
@@ -384,7 +403,7 @@ struct op_call {
 };
 
 /* The largest number of type fields that the arguments of an op have. */
-#define OP_DTYPES 2
+#define OP_DTYPES 3
 /* The fields of an op's arguments that give types of elements: their number, and their offsets in struct
  * op_call. For example, the row of linear_fwd has n = 2 and the offsets of linear_fwd.dtype and
  * linear_fwd.w_dtype. The row of decide has n = 0. */
@@ -394,9 +413,10 @@ struct op_dtypes {
 };
 extern const struct op_dtypes op_dtypes[OP_COUNT];
 
-/* Returns true if all types in the arguments of `call` are `dtype`, or if the op has no types. Backends that
- * implement only `dtype` use this function to refuse other calls. */
-bool op_has_only(const struct op_call *call, enum dtype dtype);
+/* Returns true if every type in the arguments of `call` is one of `types`, a bit mask with the bits
+ * 1 << DTYPE_F32 and so on. Returns true for ops without types. Backends use this function to refuse calls
+ * with types that they do not implement. */
+bool op_has_only(const struct op_call *call, uint32_t types);
 
 /* One array that an op_call reads or writes. */
 struct op_range {
@@ -404,7 +424,7 @@ struct op_range {
     uint64_t bytes;
     bool write; /* false: the call only reads it */
 };
-#define OP_RANGES (OP_USES + 4) /* largest number of arrays in one call */
+#define OP_RANGES (OP_USES + 5) /* largest number of arrays in one call */
 
 /* Lists all arrays that a call may read or write. Each array is listed once, with its exact size in bytes.
  * Returns the number of arrays. The result of the op depends only on these arrays, the shapes in `call` and

@@ -51,8 +51,8 @@ static void ranges_linear_fwd(const struct op_linear_fwd *o, struct range_list *
     reads(l, o->x, array(o->dtype, o->rows, o->in));
     reads(l, o->w, array(o->w_dtype, o->out, o->in));
     reads(l, o->b, array(o->w_dtype, 1, o->out));
-    writes(l, o->z, array(o->dtype, o->rows, o->out));
-    writes(l, o->y, array(o->dtype, o->rows, o->out));
+    writes(l, o->z, array(o->y_dtype, o->rows, o->out));
+    writes(l, o->y, array(o->y_dtype, o->rows, o->out));
 }
 
 static void ranges_linear_bwd_data(const struct op_linear_bwd_data *o, struct range_list *l)
@@ -67,7 +67,7 @@ static void ranges_linear_bwd_weight(const struct op_linear_bwd_weight *o, struc
 {
     reads(l, o->dy, array(o->dtype, o->rows, o->out));
     reads(l, o->x, array(o->dtype, o->rows, o->in));
-    writes(l, o->dw, array(o->w_dtype, o->out, o->in));
+    writes(l, o->dw, floats(o->out, o->in));
 }
 
 static void ranges_bias_fwd(const struct op_bias_fwd *o, struct range_list *l)
@@ -79,7 +79,7 @@ static void ranges_bias_fwd(const struct op_bias_fwd *o, struct range_list *l)
 static void ranges_bias_bwd(const struct op_bias_bwd *o, struct range_list *l)
 {
     reads(l, o->dy, array(o->dtype, o->rows, o->n));
-    writes(l, o->db, array(o->w_dtype, 1, o->n));
+    writes(l, o->db, floats(1, o->n));
 }
 
 static void ranges_act_fwd(const struct op_act_fwd *o, struct range_list *l)
@@ -109,7 +109,7 @@ static void ranges_embedding_bwd(const struct op_embedding_bwd *o, struct range_
 {
     reads(l, o->ids, (uint64_t)o->rows * sizeof *o->ids);
     reads(l, o->dy, array(o->dtype, o->rows, o->n));
-    writes(l, o->dtable, array(o->w_dtype, o->vocab, o->n));
+    writes(l, o->dtable, floats(o->vocab, o->n));
 }
 
 static void ranges_rownorm_fwd(const struct op_rownorm_fwd *o, struct range_list *l)
@@ -129,8 +129,8 @@ static void ranges_rownorm_bwd(const struct op_rownorm_bwd *o, struct range_list
     if (o->dy != o->dx)
         reads(l, o->dy, array(o->dtype, o->rows, o->n));
     writes(l, o->dx, array(o->dtype, o->rows, o->n));
-    writes(l, o->dw, array(o->w_dtype, 1, o->n));
-    writes(l, o->db, array(o->w_dtype, 1, o->n));
+    writes(l, o->dw, floats(1, o->n));
+    writes(l, o->db, floats(1, o->n));
 }
 
 /* Returns the number of elements that one token has in qkv. This includes its queries, keys and values. */
@@ -180,12 +180,25 @@ static void ranges_zero(const struct op_zero *o, struct range_list *l)
     writes(l, o->y, o->bytes);
 }
 
+/* Adds the group state that an op of a loss reads for its loss scale. */
+static void reads_loss_scale(const struct group_state *group, struct range_list *l)
+{
+    reads(l, group, sizeof *group);
+}
+
+/* Returns the number of bytes of the group state. Without loss scaling, it ends before the loss scale. */
+static uint64_t group_bytes(bool scales)
+{
+    return scales ? sizeof(struct group_state) : offsetof(struct group_state, loss_scale);
+}
+
 static void ranges_softmax_xent(const struct op_softmax_xent *o, struct range_list *l)
 {
     reads(l, o->target, (uint64_t)o->rows * sizeof *o->target);
     if (o->x != o->dx)
         reads(l, o->x, array(o->dtype, o->rows, o->n));
-    writes(l, o->dx, array(o->dtype, o->rows, o->n));
+    reads_loss_scale(o->group, l);
+    writes(l, o->dx, array(o->dx_dtype, o->rows, o->n));
     writes(l, o->result, sizeof *o->result);
 }
 
@@ -200,28 +213,31 @@ static void ranges_mse_bwd(const struct op_mse_bwd *o, struct range_list *l)
 {
     reads(l, o->x, array(o->dtype, o->rows, o->n));
     reads(l, o->target, floats(o->rows, o->n));
+    reads_loss_scale(o->group, l);
     writes(l, o->dx, array(o->dtype, o->rows, o->n));
 }
 
-static void ranges_gradients(const struct op_gradients *g, enum dtype dtype, uint64_t n, struct range_list *l)
+static void ranges_gradients(const struct op_gradients *g, uint64_t n, struct range_list *l)
 {
     for (uint32_t u = 0; u < g->n; u++)
-        reads(l, g->dw[u], array(dtype, 1, n));
+        reads(l, g->dw[u], floats(1, n));
 }
 
 static void ranges_sgd(const struct op_sgd *o, struct range_list *l)
 {
-    ranges_gradients(&o->g, o->dtype, o->n, l);
-    reads(l, o->group, sizeof *o->group);
+    ranges_gradients(&o->g, o->n, l);
+    reads(l, o->group, group_bytes(false));
     writes(l, o->w, array(o->dtype, 1, o->n));
+    writes(l, o->master, floats(1, o->n));
     writes(l, o->v, floats(1, o->n));
 }
 
 static void ranges_adamw(const struct op_adamw *o, struct range_list *l)
 {
-    ranges_gradients(&o->g, o->dtype, o->n, l);
-    reads(l, o->group, sizeof *o->group);
+    ranges_gradients(&o->g, o->n, l);
+    reads(l, o->group, group_bytes(false));
     writes(l, o->w, array(o->dtype, 1, o->n));
+    writes(l, o->master, floats(1, o->n));
     writes(l, o->m, floats(1, o->n));
     writes(l, o->v, floats(1, o->n));
 }
@@ -234,7 +250,7 @@ static void ranges_add(const struct op_add *o, struct range_list *l)
 
 static void ranges_sumsq(const struct op_sumsq *o, struct range_list *l)
 {
-    ranges_gradients(&o->g, o->dtype, o->n, l);
+    ranges_gradients(&o->g, o->n, l);
     writes(l, o->sum, sizeof *o->sum);
 }
 
@@ -247,7 +263,7 @@ static void ranges_norm_add(const struct op_norm_add *o, struct range_list *l)
 static void ranges_decide(const struct op_decide *o, struct range_list *l)
 {
     writes(l, o->decision, sizeof *o->decision);
-    writes(l, o->group, sizeof *o->group);
+    writes(l, o->group, group_bytes(o->growth_steps > 0));
 }
 
 uint32_t op_ranges(const struct op_call *call, struct op_range ret[OP_RANGES])

@@ -13,30 +13,44 @@ const char *const optimizer_names[OPTIMIZER_COUNT] = {
     [OPTIMIZER_SGD] = "sgd",
 };
 
-/* All parts of the group state. The first GROUP_PARTS_ADAMW rows are parts that only AdamW has. */
+/* All parts of the group state. The first GROUP_PARTS_ADAMW rows are parts that only AdamW has. The last
+ * GROUP_PARTS_SCALING rows are parts that only jobs with loss scaling have. */
 static const struct group_part group_parts[] = {
     {"t", DTYPE_U64, offsetof(struct group_state, t), true},
     {"bias_correct1", DTYPE_F32, offsetof(struct group_state, bias_correct1), false},
     {"bias_correct2", DTYPE_F32, offsetof(struct group_state, bias_correct2), false},
     {"scale", DTYPE_F32, offsetof(struct group_state, scale), false},
     {"apply", DTYPE_U32, offsetof(struct group_state, apply), false},
+    {"loss_scale", DTYPE_F32, offsetof(struct group_state, loss_scale), true},
+    {"good_steps", DTYPE_U32, offsetof(struct group_state, good_steps), true},
 };
-#define GROUP_PARTS       (sizeof group_parts / sizeof *group_parts)
-#define GROUP_PARTS_ADAMW 3
+#define GROUP_PARTS         (sizeof group_parts / sizeof *group_parts)
+#define GROUP_PARTS_ADAMW   3
+#define GROUP_PARTS_SCALING 2
+
+static bool scales_loss(const struct optimizer *o)
+{
+    return o->scaling.growth_steps > 0;
+}
 
 uint32_t optimizer_group_parts(const struct optimizer *o, bool decision, const struct group_part **ret)
 {
-    const uint32_t first = o->kind == OPTIMIZER_ADAMW ? 0 : decision ? GROUP_PARTS_ADAMW : GROUP_PARTS;
+    const uint32_t end = (uint32_t)GROUP_PARTS - (scales_loss(o) ? 0 : GROUP_PARTS_SCALING);
+    const uint32_t first = o->kind == OPTIMIZER_ADAMW   ? 0
+                           : decision || scales_loss(o) ? GROUP_PARTS_ADAMW
+                                                        : end;
 
     *ret = &group_parts[first];
-    return (uint32_t)GROUP_PARTS - first;
+    return end - first;
 }
 
 uint64_t optimizer_group_bytes(const struct optimizer *o, bool decision)
 {
     const struct group_part *parts;
 
-    return optimizer_group_parts(o, decision, &parts) > 0 ? sizeof(struct group_state) : 0;
+    if (optimizer_group_parts(o, decision, &parts) == 0)
+        return 0;
+    return scales_loss(o) ? sizeof(struct group_state) : offsetof(struct group_state, loss_scale);
 }
 
 static bool has_momentum(const struct optimizer *o)
@@ -49,30 +63,34 @@ struct part_kind {
     const char *name; /* as in PyTorch's optimizers */
     enum dtype dtype;
 };
-static const struct part_kind adamw_parts[] = {{"exp_avg", DTYPE_F32}, {"exp_avg_sq", DTYPE_F32}};
-static const struct part_kind sgd_parts[] = {{"momentum_buffer", DTYPE_F32}};
 
-static uint32_t part_kinds(const struct optimizer *o, const struct part_kind **ret)
+/* Lists the kinds of parts in the order in which they are stored, and returns their number. */
+static uint32_t part_kinds(const struct optimizer *o, struct part_kind ret[OPTIMIZER_PARTS])
 {
+    uint32_t n = 0;
+
+    if (o->master)
+        ret[n++] = (struct part_kind){"master", DTYPE_F32};
     switch (o->kind) {
     case OPTIMIZER_ADAMW:
-        *ret = adamw_parts;
-        return sizeof adamw_parts / sizeof *adamw_parts;
-    case OPTIMIZER_SGD:
-        *ret = sgd_parts;
-        return has_momentum(o) ? sizeof sgd_parts / sizeof *sgd_parts : 0;
-    case OPTIMIZER_COUNT:
+        ret[n++] = (struct part_kind){"exp_avg", DTYPE_F32};
+        ret[n++] = (struct part_kind){"exp_avg_sq", DTYPE_F32};
         break;
+    case OPTIMIZER_SGD:
+        if (has_momentum(o))
+            ret[n++] = (struct part_kind){"momentum_buffer", DTYPE_F32};
+        break;
+    case OPTIMIZER_COUNT:
+        assert(!"no such optimizer");
     }
-    assert(!"no such optimizer");
-    return 0;
+    return n;
 }
 
 uint32_t optimizer_parts(const struct optimizer *o, uint64_t w_elements,
                          struct state_part ret[OPTIMIZER_PARTS])
 {
-    const struct part_kind *kinds;
-    const uint32_t n = part_kinds(o, &kinds);
+    struct part_kind kinds[OPTIMIZER_PARTS];
+    const uint32_t n = part_kinds(o, kinds);
     uint64_t at = 0;
 
     for (uint32_t p = 0; p < n; p++) {
@@ -95,7 +113,7 @@ uint64_t optimizer_k_bytes(const struct optimizer *o, uint64_t w_elements)
 void optimizer_split(const struct optimizer *o, void *k, struct optimizer_io *io)
 {
     struct state_part parts[OPTIMIZER_PARTS];
-    const uint32_t n = optimizer_parts(o, dtype_elements(io->dtype, io->w_bytes), parts);
+    const uint32_t n = optimizer_parts(o, io->n, parts);
 
     for (uint32_t p = 0; p < n; p++)
         io->k[p] = (char *)k + parts[p].begin;
@@ -118,7 +136,7 @@ uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint
     layer_type(l)->params(l, params);
     for (uint32_t i = 0; i <= n_params; i++) {
         const struct layer_param *p = &params[i];
-        uint64_t to = i < n_params ? p->offset + p->count * dtype_size(p->dtype) : end;
+        uint64_t to = i < n_params ? dtype_elements(p->dtype, p->offset) + p->count : end;
         bool no_decay = i < n_params && has_no_decay(o, p);
         to = to > end ? end : to;
         if (to <= last.end)
@@ -144,36 +162,39 @@ uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end)
 {
-    const struct part_kind *kinds;
-    const uint32_t n = part_kinds(o, &kinds);
+    struct part_kind kinds[OPTIMIZER_PARTS];
+    const uint32_t n = part_kinds(o, kinds);
     struct optimizer_io part = *io;
-    uint64_t at = dtype_elements(io->dtype, begin);
 
-    part.w = (char *)io->w + begin;
+    part.w = (char *)io->w + begin * dtype_size(io->dtype);
     for (uint32_t u = 0; u < io->g.n; u++)
-        part.g.dw[u] = (const char *)io->g.dw[u] + begin;
+        part.g.dw[u] = io->g.dw[u] + begin;
     for (uint32_t p = 0; p < n; p++)
-        part.k[p] = (char *)io->k[p] + at * dtype_size(kinds[p].dtype);
-    part.w_bytes = end - begin;
+        part.k[p] = (char *)io->k[p] + begin * dtype_size(kinds[p].dtype);
+    part.n = end - begin;
     return part;
 }
 
 int optimizer_update(const struct optimizer *o, const struct step_args *step, const struct optimizer_io *io,
                      const struct op_sink *sink)
 {
-    uint64_t n = dtype_elements(io->dtype, io->w_bytes);
     struct op_call call = {.step = step};
+    void *const *k = o->master ? &io->k[1] : &io->k[0]; /* the parts after the master weights */
+    float *master = o->master ? io->k[0] : NULL;
+
+    assert(o->master == (io->dtype != DTYPE_F32));
 
     switch (o->kind) {
     case OPTIMIZER_ADAMW:
         call.op = OP_adamw;
         call.adamw = (struct op_adamw){
             .w = io->w,
+            .master = master,
             .g = io->g,
-            .m = io->k[0],
-            .v = io->k[1],
+            .m = k[0],
+            .v = k[1],
             .group = io->group,
-            .n = n,
+            .n = io->n,
             .dtype = io->dtype,
             .beta1 = o->beta1,
             .beta2 = o->beta2,
@@ -185,10 +206,11 @@ int optimizer_update(const struct optimizer *o, const struct step_args *step, co
         call.op = OP_sgd;
         call.sgd = (struct op_sgd){
             .w = io->w,
+            .master = master,
             .g = io->g,
-            .v = has_momentum(o) ? io->k[0] : NULL,
+            .v = has_momentum(o) ? k[0] : NULL,
             .group = io->group,
-            .n = n,
+            .n = io->n,
             .dtype = io->dtype,
             .momentum = o->momentum,
             .weight_decay = io->no_decay ? 0.0f : o->weight_decay,

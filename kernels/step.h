@@ -57,17 +57,31 @@ struct step_decision {
  * 1, 2, 2, 3, 4.
  *
  * optimizer_group_parts (kernels/layer.h) lists the fields by name and says which of them a checkpoint
- * stores. */
+ * stores.
+ *
+ * If losses are scaled (fp16), the loss of step s is multiplied by the loss scale after the decision of step
+ * s - 1. If an element of the gradient overflows, the decision skips the step and halves the loss scale.
+ * Without loss scaling, the tensor ends before the field `loss_scale`. */
 struct group_state {
     uint64_t t;          /* number of updates made so far */
     float bias_correct1; /* AdamW: 1 / (1 - beta1^t) */
     float bias_correct2; /* AdamW: 1 / (1 - beta2^t) */
     /* The factor by which this step's gradients are multiplied before the update. The factor is 1 if the
-     * gradients are not clipped. */
+     * gradients are neither clipped nor scaled. If they are scaled, it undoes the loss scale. */
     float scale;
     /* This flag is 0 if this step is skipped, and 1 otherwise. If it is 0, the updates leave weights and
      * optimizer state unchanged. */
     uint32_t apply;
+    float loss_scale;    /* the factor for the losses of the next step */
+    uint32_t good_steps; /* steps without an overflow since the loss scale has last changed */
+};
+
+/* The settings of the loss scale, from the job. */
+struct loss_scaling {
+    float start; /* the loss scale of the first step, such as 65536 */
+    /* The loss scale is doubled after this number of steps without an overflow. If the number is 0, losses
+     * are not scaled. */
+    uint32_t growth_steps;
 };
 
 #endif

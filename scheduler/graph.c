@@ -122,8 +122,9 @@ static enum dtype tensor_dtype(const struct graph *g, enum tensor_kind kind, uin
     const struct layer_sizes *s = &g->layers[of].size;
     switch (kind) {
     case TENSOR_W:
-    case TENSOR_DW:
         return s->w_dtype;
+    case TENSOR_DW:
+        return g->layers[of].dw_dtype;
     case TENSOR_X:
     case TENSOR_DX:
         return s->x_dtype;
@@ -235,7 +236,7 @@ static void add_layer_tensors(struct builder *b, uint32_t l)
     uint32_t micros = graph_micros(g, l), least, most = graph_input_rows(g, l, &least),
              inputs = (uint32_t)((uint64_t)g->rows * g->n_micro / most);
     if (gl->backward)
-        add_tensor(b, &(struct tensor_set){TENSOR_DW, l, g->n_replicas, s->w, replica_micros(g, l)});
+        add_tensor(b, &(struct tensor_set){TENSOR_DW, l, g->n_replicas, gl->dw_bytes, replica_micros(g, l)});
     if (graph_decides(g, l) && graph_trains(g, l))
         add_tensor(b, &(struct tensor_set){TENSOR_SUMSQ, l, 1, dtype_size(DTYPE_F64), 1});
     add_input_tensors(b, l);
@@ -293,8 +294,7 @@ static void add_tensors(struct builder *b)
     }
     b->step = 0;
     for (uint32_t i = 0; i < g->n_groups; i++)
-        if (g->groups[i].has_state)
-            add_tensor(b, &(struct tensor_set){TENSOR_GROUP, i, 1, sizeof(struct group_state), update});
+        add_tensor(b, &(struct tensor_set){TENSOR_GROUP, i, 1, g->groups[i].state_bytes, update});
 }
 
 /* ---- operands ---- */
@@ -448,6 +448,8 @@ static void add_bwd(struct builder *b, uint32_t l, uint32_t j)
     add_read(b, ROLE_S, TENSOR_S, gl->original, j, 1);
     if (gl->is_loss) {
         add_read(b, ROLE_TARGET, TENSOR_TARGET, l, j, 1);
+        if (g->groups[gl->group].scales_loss)
+            add_read(b, ROLE_GROUP, TENSOR_GROUP, gl->group, PLAN_NONE, 0);
     } else {
         const struct use dy = {ROLE_DY, TENSOR_DX, gl->reader, 0, ACCESS_READ, 1, 0, false};
         add_activation(b, &dy, graph_input_rows(g, gl->reader, &least), l, j);
@@ -511,7 +513,7 @@ static void add_norms(struct builder *b, uint32_t group)
 static void add_decide(struct builder *b, uint32_t group)
 {
     struct graph *g = b->g;
-    if (!g->groups[group].has_state)
+    if (g->groups[group].state_bytes == 0)
         return;
     begin_task(b, INSTR_DECIDE, group, PLAN_NONE, PLAN_NONE);
     for (uint32_t l = 0; l < g->n_layers; l++)

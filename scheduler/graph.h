@@ -141,6 +141,8 @@ struct graph_layer {
     /* The sizes and types of the layer's blocks. In graphs that are made from a profile table, every type is
      * DTYPE_U8, because the table has only sizes in bytes. */
     struct layer_sizes size;
+    uint64_t dw_bytes; /* of the gradient dW of the weights */
+    enum dtype dw_dtype;
     uint64_t k_bytes, b_bytes;
     /* The parts of the optimizer state K, which together fill K. The optimizer defines them. In a graph made
      * from a profile table, the table defines them. */
@@ -186,9 +188,12 @@ struct graph_group {
     /* Whether the decision depends on the gradients, so that every UPD of the group waits for all gradients
      * of the group. */
     bool decision;
-    /* Whether the group has a GROUP tensor. If so, a training graph also has a DECIDE task, which writes the
-     * tensor. */
-    bool has_state;
+    /* The size of the group's GROUP tensor, or 0 if it has none. If it has one, a training graph also has a
+     * DECIDE task, which writes the tensor. */
+    uint64_t state_bytes;
+    /* Whether the backward tasks of the group's losses read the GROUP tensor, for the loss scale. They read the
+     * value that the decision of the step before has written. */
+    bool scales_loss;
 };
 
 /* The graph of one training cycle or of one evaluation. It never changes after graph_build. The caller frees

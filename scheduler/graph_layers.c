@@ -77,9 +77,10 @@ static int check_layer_size(const struct layer *l, uint32_t rows, struct err *er
               tokens <= UINT32_MAX; /* kernels count rows in 32 bits */
     if (ok) {
         layer_type(l)->sizes(l, rows, &s);
-        ok = s.w <= GRAPH_MAX_BYTES / 4 && s.b <= GRAPH_MAX_BYTES / 4 && s.x <= GRAPH_MAX_BYTES / 4 &&
-             s.y <= GRAPH_MAX_BYTES / 4 && s.s <= GRAPH_MAX_BYTES / 4 && s.room <= GRAPH_MAX_BYTES / 4 &&
-             s.scratch_fwd <= GRAPH_MAX_BYTES / 4 && s.scratch_bwd <= GRAPH_MAX_BYTES / 4;
+        ok = layer_dw_bytes(&s) <= GRAPH_MAX_BYTES / 4 && s.b <= GRAPH_MAX_BYTES / 4 &&
+             s.x <= GRAPH_MAX_BYTES / 4 && s.y <= GRAPH_MAX_BYTES / 4 && s.s <= GRAPH_MAX_BYTES / 4 &&
+             s.room <= GRAPH_MAX_BYTES / 4 && s.scratch_fwd <= GRAPH_MAX_BYTES / 4 &&
+             s.scratch_bwd <= GRAPH_MAX_BYTES / 4;
     }
     if (!ok)
         return err_set_at(err, -EOVERFLOW, "model", "layer %u (%s to %s) is too large to address", l->id,
@@ -95,7 +96,7 @@ static int account_layer(const struct graph *g, uint32_t l, uint64_t *total, str
                          gl->size.scratch_bwd + gl->size.target + gl->b_bytes,
              sums, step;
     if (!checked_mul(per_micro, graph_micros(g, l), &step) ||
-        !checked_mul(gl->size.w, g->n_replicas, &sums) || !checked_add(step, sums, &step) ||
+        !checked_mul(gl->dw_bytes, g->n_replicas, &sums) || !checked_add(step, sums, &step) ||
         !checked_mul(step, g->steps, &step) ||
         !checked_add(step, gl->size.w + gl->k_bytes + gl->b_bytes, &step) ||
         !checked_add(*total, step, total) || *total > GRAPH_MAX_BYTES)
@@ -266,6 +267,8 @@ static int describe_layer(struct graph *g, uint32_t l, const struct graph_config
     gl->rows = c->rows;
     layer_type(layer)->sizes(layer, c->rows, &gl->size);
     layer_type(layer)->cost(layer, c->rows, &gl->cost);
+    gl->dw_bytes = layer_dw_bytes(&gl->size);
+    gl->dw_dtype = LAYER_DW_DTYPE;
     gl->is_loss = layer_type(layer)->is_loss;
     gl->loss_in_bwd = layer_type(layer)->loss_in_bwd;
     describe_parts(g, gl, &c->optimizer[gl->group]);
@@ -287,11 +290,13 @@ static void find_groups(struct graph *g, const struct graph_config *c)
 {
     for (uint32_t l = 0; l < g->n_layers; l++) {
         const uint32_t i = g->layers[l].group;
-        const bool decision = c->optimizer[i].clip > 0 || c->skip_nonfinite;
+        const bool scales = c->optimizer[i].scaling.growth_steps > 0;
+        const bool decision = c->optimizer[i].clip > 0 || c->skip_nonfinite || scales;
         if (!graph_trains(g, l))
             continue;
         g->groups[i].decision = decision;
-        g->groups[i].has_state = optimizer_group_bytes(&c->optimizer[i], decision) > 0;
+        g->groups[i].state_bytes = optimizer_group_bytes(&c->optimizer[i], decision);
+        g->groups[i].scales_loss = scales;
     }
 }
 
@@ -402,6 +407,8 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
                                         .x_dtype = DTYPE_U8,
                                         .y_dtype = DTYPE_U8,
                                         .target_dtype = DTYPE_U8};
+        gl->dw_bytes = t->layers[l].w;
+        gl->dw_dtype = DTYPE_U8;
         gl->k_bytes = t->layers[l].k;
         describe_table_parts(g, gl, &t->layers[l]);
         gl->b_bytes = t->layers[l].b;

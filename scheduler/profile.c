@@ -23,7 +23,7 @@ static void profile_state(const struct graph_layer *l, const struct machine *m, 
 {
     if (l->size.w == 0)
         return;
-    uint64_t dw = l->size.w;
+    uint64_t dw = l->dw_bytes;
     uint64_t upd = 2 * l->size.w + dw + 2 * l->k_bytes; /* cannot overflow: sizes are below 2^53 */
     ret->red_device_ns = ns_add(rate_ns(3 * dw, m->device_bytes_per_s), m->launch_ns);
     ret->red_host_ns = ns_add(rate_ns(3 * dw, m->host_bytes_per_s), m->launch_ns);

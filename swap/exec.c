@@ -134,6 +134,7 @@ static struct layer_io layer_io(const struct exec *e, const struct bound_instr *
         .dx = a->at[ROLE_DX],
         .dy = a->at[ROLE_DY],
         .scratch = a->at[ROLE_SCRATCH] ? a->at[ROLE_SCRATCH] : a->at[ROLE_SAVE_WORK],
+        .group = a->at[ROLE_GROUP],
         .target = a->at[ROLE_TARGET],
         .result = a->at[ROLE_RESULT],
     };
@@ -145,10 +146,7 @@ static int launch_red(const struct bound_instr *in, const struct step_args *step
     const struct op_call call = {
         .op = OP_add,
         .step = step,
-        .add = {.y = a->at[ROLE_DW],
-                .x = a->at[ROLE_DW_OTHER],
-                .n = dtype_elements(in->dtype, in->bytes),
-                .dtype = in->dtype},
+        .add = {.y = a->at[ROLE_DW], .x = a->at[ROLE_DW_OTHER], .n = in->elements, .dtype = LAYER_DW_DTYPE},
     };
     return sink->launch(sink->ctx, &call);
 }
@@ -169,10 +167,7 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     const struct op_call call = {
         .op = OP_sumsq,
         .step = step,
-        .sumsq = {.g = gradients(in, a),
-                  .sum = a->at[ROLE_SUMSQ],
-                  .n = dtype_elements(in->dtype, in->bytes),
-                  .dtype = in->dtype},
+        .sumsq = {.g = gradients(in, a), .sum = a->at[ROLE_SUMSQ], .n = in->elements},
     };
     return sink->launch(sink->ctx, &call);
 }
@@ -212,7 +207,8 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
                    .group = a->at[ROLE_GROUP],
                    .clip = optimizer->clip,
                    .beta1 = optimizer->beta1,
-                   .beta2 = optimizer->beta2},
+                   .beta2 = optimizer->beta2,
+                   .growth_steps = optimizer->scaling.growth_steps},
     };
     return sink->launch(sink->ctx, &decide);
 }
@@ -240,8 +236,8 @@ static int launch_update(const struct exec *e, const struct bound_instr *in, con
     struct optimizer_io io = {.w = a->at[ROLE_W],
                               .g = gradients(in, a),
                               .group = a->at[ROLE_GROUP],
-                              .w_bytes = in->bytes,
-                              .dtype = in->dtype};
+                              .n = in->elements,
+                              .dtype = in->w_dtype};
     int r = 0;
 
     if (!io.w) /* the UPD only folds statistics into buffers */

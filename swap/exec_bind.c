@@ -92,7 +92,7 @@ static const uint32_t role_tasks[ROLE_COUNT] = {
     [ROLE_RESULT] = T(FWD) | T(REC) | T(BWD),
     [ROLE_SUMSQ] = T(NORM) | T(DECIDE),
     [ROLE_DECISION] = T(DECIDE),
-    [ROLE_GROUP] = T(DECIDE) | T(UPD),
+    [ROLE_GROUP] = T(DECIDE) | T(UPD) | T(BWD),
 };
 
 static const struct optimizer *optimizer_of(const struct binder *b, uint32_t group)
@@ -116,7 +116,8 @@ static uint32_t most_of_role(enum instr_kind kind, enum role role, uint32_t part
 static void role_bytes(const struct binder *b, const struct bound_instr *in, const struct layer_sizes *size,
                        uint64_t ret[ROLE_COUNT])
 {
-    ret[ROLE_W] = ret[ROLE_DW] = ret[ROLE_DW_OTHER] = size->w;
+    ret[ROLE_W] = size->w;
+    ret[ROLE_DW] = ret[ROLE_DW_OTHER] = layer_dw_bytes(size);
     ret[ROLE_K] = optimizer_k_bytes(optimizer_of(b, in->group), layer_w_elements(size));
     ret[ROLE_B] = ret[ROLE_STAT] = size->b;
     ret[ROLE_X] = ret[ROLE_DX] = size->x;
@@ -128,7 +129,7 @@ static void role_bytes(const struct binder *b, const struct bound_instr *in, con
     ret[ROLE_RESULT] = size->result;
     ret[ROLE_SUMSQ] = sizeof(double);
     ret[ROLE_DECISION] = sizeof(struct step_decision);
-    ret[ROLE_GROUP] = sizeof(struct group_state);
+    ret[ROLE_GROUP] = optimizer_group_bytes(optimizer_of(b, in->group), true);
     ret[ROLE_NONE] = 0;
 }
 
@@ -137,9 +138,10 @@ static enum dtype role_dtype(enum role role, const struct layer_sizes *size)
 {
     switch (role) {
     case ROLE_W:
+        return size->w_dtype;
     case ROLE_DW:
     case ROLE_DW_OTHER:
-        return size->w_dtype;
+        return LAYER_DW_DTYPE;
     case ROLE_X:
     case ROLE_DX:
         return size->x_dtype;
@@ -167,7 +169,8 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
 {
 #define R(name) (1u << ROLE_##name)
     const bool late = in->layer && layer_type(in->layer)->loss_in_bwd;
-    const bool clips = optimizer_of(b, in->group)->clip > 0;
+    const bool scales = optimizer_of(b, in->group)->scaling.growth_steps > 0;
+    const bool clips = optimizer_of(b, in->group)->clip > 0 || scales;
     uint32_t update = 0;
     switch (in->kind) {
     case INSTR_FWD:
@@ -178,7 +181,7 @@ static uint32_t roles_needed(const struct binder *b, const struct bound_instr *i
                (have & R(S) ? R(SAVE_WORK) : R(SCRATCH));
     case INSTR_BWD:
         return R(X) | R(S) | R(DY) | R(DW) | R(SCRATCH) | R(TARGET) | (have & R(DX) || late ? R(W) : 0) |
-               (late ? R(RESULT) : 0);
+               (late ? R(RESULT) : 0) | (scales && layer_type(in->layer)->is_loss ? R(GROUP) : 0);
     case INSTR_RED:
         return R(DW) | R(DW_OTHER);
     case INSTR_NORM:
@@ -282,9 +285,9 @@ struct task_binding {
     /* The parts of the layer's optimizer state. */
     struct state_part parts[OPTIMIZER_PARTS];
     uint32_t n_parts;
-    /* The task works on the bytes [begin, end) of the weights W and their gradient dW. Only RED and UPD may
-     * work on a share. */
-    uint64_t begin, end;
+    /* The task works on the elements [begin, end) of the weights W and their gradient dW. Only RED and UPD may
+     * work on a share. `elements` is the number of all weights of the layer. */
+    uint64_t begin, end, elements;
     /* n[role] is the number of operands with this role that have been bound so far. */
     uint32_t n[ROLE_COUNT];
 };
@@ -292,7 +295,7 @@ struct task_binding {
 /* Returns true if operand `o` is the whole optimizer state and the task works on the whole weights. */
 static bool is_whole_k(const struct task_binding *t, const struct plan_operand *o)
 {
-    return t->begin == 0 && t->end == t->want[ROLE_W] && o->begin == 0 && o->end == t->want[ROLE_K];
+    return t->begin == 0 && t->end == t->elements && o->begin == 0 && o->end == t->want[ROLE_K];
 }
 
 /* Sets *ret_begin and *ret_end to the byte range that an operand must have, if it is number `nth` (from 0) of
@@ -301,14 +304,14 @@ static void wanted_range(const struct task_binding *t, enum role role, uint32_t 
                          uint64_t *ret_end)
 {
     const bool share = role == ROLE_W || role == ROLE_DW || role == ROLE_DW_OTHER;
+    const uint64_t each = dtype_size(role_dtype(role, &t->size));
 
-    *ret_begin = share ? t->begin : 0;
-    *ret_end = share ? t->end : t->want[role];
+    *ret_begin = share ? t->begin * each : 0;
+    *ret_end = share ? t->end * each : t->want[role];
     if (t->to->split && role == ROLE_K) {
         const struct state_part *p = &t->parts[nth];
-        const uint64_t each = dtype_size(p->dtype);
-        *ret_begin = p->begin + dtype_elements(t->size.w_dtype, t->begin) * each;
-        *ret_end = t->end == t->size.w ? p->end : p->begin + dtype_elements(t->size.w_dtype, t->end) * each;
+        *ret_begin = p->begin + t->begin * dtype_size(p->dtype);
+        *ret_end = t->end == t->elements ? p->end : p->begin + t->end * dtype_size(p->dtype);
     }
 }
 
@@ -418,36 +421,35 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* Sets the byte range of the weights and gradients that a task works on. RED and UPD may work on a share, all
- * other tasks work on everything. */
+/* Sets the range of the weights and gradients that a task works on. RED and UPD may work on a share, all other
+ * tasks work on everything. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
-    const uint64_t whole = t->want[ROLE_DW],
-                   cut = plan_share_unit(t->size.w_dtype) * dtype_size(t->size.w_dtype);
+    const uint64_t each = dtype_size(LAYER_DW_DTYPE), unit = plan_share_unit(t->size.w_dtype);
 
     t->begin = 0;
-    t->end = whole;
+    t->end = t->elements = layer_w_elements(&t->size);
     for (uint32_t i = 0; (t->in->kind == INSTR_RED || t->in->kind == INSTR_UPD) && i < t->in->n_operands;
          i++) {
         const struct plan_operand *o = &b->from->operands[t->in->operand + i];
         if (o->role != ROLE_DW && o->role != ROLE_DW_OTHER)
             continue;
-        t->begin = o->begin;
-        t->end = o->end;
+        if (o->begin % (unit * each) != 0 || (o->end % (unit * each) != 0 && o->end != t->want[ROLE_DW]) ||
+            o->begin > o->end || (o->begin == o->end && t->elements > 0))
+            return bind_fail(b,
+                             "bytes %" PRIu64 "..%" PRIu64 " of %" PRIu64
+                             " are not a share: a share begins and ends at a multiple of %" PRIu64
+                             ", or ends with the tensor",
+                             o->begin, o->end, t->want[ROLE_DW], unit * each);
+        t->begin = o->begin / each;
+        t->end = o->end / each;
         break;
     }
-    if (t->begin % cut != 0 || (t->end % cut != 0 && t->end != whole) || t->begin > t->end ||
-        (t->begin == t->end && whole > 0))
-        return bind_fail(b,
-                         "bytes %" PRIu64 "..%" PRIu64 " of %" PRIu64
-                         " are not a share: a share begins and ends at a multiple of %" PRIu64
-                         ", or ends with the tensor",
-                         t->begin, t->end, whole, cut);
     return 0;
 }
 
-/* Lists the byte ranges of weights that the task UPD updates. Offsets count from the first byte of the task's
- * share. */
+/* Lists the ranges of weights that the task UPD updates. Positions count from the first weight of the
+ * task's share. */
 static void bind_ranges(const struct binder *b, const struct task_binding *t)
 {
     const struct optimizer *o = optimizer_of(b, t->to->group);
@@ -509,8 +511,8 @@ static int bind_task(const struct binder *b, const struct plan_instr *in, struct
     r = check_complete(b, &t);
     if (r < 0)
         return r;
-    ret->bytes = t.end - t.begin;
-    ret->dtype = t.size.w_dtype;
+    ret->elements = t.end - t.begin;
+    ret->w_dtype = t.size.w_dtype;
     if (in->kind == INSTR_UPD)
         bind_ranges(b, &t);
     b->to->needs_args = true;

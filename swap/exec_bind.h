@@ -54,15 +54,13 @@ struct bound_instr {
     bool accumulate; /* BWD: add to dW, do not overwrite */
     /* Used in UPD. True if every part of the optimizer state K is an operand of its own. */
     bool split;
-    /* Used in UPD. The byte ranges of weights to update. Offsets count from the first byte of the task's
+    /* Used in UPD. The ranges of weights to update. Positions count from the first weight of the task's
      * share. */
     struct optimizer_range *ranges;
     uint32_t n_ranges;
-    /* Number of bytes that a move or a DROP concerns, or number of bytes of dW on which a RED, NORM or UPD
-     * works. */
-    uint64_t bytes;
-    /* Used in RED, NORM and UPD. The element type of the weights and gradients. */
-    enum dtype dtype;
+    uint64_t bytes;     /* move, DROP: number of bytes */
+    uint64_t elements;  /* RED, NORM, UPD: number of elements of dW on which the task works */
+    enum dtype w_dtype; /* UPD: the type of the weights */
     uint32_t operand, n_operands;
     uint32_t wait, n_waits;
     /* This instruction has the events `event` to event + n_events - 1, or none if no other stream waits for
@@ -84,7 +82,7 @@ struct bound_program {
     bool needs_args;
 };
 
-/* Returns the number of bytes that bind_program allocates for a program. The byte ranges of updates are not
+/* Returns the number of bytes that bind_program allocates for a program. The ranges of updates are not
  * included. */
 uint64_t bound_program_bytes(const struct plan_program *from);
 

@@ -37,7 +37,7 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
     struct cuda_devset *ds = cuda(base);
     const uint32_t device = stream / LANE_COUNT;
 
-    if (!op_has_only(call, DTYPE_F32)) /* the only type that this backend implements */
+    if (!op_has_only(call, 1u << DTYPE_F32)) /* the only type that this backend implements */
         return -EINVAL;
     if (ds->fault.code < 0)
         return ds->fault.code;

@@ -129,7 +129,7 @@ static void add_decide(struct order *o, uint32_t group)
 void order_begin_group(struct order *o, uint32_t group)
 {
     const struct graph_group *g = &o->graph->groups[group];
-    if (o->graph->training && g->has_state && !g->decision)
+    if (o->graph->training && g->state_bytes > 0 && !g->decision)
         add_decide(o, group);
 }
 
@@ -256,7 +256,7 @@ static void settle_layer(struct passes *p, uint32_t l, uint32_t device)
  * receives its own share of the gradient from all others. */
 static uint64_t exchange_ns(const struct passes *p, uint32_t layer)
 {
-    uint64_t share = p->o->graph->layers[layer].size.w / p->o->n_shares,
+    uint64_t share = p->o->graph->layers[layer].dw_bytes / p->o->n_shares,
              per_s = p->r->machine->peer_bytes_per_s;
     return per_s > 0 ? rate_ns(share * (p->o->n_shares - 1), per_s) : 0;
 }

@@ -34,7 +34,7 @@ struct size_sums {
 struct outline_model {
     uint32_t n_layers, n_sizes;
     struct size_sums *sizes;
-    uint64_t *w, *b, *k;             /* sums, in bytes */
+    uint64_t *w, *dw, *b, *k;        /* sums, in bytes */
     uint64_t *upd_host, *upd_device; /* per layer: ns of its update */
     struct arena *arena;
 };
@@ -59,6 +59,7 @@ static struct outline_model *new_model(uint32_t n_layers, uint32_t n_sizes)
                                 .n_sizes = n_sizes,
                                 .sizes = arena_alloc_array(a, n_sizes, sizeof *m->sizes),
                                 .w = new_sums(a, n_layers),
+                                .dw = new_sums(a, n_layers),
                                 .b = new_sums(a, n_layers),
                                 .k = new_sums(a, n_layers),
                                 .upd_host = new_sums(a, n_layers),
@@ -74,9 +75,10 @@ static struct outline_model *new_model(uint32_t n_layers, uint32_t n_sizes)
     return m;
 }
 
-static void put_state(struct outline_model *m, uint32_t l, uint64_t w, uint64_t b, uint64_t k)
+static void put_state(struct outline_model *m, uint32_t l, uint64_t w, uint64_t dw, uint64_t b, uint64_t k)
 {
     m->w[l + 1] = m->w[l] + w;
+    m->dw[l + 1] = m->dw[l] + dw;
     m->b[l + 1] = m->b[l] + b;
     m->k[l + 1] = m->k[l] + k;
 }
@@ -99,7 +101,7 @@ struct outline_model *outline_model_table(const struct table *t, const struct ma
     for (uint32_t l = 0; l < t->n_layers; l++) {
         const struct table_layer *tl = &t->layers[l];
         struct table_point at = {0};
-        put_state(m, l, tl->tied ? 0 : tl->w, tl->b, tl->k);
+        put_state(m, l, tl->tied ? 0 : tl->w, tl->tied ? 0 : tl->w, tl->b, tl->k);
         for (uint32_t i = 0; i < n_sizes; i++) {
             table_at(t, l, sizes[i], &at);
             m->sizes[i].rows = sizes[i];
@@ -120,7 +122,7 @@ struct outline_model *outline_model_graph(const struct graph *g, const struct pr
     for (uint32_t l = 0; l < g->n_layers; l++) {
         const struct graph_layer *gl = &g->layers[l];
         const struct profile_layer *p = &prof->layers[l];
-        put_state(m, l, gl->tied ? 0 : gl->size.w, gl->b_bytes, gl->k_bytes);
+        put_state(m, l, gl->tied ? 0 : gl->size.w, gl->tied ? 0 : gl->dw_bytes, gl->b_bytes, gl->k_bytes);
         put_layer(&m->sizes[0], l, p->fwd_ns, p->bwd_ns, gl->size.x, gl->size.s,
                   most(gl->size.scratch_fwd, gl->size.room), gl->size.scratch_bwd);
         m->upd_host[l] = p->upd_host_ns;
@@ -220,11 +222,11 @@ uint32_t outline_lead(const struct outline *o)
  * device. This includes the memory for their exchange between devices and for the updates with them. */
 static uint64_t leaving_bytes(const struct sketch *k, uint32_t first, uint32_t last)
 {
-    uint64_t w = sum(k->m->w, first, last), devices = k->o->n_devices, updated = 0;
+    uint64_t dw = sum(k->m->dw, first, last), devices = k->o->n_devices, updated = 0;
     uint32_t moved = first > k->o->pins ? first : k->o->pins;
     if (k->q->update == UPDATE_DEVICE)
         updated = sum(k->m->k, moved, last) + (devices > 1 ? sum(k->m->w, moved, last) : 0);
-    return w + w / devices * (devices - 1) + updated / devices;
+    return dw + dw / devices * (devices - 1) + updated / devices;
 }
 
 /* Returns the largest number of bytes that saved values (S) and working memory occupy during a backward pass.
@@ -244,7 +246,7 @@ static uint64_t fused_bytes(const struct sketch *k)
     const struct outline *o = k->o;
     uint32_t n = k->m->n_layers, f = o->fused, h = o->head;
     const struct size_sums *input = o->rows > o->fused_rows && f > 0 ? k->at : f < h ? k->fused : k->head;
-    uint64_t bytes = 2 * sum(k->m->w, f, n) + sum(k->m->b, f, n);
+    uint64_t bytes = sum(k->m->w, f, n) + sum(k->m->dw, f, n) + sum(k->m->b, f, n);
     bytes += saved_bytes(k->fused, f, h) + sum(k->fused->x, f + 1, h);
     if (h < n) {
         bytes += saved_bytes(k->head, h, n) + sum(k->head->x, h + 1, n);
@@ -266,7 +268,7 @@ static uint64_t backward_bytes(const struct sketch *k, uint32_t first, uint32_t 
 {
     uint32_t before = pack_first(k->o, first);
     const struct size_sums *s = k->at;
-    uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->w, first, last);
+    uint64_t state = sum(k->m->w, before, last) + sum(k->m->b, before, last) + sum(k->m->dw, first, last);
     uint64_t inside = saved_bytes(s, first, last) + sum(s->x, first + 1, last);
     /* While one micro-batch runs backward, the saved values (S) of the next micro-batch are already being
      * fetched. */
@@ -302,7 +304,7 @@ static uint64_t both_bytes(const struct sketch *k, uint32_t first, uint32_t last
     /* One S is computed again, and others are on their way in or out. */
     uint64_t saved = most(sum(s->s, first, last), sum(s->s, begin, end)), lead = k->o->lead;
     saved += at_save_rate(k->o->save, saved * lead);
-    return 2 * w + 3 * sum(k->m->w, begin, end) + saved + most(s->work[first], s->scratch[begin]) +
+    return 2 * w + 3 * sum(k->m->dw, begin, end) + saved + most(s->work[first], s->scratch[begin]) +
            (1 + lead) * (x_at(s, first) + x_at(s, begin) + x_at(s, last) + x_at(s, end));
 }
 
@@ -385,7 +387,8 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
     /* The first layer of the pack that contains layer l of the loop below. */
     uint32_t first = pack_first(o, o->fused);
     for (uint32_t l = k->m->n_layers; l-- > 0;) {
-        uint64_t w = k->m->w[l + 1] - k->m->w[l], done = turned, starts = k->at->fwd[l] * n;
+        uint64_t w = k->m->w[l + 1] - k->m->w[l], dw = k->m->dw[l + 1] - k->m->dw[l], done = turned,
+                 starts = k->at->fwd[l] * n;
         if (w == 0)
             continue;
         if (l < o->fused) {
@@ -395,12 +398,12 @@ static uint64_t chain_ns(const struct sketch *k, uint64_t turned)
         } else {
             starts = k->at->fwd[o->fused] * n;
         }
-        done += at_rate(w / devices * (devices - 1), m->peer_bytes_per_s);
+        done += at_rate(dw / devices * (devices - 1), m->peer_bytes_per_s);
         uint64_t gather = at_rate(w / devices * (devices - 1), m->peer_bytes_per_s);
         if (l < o->pins || all_on_device) {
             done += k->m->upd_device[l] / devices + gather;
         } else {
-            done += at_rate(w, links);
+            done += at_rate(dw, links);
             host = most(host, done) + k->m->upd_host[l];
             done = host + at_rate(w, links) + gather;
         }
@@ -422,7 +425,8 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
 {
     const struct outline *o = k->o;
     uint32_t n = k->m->n_layers, f = o->fused, p = o->pins;
-    uint64_t w = sum(k->m->w, p, n), again = sum(k->m->w, p, f), stash = 0, boundary = 0;
+    uint64_t w = sum(k->m->w, p, n), dw = sum(k->m->dw, p, n), again = sum(k->m->w, p, f), stash = 0,
+             boundary = 0;
     for (uint32_t last = f; last > 0; last = pack_first(o, last)) {
         uint64_t x = x_at(k->at, last) * micros(k, k->at) * o->n_devices;
         stash += last < f ? x : 0;
@@ -434,12 +438,12 @@ static void count_bytes(const struct sketch *k, uint64_t *ret_in, uint64_t *ret_
         stash = boundary = 0;
     }
     uint64_t saved = saved_host_bytes(k);
-    uint64_t sums = k->m->w[n] * o->n_devices * (o->waves - 1); /* unfinished gradients between waves */
+    uint64_t sums = k->m->dw[n] * o->n_devices * (o->waves - 1); /* unfinished gradients between waves */
     *ret_in = (w + again) * o->waves + sums + 2 * stash + 2 * boundary + saved;
-    *ret_out = w + sums + stash + boundary + saved;
+    *ret_out = (k->q->update == UPDATE_DEVICE ? w : dw) + sums + stash + boundary + saved;
     /* Between waves, each device has its own unfinished gradients. */
-    uint64_t unfinished = o->waves > 1 ? k->m->w[n] * (o->n_devices - 1) : 0;
-    k->o->host_memory = k->m->w[n] * 2 + k->m->k[n] + k->m->b[n] + unfinished +
+    uint64_t unfinished = o->waves > 1 ? k->m->dw[n] * (o->n_devices - 1) : 0;
+    k->o->host_memory = k->m->w[n] + k->m->dw[n] + k->m->k[n] + k->m->b[n] + unfinished +
                         (stash + boundary + saved) / o->waves / 8 * (o->overlap ? 9 : 8);
     if (k->q->update == UPDATE_DEVICE) {
         *ret_in += w + sum(k->m->k, p, n);
@@ -460,12 +464,13 @@ void outline_measure(const struct outline_request *q, struct outline *o)
 {
     struct sketch k = sketch_of(q, o);
     uint64_t forward, turned, in, out, links = links_per_s(q->machine, o->n_devices),
-                                       w = k.m->w[k.m->n_layers];
+                                       w = k.m->w[k.m->n_layers], dw = k.m->dw[k.m->n_layers];
     o->compute_ns = compute(&k, &forward, &turned);
     o->device_bytes = device_bytes(&k);
     count_bytes(&k, &in, &out);
-    uint64_t rounds = 2 * o->waves + 1;
-    uint64_t peers = at_rate(rounds * w / o->n_devices * (o->n_devices - 1), q->machine->peer_bytes_per_s);
+    /* Every wave gathers W for its forward and its backward pass, and a step exchanges the gradients once. */
+    uint64_t rounds = 2 * o->waves * w + dw;
+    uint64_t peers = at_rate(rounds / o->n_devices * (o->n_devices - 1), q->machine->peer_bytes_per_s);
     o->ns = most(most(o->compute_ns, chain_ns(&k, turned)), most(host_ns(&k), peers));
     o->ns = most(o->ns, most(at_rate(in, links), at_rate(out, links)));
     o->host_bytes = in + out;
@@ -618,8 +623,9 @@ static const struct save_rate rates[] = {{1, 1}, {4, 5}, {3, 4}, {2, 3}, {3, 5},
  * they save S at rate `r`. The state moves once or twice each way, and activations are small. */
 static uint64_t overlap_links_ns(const struct sketch *k, struct save_rate r, uint64_t links)
 {
-    uint64_t s = sum(k->at->s, 0, k->o->fused) * micros(k, k->at), w = sum(k->m->w, 0, k->o->fused);
-    return at_rate(at_save_rate(r, s - s / k->o->waves) + 3 * w * k->o->waves, links);
+    uint64_t s = sum(k->at->s, 0, k->o->fused) * micros(k, k->at), w = sum(k->m->w, 0, k->o->fused),
+             dw = sum(k->m->dw, 0, k->o->fused);
+    return at_rate(at_save_rate(r, s - s / k->o->waves) + (2 * w + dw) * k->o->waves, links);
 }
 
 /* Chooses how many micro-batches save S if the waves of an outline overlap: as many as the links can carry.

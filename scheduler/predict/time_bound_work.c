@@ -140,7 +140,7 @@ static double backward_bytes(const struct listing *x, uint32_t l)
 {
     const struct graph_layer *gl = &x->g->layers[l];
     double dx = (gl->returns ? 2 : 1) * input_bytes(x->g, l) + output_bytes(x, l);
-    return dx / graph_micros(x->g, l) + (double)(gl->size.s + gl->size.w + gl->size.scratch_bwd) +
+    return dx / graph_micros(x->g, l) + (double)(gl->size.s + gl->dw_bytes + gl->size.scratch_bwd) +
            (double)(gl->is_loss ? gl->size.target : 0);
 }
 
@@ -188,10 +188,11 @@ static void list_bytes(const struct listing *x, uint32_t l, struct layer_work *w
     const struct graph_layer *gl = &g->layers[l];
     if (gl->backward && graph_trains(g, l)) {
         w->trained = true;
-        w->w = w->dw = (double)gl->size.w;
+        w->w = (double)gl->size.w;
+        w->dw = (double)gl->dw_bytes;
         w->k = (double)gl->k_bytes;
         w->waiting = graph_decides(g, l) && l != x->first ? w->dw : 0;
-        w->upd_traffic = x->prof->layers[l].upd_host_ns > 0 ? 3 * w->w + 2 * w->k : 0;
+        w->upd_traffic = x->prof->layers[l].upd_host_ns > 0 ? 2 * w->w + w->dw + 2 * w->k : 0;
     }
     if (gl->backward && l < x->last) {
         w->s = (double)gl->size.s * graph_micros(g, l);
@@ -213,17 +214,17 @@ static struct layer_work layer_work(const struct listing *x, uint32_t l, bool ch
     w.fwd_ns = graph_has_fwd(g, l) ? tasks_ns(x, n, p->fwd_ns) : 0;
     w.pass_ns = w.fwd_ns + (g->training && gl->backward ? tasks_ns(x, n, p->bwd_ns) : 0);
     if (g->training && gl->backward && gl->size.w > 0) {
-        struct either_ns red = state_ns(x, p->red_device_ns, p->red_host_ns, gl->size.w);
+        struct either_ns red = state_ns(x, p->red_device_ns, p->red_host_ns, gl->dw_bytes);
         w.other.device += (g->n_replicas - 1) * red.device;
         w.other.host += (g->n_replicas - 1) * red.host;
     }
     if (g->training && graph_trains(g, l) && graph_decides(g, l)) {
-        struct either_ns norm = state_ns(x, p->norm_device_ns, p->norm_host_ns, gl->size.w);
+        struct either_ns norm = state_ns(x, p->norm_device_ns, p->norm_host_ns, gl->dw_bytes);
         w.other.device += norm.device;
         w.other.host += norm.host;
     }
     if (g->training && graph_updates(g, l))
-        w.upd = state_ns(x, p->upd_device_ns, p->upd_host_ns, gl->size.w);
+        w.upd = state_ns(x, p->upd_device_ns, p->upd_host_ns, gl->dw_bytes);
     if (chain && g->steps == 1)
         list_bytes(x, l, &w);
     return w;
@@ -354,7 +355,7 @@ void work_list(const struct graph *g, const struct machine *m, const struct prof
         add_later(&x, l);
     }
     for (uint32_t i = 0; g->training && i < g->n_groups; i++)
-        if (g->groups[i].has_state)
+        if (g->groups[i].state_bytes > 0)
             ret->decide.device = ret->decide.host += tasks_ns(&x, 1, prof->decide_ns);
     if (chain)
         list_chain(&x, ret);

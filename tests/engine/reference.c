@@ -218,16 +218,15 @@ static void reference_update(struct reference *r, uint32_t l, const struct op_si
     struct optimizer_io io = {.w = mem(r, TENSOR_W, l, PLAN_NONE),
                               .g = gradients_of(r, l),
                               .group = mem(r, TENSOR_GROUP, link_of(r, l).group, PLAN_NONE),
-                              .w_bytes = r->g->layers[l].size.w,
+                              .n = layer_w_elements(&r->g->layers[l].size),
                               .dtype = r->g->layers[l].size.w_dtype};
-    const uint64_t each = dtype_size(io.dtype);
-    uint64_t n = io.g.n > 0 ? io.w_bytes / each : 0, begin = 0;
+    uint64_t n = io.g.n > 0 ? io.n : 0, begin = 0;
 
     optimizer_split(o, mem(r, TENSOR_K, l, PLAN_NONE), &io);
     for (uint64_t i = 1; i <= n; i++) { /* where it changes, a launch ends */
         if (i < n && (o->no_decay == 0 || decays(o, layer, i) == decays(o, layer, begin)))
             continue;
-        struct optimizer_io part = optimizer_part(o, &io, begin * each, i * each);
+        struct optimizer_io part = optimizer_part(o, &io, begin, i);
         part.no_decay = !decays(o, layer, begin);
         optimizer_update(o, &r->args, &part, sink);
         begin = i;
@@ -250,15 +249,14 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
         call.add = (struct op_add){.y = mem(r, TENSOR_DW, l, 0),
                                    .x = mem(r, TENSOR_DW, l, t->replica),
                                    .n = layer_w_elements(&r->g->layers[l].size),
-                                   .dtype = r->g->layers[l].size.w_dtype};
+                                   .dtype = LAYER_DW_DTYPE};
         launch_now(r, &call);
         break;
     case INSTR_NORM:
         call.op = OP_sumsq;
         call.sumsq = (struct op_sumsq){.g = gradients_of(r, l),
                                        .sum = mem(r, TENSOR_SUMSQ, l, PLAN_NONE),
-                                       .n = layer_w_elements(&r->g->layers[l].size),
-                                       .dtype = r->g->layers[l].size.w_dtype};
+                                       .n = layer_w_elements(&r->g->layers[l].size)};
         launch_now(r, &call);
         break;
     case INSTR_DECIDE:

@@ -292,7 +292,7 @@ static void add_decision(struct maker *m)
 {
     const tensor_id group = find(m, TENSOR_GROUP, PLAN_NONE, PLAN_NONE);
 
-    if (!m->g->groups[0].has_state)
+    if (m->g->groups[0].state_bytes == 0)
         return;
     for (uint32_t l = 0; m->g->groups[0].decision && l < m->g->n_layers; l++)
         if (w_bytes(m, l) > 0)
@@ -347,7 +347,7 @@ static void add_update(struct maker *m, uint32_t l, const struct share *s)
     task(m, INSTR_UPD, w_at.loc, l);
     operand(m, find(m, TENSOR_DW, l, 0), s->begin, s->end, host ? HOST : gradient_at(m, 0, s->owner),
             ACCESS_READ);
-    if (m->g->groups[0].has_state)
+    if (m->g->groups[0].state_bytes > 0)
         whole(m, find(m, TENSOR_GROUP, PLAN_NONE, PLAN_NONE), host ? HOST : WHOLE(s->owner), ACCESS_READ);
     operand(m, w, s->begin, s->end, w_at, ACCESS_RW);
     for (uint32_t p = 0; p < k_operands(m, l); p++) {

@@ -47,7 +47,7 @@ static inline int running_fwd(const struct layer *l, const struct layer_io *io, 
                          .dtype = l->dtype, .w_dtype = l->w_dtype);
     if (r == 0 && io->stat != NULL)
         r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = io->x, .db = io->stat, .rows = io->rows, .n = n,
-                         .dtype = l->dtype, .w_dtype = DTYPE_F32);
+                         .dtype = l->dtype);
     return r;
 }
 
@@ -55,7 +55,7 @@ static inline int running_bwd(const struct layer *l, const struct layer_io *io, 
 {
     const uint32_t n = layer_in(l);
     int r = LAYER_LAUNCH(io, sink, bias_bwd, .dy = io->dy, .db = io->dw, .rows = io->rows, .n = n,
-                         .accumulate = io->accumulate, .dtype = l->dtype, .w_dtype = l->w_dtype);
+                         .accumulate = io->accumulate, .dtype = l->dtype);
     if (r == 0 && io->dx != NULL)
         r = LAYER_LAUNCH(io, sink, act_fwd, .x = io->dy, .y = io->dx, .n = (uint64_t)io->rows * n,
                          .act = ACT_NONE, .dtype = l->dtype);

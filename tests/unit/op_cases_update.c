@@ -4,6 +4,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 /* The variants of an update are all lengths, each with {scale 1, apply with a scale, do not apply}. They are
@@ -30,15 +31,18 @@ static float combined(const struct op_gradients *g, uint64_t i)
     return g->mean ? sum * (1.0f / (float)g->n) : sum;
 }
 
+/* The size of a group state without loss scaling. */
+#define GROUP_BYTES offsetof(struct group_state, loss_scale)
+
 static const struct group_state *tape_group(struct tape *t, uint32_t kind)
 {
-    struct group_state *g = tape_bytes(t, sizeof *g, _Alignof(struct group_state));
-    *g = (struct group_state){.t = 4,
-                              .bias_correct1 = 1.25f,
-                              .bias_correct2 = 17.5f,
-                              .scale = kind == 0 ? 1 : 0.37f,
-                              .apply = kind < 2};
-    return g;
+    struct group_state *g = tape_bytes(t, GROUP_BYTES, _Alignof(struct group_state));
+    const struct group_state from = {.t = 4,
+                                     .bias_correct1 = 1.25f,
+                                     .bias_correct2 = 17.5f,
+                                     .scale = kind == 0 ? 1 : 0.37f,
+                                     .apply = kind < 2};
+    return memcpy(g, &from, GROUP_BYTES);
 }
 
 static float used_scale(const struct group_state *g)
@@ -274,10 +278,12 @@ static const struct decide_case {
 static void build_decide(struct tape *t, uint32_t v, struct op_call *call)
 {
     const struct decide_case *c = &decide_cases[v];
-    struct group_state *g = tape_bytes(t, sizeof *g, _Alignof(struct group_state));
+    struct group_state *g = tape_bytes(t, GROUP_BYTES, _Alignof(struct group_state));
 
-    *g = (struct group_state){.t = c->t, .bias_correct1 = -2, .bias_correct2 = -3, .scale = -1, .apply = 55};
-    tape_output(t, g, sizeof *g);
+    const struct group_state from = {
+        .t = c->t, .bias_correct1 = -2, .bias_correct2 = -3, .scale = -1, .apply = 55};
+    memcpy(g, &from, GROUP_BYTES);
+    tape_output(t, g, GROUP_BYTES);
     call->decide = (struct op_decide){.decision = c->sumsq < 0 ? NULL : tape_new_decision(t, c->sumsq),
                                       .group = g,
                                       .clip = c->clip,

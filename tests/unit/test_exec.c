@@ -204,7 +204,7 @@ static void ref_update(struct reference *ref, const struct step_args *args, uint
     struct optimizer_io io = {.w = ref->w[l],
                               .g = {.dw = {ref->dw[l][0]}, .n = 1},
                               .group = has_group(ref->sc) ? &ref->group : NULL,
-                              .w_bytes = sizes_of(l).w};
+                              .n = sizes_of(l).w / sizeof(float)};
 
     optimizer_split(ref->sc->optimizer, ref->k[l], &io);
     assert_int_equal(optimizer_update(ref->sc->optimizer, args, &io, &sink), 0);

@@ -132,7 +132,7 @@ static uint32_t wanted(const struct follow *f, enum instr_kind kind, uint32_t l)
 static void check_counts(const struct follow *f)
 {
     const struct graph *g = f->g;
-    uint32_t sum = g->training && g->groups[0].has_state;
+    uint32_t sum = g->training && g->groups[0].state_bytes > 0;
     for (uint32_t l = 0; l < g->n_layers; l++)
         for (int kind = 0; kind < INSTR_KIND_COUNT; kind++) {
             uint32_t n = 0, want = wanted(f, kind, l);

@@ -41,23 +41,30 @@ static bool is_inside(const struct type_rig *g, const struct op_range *r)
     return false;
 }
 
-/* Buffers and what is computed from them alone are float in every layer. */
-static bool is_right_type(const struct type_rig *g, enum dtype found, enum dtype own)
+/* Returns whether type number `i` of a call may be `found`. The weights of a product or of a norm have the
+ * layer's w_dtype, and all other types are the layer's dtype. There are two exceptions: buffers and what is
+ * computed from them alone are float in every layer, and logits are. */
+static bool is_right_type(const struct type_rig *g, const struct op_call *call, uint32_t i, enum dtype found)
 {
-    return found == own || (g->sizes.b > 0 && found == DTYPE_F32);
+    const bool weights = i == 1 && call->op != OP_softmax_xent;
+    const bool logits = layer_type(g->l) == &layer_lm_head &&
+                        ((call->op == OP_linear_fwd && i == 2) || (call->op == OP_softmax_xent && i == 0));
+
+    if (logits)
+        return found == DTYPE_F32;
+    return found == (weights ? g->l->w_dtype : g->l->dtype) || (g->sizes.b > 0 && found == DTYPE_F32);
 }
 
 static int check_launch(void *ctx, const struct op_call *call)
 {
     struct type_rig *g = ctx;
     const struct op_dtypes *types = &op_dtypes[call->op];
-    const enum dtype own[OP_DTYPES] = {g->l->dtype, g->l->w_dtype};
     struct op_range ranges[OP_RANGES];
 
     for (uint32_t i = 0; i < types->n; i++) {
         enum dtype found;
         memcpy(&found, (const char *)call + types->at[i], sizeof found);
-        if (!is_right_type(g, found, own[i]))
+        if (!is_right_type(g, call, i, found))
             fail_msg("%s launches %s with type %u as %s", layer_type(g->l)->name, op_names[call->op], i,
                      dtype_names[found]);
     }
@@ -75,10 +82,17 @@ static void place(struct type_rig *g, uint64_t scratch_bytes)
 {
     const struct layer_sizes *s = &g->sizes;
     const uint64_t bytes[BLOCKS] = {
-        [W] = s->w,           [DW] = s->w,          [B] = s->b,
-        [X] = s->x,           [DX] = s->x,          [Y] = s->y,
-        [DY] = s->y,          [S] = s->s,           [SCRATCH] = scratch_bytes,
-        [TARGET] = s->target, [RESULT] = s->result,
+        [W] = s->w,
+        [DW] = layer_dw_bytes(s),
+        [B] = s->b,
+        [X] = s->x,
+        [DX] = s->x,
+        [Y] = s->y,
+        [DY] = s->y,
+        [S] = s->s,
+        [SCRATCH] = scratch_bytes,
+        [TARGET] = s->target,
+        [RESULT] = s->result,
     };
 
     for (uint32_t b = 0; b < BLOCKS; b++)

@@ -655,7 +655,7 @@ static void test_init_is_uniform_and_keyed(void **state)
 static int update(const struct optimizer *o, const struct step_args *step, float *w, const float *dw,
                   float *k, const struct group_state *group, uint64_t w_bytes, struct sink_log *log)
 {
-    struct optimizer_io io = {.w = w, .g = {.dw = {dw}, .n = 1}, .group = group, .w_bytes = w_bytes};
+    struct optimizer_io io = {.w = w, .g = {.dw = {dw}, .n = 1}, .group = group, .n = w_bytes / sizeof *w};
     const struct op_sink sink = {launch_now, log};
 
     optimizer_split(o, k, &io);
@@ -770,8 +770,7 @@ static void check_shares(const struct optimizer *o)
     assert_int_equal(update(o, &step, w[0], dw, k[0], &group, sizeof w[0], &log), 0);
     for (uint32_t i = 0; i < CUTS; i++) {
         const uint32_t at = cuts[i], n = cuts[i + 1] - at;
-        struct optimizer_io io = {
-            .w = w[1] + at, .g = {.dw = {dw + at}, .n = 1}, .group = &group, .w_bytes = n * sizeof(float)};
+        struct optimizer_io io = {.w = w[1] + at, .g = {.dw = {dw + at}, .n = 1}, .group = &group, .n = n};
         for (uint32_t p = 0; p < parts; p++) {
             io.k[p] = memcpy(part[p], k[1] + p * N + at, n * sizeof(float));
         }

@@ -535,7 +535,7 @@ static void test_a_graph_has_the_sizes_of_the_table(void **state)
     assert_int_equal(g->n_micro, 2);
     assert_int_equal(g->n_replicas, 1);
     assert_true(g->layers[0].backward && g->layers[1].backward && g->layers[1].returns);
-    assert_true(g->training && !g->groups[0].decision && !g->groups[0].has_state);
+    assert_true(g->training && !g->groups[0].decision && g->groups[0].state_bytes == 0);
     assert_string_equal(g->layers[0].type, "layer");
     assert_string_equal(g->layers[1].type, "loss");
     assert_int_equal(g->layers[0].size.y, 50);

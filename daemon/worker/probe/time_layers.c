@@ -58,8 +58,14 @@ uint64_t timer_layer_bytes(const struct layer *l, uint32_t rows)
 {
     struct layer_sizes s;
     layer_type(l)->sizes(l, rows, &s);
-    return 2 * aligned(s.w) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) + aligned(s.b) +
-           aligned(scratch_bytes(&s)) + aligned(s.target) + aligned(s.result);
+    return aligned(s.w) + aligned(layer_dw_bytes(&s)) + 2 * aligned(s.x) + 2 * aligned(s.y) + aligned(s.s) +
+           aligned(s.b) + aligned(scratch_bytes(&s)) + aligned(s.target) + aligned(s.result);
+}
+
+/* Returns the size in bytes of the gradient of `w_bytes` bytes of weights. */
+static uint64_t dw_bytes(enum dtype w_dtype, uint64_t w_bytes)
+{
+    return dtype_elements(w_dtype, w_bytes) * dtype_size(LAYER_DW_DTYPE);
 }
 
 static uint64_t k_bytes(const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes)
@@ -69,7 +75,7 @@ static uint64_t k_bytes(const struct optimizer *o, enum dtype w_dtype, uint64_t 
 
 uint64_t timer_update_bytes(const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes)
 {
-    return 2 * aligned(w_bytes) + aligned(k_bytes(o, w_dtype, w_bytes));
+    return aligned(w_bytes) + aligned(dw_bytes(w_dtype, w_bytes)) + aligned(k_bytes(o, w_dtype, w_bytes));
 }
 
 /* Returns how many bytes of a layer's operands are outside the processor's caches in training. In a
@@ -77,7 +83,7 @@ uint64_t timer_update_bytes(const struct optimizer *o, enum dtype w_dtype, uint6
  * several copies of the operands in turn. */
 static uint64_t layer_cold_bytes(const struct layer_sizes *s)
 {
-    return 2 * aligned(s->w) + aligned(s->x) + aligned(s->s);
+    return aligned(s->w) + aligned(layer_dw_bytes(s)) + aligned(s->x) + aligned(s->s);
 }
 
 /* Returns how many copies of an operand of `bytes` bytes a measurement uses in turn. All copies together must
@@ -262,7 +268,7 @@ static uint64_t lay_out(struct timed_task *w, const struct layer_sizes *s, bool 
     for (uint32_t i = 0; i < w->copies; i++) {
         w->io[i] = io;
         w->io[i].w = take(&b, s->w);
-        w->io[i].dw = take(&b, s->w);
+        w->io[i].dw = take(&b, layer_dw_bytes(s));
         w->io[i].x = take(&b, s->x);
         w->io[i].s = take(&b, s->s);
     }
@@ -331,10 +337,10 @@ static int time_update_at(struct timer *t, const struct optimizer *o, enum dtype
     w.copies = count_copies(timer_update_bytes(o, w_dtype, w_bytes), available);
     for (uint32_t i = 0; i < w.copies; i++) {
         struct optimizer_io *io = &w.update[i];
-        io->w_bytes = w_bytes;
+        io->n = dtype_elements(w_dtype, w_bytes);
         io->dtype = w_dtype;
         io->w = take(&b, w_bytes);
-        io->g = (struct op_gradients){.dw = {take(&b, w_bytes)}, .n = 1};
+        io->g = (struct op_gradients){.dw = {take(&b, dw_bytes(w_dtype, w_bytes))}, .n = 1};
         optimizer_split(o, take(&b, k_bytes(o, w_dtype, w_bytes)), io);
     }
     return time_task(&w, ret_s, err);
