@@ -181,33 +181,54 @@ struct group_state *train_group(const struct trainer *t, uint32_t group)
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, 0);
 }
 
-/* Writes a text such as ", first in layer 3 (block)" to `buf`, or "" if the layer is not known. `layer` is an
- * index into the layers of the phase. */
-static void name_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size)
+void train_name_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size)
 {
-    buf[0] = '\0';
-    if (layer < t->plan->n_layers)
-        snprintf(buf, size, ", first in layer %u (%s)", t->phase->model.layers[layer].id,
-                 t->phase->graph->layers[layer].type);
+    const struct layer *l = &t->phase->model.layers[layer];
+    if (l->id < t->job->phases.n_model)
+        snprintf(buf, size, "layer %" PRIu32, l->id);
+    else
+        snprintf(buf, size, "%s", l->name);
 }
 
-/* Finds the layer in which training first diverged, for a job that makes no decisions on updates. Returns the
- * index of the layer in the phase. */
-static uint32_t find_ruined(struct trainer *t)
+/* Writes a text such as ", first in layer 3 (block)" to `buf`, or "" if the layer is not known. `layer` is an
+ * index into the layers of the phase. */
+static void say_first_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size)
+{
+    char name[64];
+    buf[0] = '\0';
+    if (layer >= t->plan->n_layers)
+        return;
+    train_name_layer(t, layer, name, sizeof name);
+    snprintf(buf, size, ", first in %s (%s)", name, t->phase->graph->layers[layer].type);
+}
+
+/* Returns the index in the phase of the layer in which a step first diverged, according to the decision `d`
+ * to skip the step. The decision has the id of the layer, which is its index only if the phase has all layers
+ * of the model and no others. Returns PLAN_NONE if the layer is not known. */
+static uint32_t find_skipped(const struct trainer *t, const struct step_decision *d)
+{
+    return d->bad_layer == STEP_NO_LAYER ? PLAN_NONE : phase_find_layer(t->phase, d->bad_layer);
+}
+
+/* Finds the layer of a decision group in which training first diverged, for a job that makes no decisions on
+ * updates. Returns the index of the layer in the phase. */
+static uint32_t find_ruined(struct trainer *t, uint32_t group)
 {
     exec_run(t->exec, PROGRAM_FLUSH, NULL);
-    return train_find_ruined(t);
+    return train_find_ruined(t, group);
 }
 
 /* Reports a loss or a gradient that is not finite, unless the job skips such updates. `loss` is one of the
- * losses of a training step, and `d` is the decision of its decision group. */
-static int check_finite(struct trainer *t, double loss, const struct step_decision *d, struct err *err)
+ * losses of a training step, `group` is its decision group, and `d` is the decision of this group. */
+static int check_finite(struct trainer *t, double loss, uint32_t group, const struct step_decision *d,
+                        struct err *err)
 {
     bool skip = t->phase->skip_nonfinite, skipped = d != NULL && d->apply == 0;
-    char layer[64];
+    char layer[128];
     if ((isfinite(loss) && !skipped) || (skip && skipped))
         return 0;
-    name_layer(t, skipped ? d->bad_layer : d == NULL ? find_ruined(t) : STEP_NO_LAYER, layer, sizeof layer);
+    uint32_t first = skipped ? find_skipped(t, d) : d == NULL ? find_ruined(t, group) : PLAN_NONE;
+    say_first_layer(t, first, layer, sizeof layer);
     return err_set(
         err, -EDOM, "%s at step %" PRIu64 "%s: training has diverged. %s; %s",
         isfinite(loss) ? "a gradient is not finite" : "the loss is not finite", t->before + t->known + 1,
@@ -275,7 +296,7 @@ static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, st
         .sumsq = d != NULL ? d->sumsq : NAN,
         .skipped = d != NULL && d->apply == 0,
     };
-    return check_finite(t, t->blocks[loss].loss, d, err);
+    return check_finite(t, t->blocks[loss].loss, group, d, err);
 }
 
 /* Returns whether the phase must now be judged by its training loss. This happens after each tenth of a phase

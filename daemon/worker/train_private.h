@@ -179,6 +179,10 @@ void train_leave(struct trainer *t);
  * step read. Returns NULL if there are no such values. The copy is up to date only while all streams are
  * empty. */
 struct group_state *train_group(const struct trainer *t, uint32_t group);
+/* Writes the name of a layer of the phase to `buf`, for messages. The name is "layer 3", where 3 is the
+ * number of the layer in the model, or the name of a layer that the training method has added, such as
+ * "heads.0.out". */
+void train_name_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size);
 /* Makes the plan for the next training step the plan in use, and runs its program `entry`. The old plan must
  * not be between its programs `entry` and `exit`. */
 int train_enter_cycle(struct trainer *t, struct err *err);
@@ -256,9 +260,9 @@ int train_checkpoint(struct trainer *t, struct err *err);
 /* Computes the hash of all weights for the report. If the job is done, also writes model.safetensors. The
  * host must have the newest weights and optimizer state. */
 int train_finish_weights(struct trainer *t, struct err *err);
-/* Returns the index in the phase of the last layer whose weights are no longer finite, or STEP_NO_LAYER if
- * there is none. */
-uint32_t train_find_ruined(const struct trainer *t);
+/* Returns the index in the phase of the last layer of a decision group whose weights are no longer finite, or
+ * PLAN_NONE if there is none. */
+uint32_t train_find_ruined(const struct trainer *t, uint32_t group);
 /* Returns a sentence for messages about a failure, which says whether a checkpoint is kept. */
 const char *train_what_is_kept(const struct trainer *t);
 

@@ -148,31 +148,34 @@ static bool weights_are_finite(const struct trainer *t, uint32_t layer)
                       layer_w_elements(&g->layers[layer].size));
 }
 
-/* Returns the last layer whose weights are not finite. If there are several such layers, the last of them
- * diverged first, because the backward pass starts at the end of the model. */
-uint32_t train_find_ruined(const struct trainer *t)
+/* If the weights of several layers are not finite, the last of these layers diverged first, because the
+ * backward pass of a decision group starts at its last layer. */
+uint32_t train_find_ruined(const struct trainer *t, uint32_t group)
 {
     for (uint32_t l = t->plan->n_layers; l-- > 0;)
-        if (!weights_are_finite(t, l))
+        if (phase_group(t->phase, l) == group && !weights_are_finite(t, l))
             return l;
-    return STEP_NO_LAYER;
+    return PLAN_NONE;
 }
 
 /* Checks that all weights and the optimizer state of the phase are finite, so that a good checkpoint is never
  * replaced by one with NaN or infinity. A finite loss alone does not prove that the weights are finite. */
 static int check_state(struct trainer *t, struct err *err)
 {
+    char name[64];
     for (uint32_t l = 0; l < t->plan->n_layers; l++) {
         const char *what = NULL;
         if (!weights_are_finite(t, l))
             what = "weights";
         else if (!state_finite(t, &t->phase->graph->layers[l], l))
             what = "optimizer moments";
-        if (what != NULL)
-            return err_set(err, -EDOM,
-                           "%s of layer %u are not finite after step %" PRIu64
-                           ": training has diverged. %s; lower optimizer.lr or set train.grad_clip",
-                           what, t->phase->model.layers[l].id, train_steps_done(t), train_what_is_kept(t));
+        if (what == NULL)
+            continue;
+        train_name_layer(t, l, name, sizeof name);
+        return err_set(err, -EDOM,
+                       "%s of %s are not finite after step %" PRIu64
+                       ": training has diverged. %s; lower optimizer.lr or set train.grad_clip",
+                       what, name, train_steps_done(t), train_what_is_kept(t));
     }
     return 0;
 }

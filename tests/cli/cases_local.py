@@ -334,6 +334,21 @@ def test_shared_layers_take_the_mean_of_both_gradients(t, options):
                 close(t, x, y / 3, f"clipped gradient of {name}", 1e-5)
 
 
+# ---- divergence ----
+
+FAST = {"lr": 1e30}
+
+
+@case(each=[("a block", [{}, FAST], "first in layer 3 (dense)"), ("a head", [FAST, {}], "first in heads.0.out (dense)")])
+def test_divergence_names_the_layer(t, value):
+    """Its number in the model: the heads stand between the blocks, and a layer of a head has a name."""
+    _, each, where = value
+    for changes in ({}, {"train.grad_clip": 1.0}):
+        spec = job(JOB, {"method": local("chunked", CUTS, each=each), **changes})
+        run = t.worker("--run", write_job(t, spec), "--output", t.fresh("out"), "--quiet", expect=1)
+        t.contains(run.err, "not finite at step 2", where, what=f"the message with {changes}")
+
+
 # ---- any number of steps that a block stays ----
 
 @case(each=[1, 2, 3, 5, 16])

@@ -426,3 +426,11 @@ def test_a_run_may_start_at_every_checkpoint(t):
         go_back(out, step)
         t.worker("--run", path, "--output", out, "--quiet", *rng.choice([[], TIGHT, ["--devices", 3, "--delay-seed", step]]))
         same_bits(t, out, want, f"from the checkpoint of step {step}")
+
+
+@case
+def test_divergence_names_the_layer_of_the_model(t):
+    """The second partition has the layers 2 and 3, which are its layers 0 and 1."""
+    spec = job(JOB, {"method": sil([2], each=[{}, {"optimizer": {"type": "adamw", "lr": 1e30}}]), "train.grad_clip": 1.0})
+    run = t.worker("--run", write_job(t, spec), "--output", t.path("out"), "--quiet", expect=1)
+    t.contains(run.err, f"not finite at step {STEPS + 2}", "first in layer 3 (dense)", what="the message")
