@@ -300,6 +300,21 @@ static void find_groups(struct graph *g, const struct graph_config *c)
     }
 }
 
+/* Checks that a layer reads elements of the type that its input has. If it uses the weights of another layer,
+ * also checks their size and type. */
+static int check_types(const struct graph *g, uint32_t l, struct err *err)
+{
+    const struct graph_layer *gl = &g->layers[l];
+    const struct layer_sizes *own = &g->layers[gl->owner].size;
+    if (gl->input != PLAN_NONE && gl->size.x_dtype != g->layers[gl->input].size.y_dtype)
+        return err_set_at(err, -EINVAL, "model", "layer %u reads elements of type %s but layer %u writes %s",
+                          l, dtype_names[gl->size.x_dtype], gl->input,
+                          dtype_names[g->layers[gl->input].size.y_dtype]);
+    if (gl->size.w != own->w || gl->size.w_dtype != own->w_dtype)
+        return bad_link(err, l, "its weights have another size or type than those it should use", gl->owner);
+    return 0;
+}
+
 static int describe_layers(struct graph *g, const struct graph_config *c, const struct graph_link *links,
                            struct err *err)
 {
@@ -310,9 +325,8 @@ static int describe_layers(struct graph *g, const struct graph_config *c, const 
         r = describe_layer(g, l, c, err);
         if (r == 0)
             r = account_layer(g, l, &total, err);
-        if (r == 0 && g->layers[l].tied && g->layers[l].size.w != g->layers[g->layers[l].owner].size.w)
-            r = bad_link(err, l, "its weights have another size than those it should use",
-                         g->layers[l].owner);
+        if (r == 0)
+            r = check_types(g, l, err);
     }
     if (r < 0)
         return r;

@@ -772,7 +772,35 @@ static void test_graph_refuses_links(void **state)
     expect_refusal(6, is_in_another_group, "layer 6: it must be in the decision group of the layer whose");
     expect_refusal(8, is_in_no_group, "layer 8: its decision group does not exist");
     expect_refusal(7, returns_a_second_gradient, "layer 7: two layers return a gradient to one layer");
-    expect_refusal(4, uses_other_weights, "layer 4: its weights have another size than those it should use");
+    expect_refusal(4, uses_other_weights, "layer 4: its weights have another size or type than those");
+}
+
+/* Connected layers have the same type of activations, and layers that share a W the same type of weights. */
+static void test_graph_refuses_other_types(void **state)
+{
+    static const char *const says[] = {NULL, "layer 1 reads elements of type BF16 but layer 0 writes F32",
+                                       "layer 1: its weights have another size or type", NULL};
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct optimizer sgd = {.kind = OPTIMIZER_SGD};
+        struct rng r = {.seed = 1};
+        struct layer layers[] = {
+            linked_dense(4, 4, &r), linked_dense(4, 4, &r), {.type = &layer_mse, .in = shape_vector(4)}};
+        struct graph_link links[] = {linked_to(PLAN_NONE, 0), linked_to(0, 0), linked_to(1, 0)};
+        struct model m = {layers, 3};
+        struct graph_config config = {
+            .model = &m, .links = links, .optimizer = &sgd, .rows = 1, .n_micro = 1, .training = true};
+        struct err err = {0};
+        struct graph *g = NULL;
+        links[1].owner = 0;
+        layers[1].dtype = i == 1 || i == 3 ? DTYPE_BF16 : DTYPE_F32;
+        layers[1].w_dtype = i == 2 ? DTYPE_I32 : DTYPE_F32; /* of the same size */
+        layers[0].dtype = layers[2].dtype = i == 3 ? DTYPE_BF16 : DTYPE_F32;
+        assert_int_equal(graph_build(&config, &g, &err), says[i] != NULL ? -EINVAL : 0);
+        if (says[i] != NULL && strstr(err.msg, says[i]) == NULL)
+            fail_msg("'%s' does not contain '%s'", err.msg, says[i]);
+        graph_destroy(g);
+    }
 }
 
 /* OP_USES layers may use one W, and not one more. */
@@ -818,6 +846,7 @@ int main(void)
         cmocka_unit_test(test_graph_groups_update_one_after_another),
         cmocka_unit_test(test_graph_of_evaluation_has_the_same_tensors),
         cmocka_unit_test(test_graph_refuses_links),
+        cmocka_unit_test(test_graph_refuses_other_types),
         cmocka_unit_test(test_graph_limits_the_uses_of_one_weight),
     };
     return cmocka_run_group_tests_name("graph", tests, NULL, NULL);
