@@ -182,7 +182,6 @@ void layer_init(const struct layer *l, uint64_t seed, float *w)
     for (uint32_t i = 0; i < n; i++) {
         const struct layer_param *p = &params[i];
         uint64_t begin = dtype_elements(p->dtype, p->offset);
-        assert(p->dtype == DTYPE_F32);
         if (i > 0 && p->key != params[i - 1].key)
             first = begin;
         init_param(p, seed, begin - first, w + begin);

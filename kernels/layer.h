@@ -278,8 +278,9 @@ static inline uint32_t layer_width_out(const struct layer *l)
     return layer_out(l) / layer_seq(l);
 }
 
-/* Fills `w` with the initial weights of the layer. Each value depends only on the seed, the key of the layer
- * and the position in `w`, so every machine computes the same values. */
+/* Fills `w` with the initial weights of the layer. The array has one float for each weight, whatever the type
+ * of W: if W has 16 bits, the floats are the master weights. Each value depends only on the seed, the key of
+ * the layer and the position in `w`, so every machine computes the same values. */
 void layer_init(const struct layer *l, uint64_t seed, float *w);
 
 enum optimizer_kind { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_COUNT };

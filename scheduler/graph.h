@@ -139,7 +139,8 @@ struct graph_layer {
     const char *type;
     uint32_t rows; /* rows of a micro-batch */
     /* The sizes and types of the layer's blocks. In graphs that are made from a profile table, every type is
-     * DTYPE_U8, because the table has only sizes in bytes. */
+     * DTYPE_U8, because the table has only sizes in bytes. Only weights in 16 bits and their gradients have
+     * types there. */
     struct layer_sizes size;
     uint64_t dw_bytes; /* of the gradient dW of the weights */
     enum dtype dw_dtype;

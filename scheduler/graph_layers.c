@@ -403,8 +403,12 @@ static void describe_table_parts(struct graph *g, struct graph_layer *gl, const 
     gl->parts = parts;
 }
 
+/* Describes the layers of a table. A table has only sizes in bytes, so the tensors of the graph are blocks of
+ * bytes. But if the weights have 16 bits, W and dW have types. Shares of both are then cut at the same
+ * elements. */
 static int describe_table(struct graph *g, const struct table *t, struct err *err)
 {
+    const bool half = dtype_size(t->dtype) < dtype_size(LAYER_DW_DTYPE);
     uint64_t total = 0;
     for (uint32_t l = 0; l < g->n_layers; l++) {
         struct graph_layer *gl = &g->layers[l];
@@ -417,12 +421,12 @@ static int describe_table(struct graph *g, const struct table *t, struct err *er
                                         .x = at.x,
                                         .s = at.s,
                                         .scratch_fwd = at.fwd_work,
-                                        .w_dtype = DTYPE_U8,
+                                        .w_dtype = half ? t->dtype : DTYPE_U8,
                                         .x_dtype = DTYPE_U8,
                                         .y_dtype = DTYPE_U8,
                                         .target_dtype = DTYPE_U8};
-        gl->dw_bytes = t->layers[l].w;
-        gl->dw_dtype = DTYPE_U8;
+        gl->dw_bytes = table_dw(t, l);
+        gl->dw_dtype = half ? LAYER_DW_DTYPE : DTYPE_U8;
         gl->k_bytes = t->layers[l].k;
         describe_table_parts(g, gl, &t->layers[l]);
         gl->b_bytes = t->layers[l].b;

@@ -160,7 +160,10 @@ static int read_layer(struct table *t, const struct json *node, uint32_t id, str
     json_obj_begin(&o, node, path, err);
     if (json_take_u64(&o, "id", JSON_OPTIONAL, &said) && said != id)
         json_fail(&o, "id", -EINVAL, "is %" PRIu64 ", but this is layer %u", said, id);
-    json_take_bytes(&o, "weight_bytes", JSON_REQUIRED, &l->w);
+    if (json_take_bytes(&o, "weight_bytes", JSON_REQUIRED, &l->w) && t->dtype != DTYPE_F32 &&
+        l->w % dtype_size(t->dtype) != 0)
+        json_fail(&o, "weight_bytes", -EINVAL,
+                  "is %" PRIu64 "; weights of 16 bits have an even number of bytes", l->w);
     json_take_bytes(&o, "buffer_bytes", JSON_OPTIONAL, &l->b);
     json_take_bytes(&o, "optimizer_bytes", JSON_OPTIONAL, &l->k);
     take_parts(&o, t->arena, l);
@@ -225,6 +228,27 @@ static void take_label(struct json_obj *o, const char *key, char *ret, size_t si
         strcpy(ret, text);
 }
 
+/* The names of the precisions in job files and profiles, with the type of weights and activations. */
+static const struct {
+    const char *name;
+    enum dtype dtype;
+} precisions[] = {{"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {"fp32", DTYPE_F32}};
+#define N_PRECISIONS (sizeof precisions / sizeof *precisions)
+
+static void take_precision(struct json_obj *o, enum dtype *ret)
+{
+    const char *text;
+    *ret = DTYPE_F32;
+    if (!json_take_string(o, "precision", JSON_OPTIONAL, &text))
+        return;
+    for (size_t i = 0; i < N_PRECISIONS; i++)
+        if (strcmp(text, precisions[i].name) == 0) {
+            *ret = precisions[i].dtype;
+            return;
+        }
+    json_fail(o, "precision", -EINVAL, "is \"%s\"; it must be bf16, fp16 or fp32", text);
+}
+
 static int read_table(struct table *t, const struct json *doc, struct err *err)
 {
     struct json_obj o;
@@ -236,6 +260,7 @@ static int read_table(struct table *t, const struct json *doc, struct err *err)
     take_label(&o, "model", t->model, sizeof t->model);
     take_label(&o, "device", t->device, sizeof t->device);
     json_take_string(&o, "source", JSON_OPTIONAL, &source); /* a note for people; not stored */
+    take_precision(&o, &t->dtype);
     take_axis(&o, t->arena, "micro_batch_fwd", &t->fwd);
     take_axis(&o, t->arena, "micro_batch_bwd", &t->bwd);
     take_axis(&o, t->arena, "micro_batch_fwd_bytes", &t->fwd_bytes);
@@ -327,6 +352,9 @@ void table_to_json(const struct table *t, struct strbuf *out)
     strbuf_add_json(out, t->model);
     strbuf_addf(out, ",\"device\":");
     strbuf_add_json(out, t->device);
+    for (size_t i = 0; i < N_PRECISIONS && t->dtype != DTYPE_F32; i++)
+        if (precisions[i].dtype == t->dtype)
+            strbuf_addf(out, ",\"precision\":\"%s\"", precisions[i].name);
     add_axis(out, "micro_batch_fwd", &t->fwd);
     add_axis(out, "micro_batch_bwd", &t->bwd);
     add_axis(out, "micro_batch_fwd_bytes", &t->fwd_bytes);
@@ -386,10 +414,18 @@ void table_at(const struct table *t, uint32_t layer, uint32_t micro_batch, struc
         .bwd_ns = ns(bwd > fwd ? bwd - fwd : 0),
         .x = (uint64_t)llround(x),
         .fwd_work = rest(value_at(&t->fwd_bytes, l->fwd_bytes, micro_batch), state + x + y),
-        .s = rest(value_at(&t->bwd_bytes, l->bwd_bytes, micro_batch), state + (double)l->w + 2 * x),
+        .s = rest(value_at(&t->bwd_bytes, l->bwd_bytes, micro_batch),
+                  state + (double)table_dw(t, layer) + 2 * x),
         .upd_host_ns = ns(l->update_cpu_s),
         .upd_device_ns = ns(l->update_gpu_s),
     };
+}
+
+uint64_t table_dw(const struct table *t, uint32_t layer)
+{
+    const uint64_t w = t->layers[layer].w;
+    /* In fp32, dW is as large as W, even in a table whose sizes are no multiples of 4. */
+    return t->dtype == DTYPE_F32 ? w : dtype_elements(t->dtype, w) * dtype_size(DTYPE_F32);
 }
 
 uint32_t table_largest(const struct table *t)

@@ -15,6 +15,7 @@
 
 #include "base/err.h"
 #include "base/strbuf.h"
+#include "kernels/dtype.h"
 
 #define TABLE_MAX_LAYERS  100000
 #define TABLE_MAX_SAMPLES 4096 /* most micro-batch sizes of an axis */
@@ -59,6 +60,9 @@ struct table_layer {
 
 struct table {
     char model[64], device[80]; /* names for people; "": not known */
+    /* The type of the weights and activations that were measured: DTYPE_F32, DTYPE_BF16 or DTYPE_F16. The
+     * gradients of weights are floats in every case, so the type determines their size. */
+    enum dtype dtype;
     struct table_axis fwd, bwd, fwd_bytes, bwd_bytes, input;
     /* Total rate between the host and all devices, for each direction. 0 if the rate is not known. */
     uint64_t link_bytes_per_s;
@@ -76,6 +80,9 @@ int table_parse(const char *text, size_t bytes, const char *name, struct table *
 
 /* Appends a table to `out` as JSON on a single line, without a newline at the end. */
 void table_to_json(const struct table *t, struct strbuf *out);
+
+/* Returns the size in bytes of the gradient dW of a layer. dW has one float for each weight. */
+uint64_t table_dw(const struct table *t, uint32_t layer);
 
 /* Frees a table and everything in it. Does nothing if `t` is NULL. */
 void table_destroy(struct table *t);

@@ -101,13 +101,13 @@ struct outline_model *outline_model_table(const struct table *t, const struct ma
     for (uint32_t l = 0; l < t->n_layers; l++) {
         const struct table_layer *tl = &t->layers[l];
         struct table_point at = {0};
-        put_state(m, l, tl->tied ? 0 : tl->w, tl->tied ? 0 : tl->w, tl->b, tl->k);
+        put_state(m, l, tl->tied ? 0 : tl->w, tl->tied ? 0 : table_dw(t, l), tl->b, tl->k);
         for (uint32_t i = 0; i < n_sizes; i++) {
             table_at(t, l, sizes[i], &at);
             m->sizes[i].rows = sizes[i];
             put_layer(&m->sizes[i], l, at.fwd_ns, at.bwd_ns, at.x, at.s, at.fwd_work, 0);
         }
-        uint64_t traffic = 3 * tl->w + 2 * tl->k;
+        uint64_t traffic = 2 * tl->w + table_dw(t, l) + 2 * tl->k;
         m->upd_host[l] = at.upd_host_ns > 0 ? at.upd_host_ns : rate_ns(traffic, machine->host_bytes_per_s);
         m->upd_device[l] =
             at.upd_device_ns > 0 ? at.upd_device_ns : rate_ns(traffic, machine->device_bytes_per_s);

@@ -64,6 +64,15 @@ static uint64_t w_bytes(const struct rules *r, const struct rules_task *t)
     return bytes;
 }
 
+/* Returns the bytes that leave a device after a backward pass: gradients and buffers. */
+static uint64_t dw_bytes(const struct rules *r, const struct rules_task *t)
+{
+    uint64_t bytes = 0;
+    for (uint32_t l = t->first; l <= t->last; l++)
+        bytes += table_dw(r->g.table, l) + r->g.table->layers[l].b;
+    return bytes;
+}
+
 static uint64_t fwd_ns(const struct rules *r, uint32_t first, uint32_t last, uint32_t micro)
 {
     uint64_t ns = 0;
@@ -273,7 +282,7 @@ static uint32_t add_gradient_in(struct rules *r, const struct rules_task *t)
  * n times their size. */
 static void add_reduction(struct rules *r, struct rules_task *t)
 {
-    uint64_t n = r->g.n_busy, bytes = w_bytes(r, t);
+    uint64_t n = r->g.n_busy, bytes = dw_bytes(r, t);
     if (r->g.pipeline || n == 1)
         return;
     unsigned __int128 moved = (unsigned __int128)bytes * 2 * (n - 1) / n;
@@ -296,7 +305,7 @@ static void add_backward(struct rules *r, struct rules_task *t)
         add_gradient(r, t, i);
     }
     add_reduction(r, t);
-    t->dw = add_out(r, t, w_bytes(r, t));
+    t->dw = add_out(r, t, dw_bytes(r, t));
     t->end = add_op(r, t, AT_COMPUTE, r->g.schedule->task_ns);
     t->update = add_op(r, t, AT_CPU, update_ns(r, t));
 }

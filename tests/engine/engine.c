@@ -189,7 +189,12 @@ static void init_weights(const struct engine *e)
     for (uint32_t l = 0; l < e->c->chain.model.n_layers; l++) {
         void *w = host(e, TENSOR_W, l, PLAN_NONE, 0, true);
         if (w != NULL && !e->graph->layers[l].tied)
-            layer_init(&e->c->chain.layers[l], e->c->seed, w);
+            problem_init(e->c, l, w, host(e, TENSOR_K, l, PLAN_NONE, 0, true));
+    }
+    for (uint32_t i = 0; i < e->plan->n_groups; i++) {
+        struct group_state *state = host(e, TENSOR_GROUP, i, PLAN_NONE, 0, true);
+        if (state != NULL)
+            problem_init_group(e->c, i, state);
     }
 }
 

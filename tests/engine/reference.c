@@ -15,6 +15,7 @@
 
 #include "base/checked.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/half.h"
 #include "tests/engine/problem.h"
 #include "tests/unit/op_move.h"
 
@@ -184,6 +185,8 @@ static void reference_layer(struct reference *r, const struct graph_task *t, con
     io.dx = mem(r, TENSOR_DX, t->layer, j);
     io.dw = mem(r, TENSOR_DW, t->layer, t->replica);
     io.scratch = mem(r, TENSOR_SCRATCH, t->layer, j);
+    if (layer_type(l)->is_loss && random_optimizers(&r->c->chain)[t->group].scaling.growth_steps > 0)
+        io.group = mem(r, TENSOR_GROUP, t->group, PLAN_NONE);
     layer_type(l)->bwd(l, &io, sink);
 }
 
@@ -268,8 +271,9 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
             first = false;
         }
         call.op = OP_decide;
-        call.decide = (struct op_decide){decision, mem(r, TENSOR_GROUP, t->group, PLAN_NONE), o->clip,
-                                         o->beta1, o->beta2};
+        call.decide = (struct op_decide){decision, mem(r, TENSOR_GROUP, t->group, PLAN_NONE),
+                                         o->clip,  o->beta1,
+                                         o->beta2, o->scaling.growth_steps};
         launch_now(r, &call);
         break;
     default:
@@ -316,7 +320,10 @@ void engine_reference(const struct engine_case *c, struct engine_result *ret)
     open_memory(&r);
     for (uint32_t l = 0; l < r.g->n_layers; l++)
         if (mem(&r, TENSOR_W, l, PLAN_NONE) != NULL && link_of(&r, l).owner == PLAN_NONE)
-            layer_init(&c->chain.layers[l], c->seed, mem(&r, TENSOR_W, l, PLAN_NONE));
+            problem_init(c, l, mem(&r, TENSOR_W, l, PLAN_NONE), mem(&r, TENSOR_K, l, PLAN_NONE));
+    for (uint32_t i = 0; i < r.g->n_groups; i++)
+        if (mem(&r, TENSOR_GROUP, i, PLAN_NONE) != NULL)
+            problem_init_group(c, i, mem(&r, TENSOR_GROUP, i, PLAN_NONE));
     const uint64_t steps = engine_steps(c);
     for (uint64_t s = 0; s < steps; s++) {
         if (s == steps / ENGINE_CYCLES * 4) {
@@ -341,9 +348,13 @@ void engine_reference(const struct engine_case *c, struct engine_result *ret)
     ret->updates = state != NULL ? state->t : 0;
     ret->finite = true;
     for (uint32_t l = 0; l < r.g->n_layers; l++) {
-        const float *w = mem(&r, TENSOR_W, l, PLAN_NONE);
-        for (uint64_t i = 0; i < layer_w_elements(&r.g->layers[l].size); i++)
-            ret->finite &= isfinite(w[i]) != 0;
+        const struct layer_sizes *size = &r.g->layers[l].size;
+        const char *w = mem(&r, TENSOR_W, l, PLAN_NONE);
+        for (uint64_t i = 0; i < layer_w_elements(size); i++) {
+            float value;
+            half_widen(size->w_dtype, w + i * dtype_size(size->w_dtype), &value, 1);
+            ret->finite &= isfinite(value) != 0;
+        }
     }
     close_memory(&r);
     graph_destroy(r.g);

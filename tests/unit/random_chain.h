@@ -169,6 +169,52 @@ static inline void random_transformer(struct random_chain *c, struct rng *r)
     c->optimizer.no_decay = rng_below(r, 2) ? 1u << PARAM_BIAS | 1u << PARAM_NORM : 0;
 }
 
+/* Returns a copy of a block's inner layers with another type. The copies are static, so that a chain may be
+ * copied, and the same call always writes the same values. */
+static inline const struct layer *random_retyped(const struct layer *inner, uint32_t n, enum dtype dtype)
+{
+    static struct {
+        const struct layer *from;
+        enum dtype dtype;
+        struct layer to[2];
+    } copies[24];
+    uint32_t i = 0;
+    while (copies[i].from != NULL && (copies[i].from != inner || copies[i].dtype != dtype))
+        i++;
+    copies[i].from = inner;
+    copies[i].dtype = dtype;
+    for (uint32_t k = 0; k < n; k++) {
+        copies[i].to[k] = inner[k];
+        copies[i].to[k].dtype = copies[i].to[k].w_dtype = dtype;
+        if (inner[k].n_inner > 0)
+            copies[i].to[k].inner = random_retyped(inner[k].inner, inner[k].n_inner, dtype);
+    }
+    return copies[i].to;
+}
+
+/* Gives all layers weights and activations of a type. With 16 bits, the optimizers keep master weights. With
+ * F16, they also scale losses. */
+static inline void random_precision(struct random_chain *c, enum dtype dtype)
+{
+    for (uint32_t l = 0; l < c->model.n_layers; l++) {
+        c->layers[l].dtype = c->layers[l].w_dtype = dtype;
+        if (c->layers[l].n_inner > 0)
+            c->layers[l].inner = random_retyped(c->layers[l].inner, c->layers[l].n_inner, dtype);
+    }
+    for (uint32_t i = 0; i <= RANDOM_MAX_GROUPS; i++) {
+        struct optimizer *o = i < RANDOM_MAX_GROUPS ? &c->optimizers[i] : &c->optimizer;
+        o->master = dtype != DTYPE_F32;
+        o->scaling = (struct loss_scaling){.start = 64, .growth_steps = dtype == DTYPE_F16 ? 2 : 0};
+    }
+}
+
+/* Returns the precision of a case: fp32 for half of the seeds, bf16 for a third, fp16 for a sixth. It is not
+ * drawn from the generator of the case, so the cases in fp32 are those of before there were precisions. */
+static inline enum dtype random_dtype(uint32_t seed)
+{
+    return seed % 2 == 0 ? DTYPE_F32 : seed % 6 == 5 ? DTYPE_F16 : DTYPE_BF16;
+}
+
 static inline int random_graph(const struct random_chain *c, bool training, struct graph **ret)
 {
     struct graph_config config = {.model = &c->model,

@@ -44,7 +44,9 @@ static inline void random_table_json(struct strbuf *b, struct rng *r)
     uint32_t n[5], layers = 2 + rng_below(r, RANDOM_TABLE_LAYERS - 1);
     uint32_t trained = rng_below(r, layers - 1), owner_w = 0;
     uint32_t tied = rng_below(r, 3) == 0 ? trained + 1 + rng_below(r, layers) : 0; /* beyond the last: none */
-    strbuf_add(b, "{\"schema\":\"profile/v1\"");
+    /* The precision is not drawn from the generator, so that all other numbers stay as they were. */
+    const bool half = r->seed % 3 == 0;
+    strbuf_addf(b, "{\"schema\":\"profile/v1\"%s", half ? ",\"precision\":\"bf16\"" : "");
     for (int i = 0; i < 5; i++)
         n[i] = random_axis(b, r, keys[i]);
     strbuf_add(b, ",\"layers\":[");
@@ -66,7 +68,8 @@ static inline void random_table_json(struct strbuf *b, struct rng *r)
         random_numbers(b, r, "bwd_s", n[1], 0, 6000, "e-6");
         random_numbers(b, r, "fwd_bytes", n[2], state, 20000, "");
         bool saves = l + 1 < layers || rng_below(r, 2) != 0; /* half of the losses do not */
-        random_numbers(b, r, "bwd_bytes", n[3], saves ? state + w : 0, saves ? 40000 : 1, "");
+        random_numbers(b, r, "bwd_bytes", n[3], saves ? state + (half ? 2 : 1) * w : 0, saves ? 40000 : 1,
+                       "");
         strbuf_addf(b, ",\"update_cpu_s\":%ue-6,\"update_gpu_s\":%ue-7}", rng_below(r, 500),
                     rng_below(r, 3) * 10);
     }

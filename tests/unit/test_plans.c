@@ -327,6 +327,7 @@ static void test_plans_of_random_chains_hold(void **state)
             c.n_replicas = m.n_devices;
         each = each > MAX_EACH / c.n_replicas + 1 ? MAX_EACH / c.n_replicas + 1 : each;
         c.n_micro = each * c.n_replicas;
+        random_precision(&c, random_dtype(seed / 4));
         assert_int_equal(random_graph(&c, true, &train), 0);
         assert_int_equal(random_graph(&c, false, &eval), 0);
         struct plan_request r = {.train = train, .eval = eval, .machine = &m};
@@ -423,10 +424,12 @@ static void random_table_layer(struct random_table *t, uint32_t l, uint32_t unit
     uint64_t b = rng_below(rng, 4) == 0 ? 512 : 0, k = rng_below(rng, 2) ? w * rng_below(rng, 9) / 4 : 2 * w;
     bool tied = l > 1 && rng_below(rng, 8) == 0 && !t->layers[0].tied;
     w = tied ? t->layers[0].w : w;
+    w -= w % dtype_size(t->table.dtype) * (t->table.dtype != DTYPE_F32);
     k = tied ? 0 : k;
     uint32_t inside = l < t->table.n_layers - 1 ? rng_below(rng, 2) * rng_below(rng, 4000) : 0;
     t->fwd_bytes[l] = (double)(w + b + inside) + t->input[l] + t->input[l + 1];
-    t->bwd_bytes[l] = (double)(2 * w + b + inside) + 2 * t->input[l];
+    uint64_t dw = t->table.dtype == DTYPE_F32 ? w : 2 * w;
+    t->bwd_bytes[l] = (double)(w + dw + b + inside) + 2 * t->input[l];
     t->layers[l] = (struct table_layer){.tied = tied,
                                         .w = w,
                                         .b = b,
@@ -440,12 +443,13 @@ static void random_table_layer(struct random_table *t, uint32_t l, uint32_t unit
                                         .update_gpu_s = 1e-5};
 }
 
-static void random_table(struct random_table *t, struct rng *rng)
+static void random_table(struct random_table *t, enum dtype dtype, struct rng *rng)
 {
     *t = (struct random_table){.sizes = {1}, .fwd_s = {1e-4}, .bwd_s = {3e-4}};
     struct table_axis axis = {1, t->sizes};
     uint32_t unit = rng_below(rng, 6) == 0 ? 64 + rng_below(rng, 512) : 512 + rng_below(rng, 20000);
     t->table = (struct table){.fwd = axis, .bwd = axis, .fwd_bytes = axis, .bwd_bytes = axis, .input = axis};
+    t->table.dtype = dtype;
     t->table.n_layers = 2 + rng_below(rng, TABLE_LAYERS - 1);
     t->table.layers = t->layers;
     for (uint32_t l = 0; l < t->table.n_layers; l++)
@@ -464,7 +468,7 @@ static void test_plans_of_random_tables_hold(void **state)
         struct random_table t;
         struct machine m;
         struct graph *train;
-        random_table(&t, &rng);
+        random_table(&t, random_dtype(seed), &rng);
         machine_init_cpu(&m, 1 + rng_below(&rng, 4), 0, PLENTY);
         uint32_t replicas = 1 + rng_below(&rng, MAX_REPLICAS), micro = 1 + rng_below(&rng, 2);
         uint32_t rows[TABLE_LAYERS];
@@ -540,7 +544,7 @@ static void outline_of_table(struct machine *m, struct rng *rng, uint32_t seed, 
     struct graph *train;
     static const uint32_t locals[] = {1, 2, 3, 4, 6, 8, 12, 12};
     uint32_t rows[TABLE_LAYERS], local = locals[rng_below(rng, 8)], shares = m->n_devices;
-    random_table(&t, rng);
+    random_table(&t, random_dtype(seed / 2), rng);
     enum update_place update = rng_below(rng, UPDATE_PLACE_COUNT);
     struct outline o = random_outline(t.table.n_layers, shares, local, update != UPDATE_HOST, rng);
     outline_rows(&o, t.table.n_layers, rows);

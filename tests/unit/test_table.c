@@ -222,6 +222,47 @@ static void test_parts_of_the_optimizer_state_are_as_listed(void **state)
     }
 }
 
+/* Weights of 16 bits have gradients of 32 bits, so dW is twice as large as W. */
+static void test_precision_decides_the_size_of_gradients(void **state)
+{
+    static const char *const keys[] = {"", "\"precision\":\"fp32\",", "\"precision\":\"bf16\",",
+                                       "\"precision\":\"fp16\","};
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct strbuf with = {0}, out = {0};
+        struct table_point at;
+        struct graph *g;
+        strbuf_addf(&with, "%s\"device\":\"d\"", keys[i]);
+        char *text = changed("\"device\":\"d\"", with.at);
+        struct table *t = parse(text);
+        const uint64_t w = t->layers[0].w, dw = i < 2 ? w : 2 * w;
+        assert_int_equal(t->dtype, types[i]);
+        assert_int_equal(table_dw(t, 0), dw);
+        table_at(t, 0, t->bwd_bytes.sizes[0], &at);
+        assert_int_equal(at.s, (uint64_t)t->layers[0].bwd_bytes[0] - w - dw - t->layers[0].b - 2 * at.x);
+        table_to_json(t, &out);
+        assert_true((strstr(out.at, "precision") != NULL) == (i >= 2));
+        assert_true(i < 2 || strstr(out.at, i == 2 ? "\"bf16\"" : "\"fp16\"") != NULL);
+        assert_int_equal(graph_build_table(t, 3, 2, true, &g, NULL), 0);
+        const struct graph_tensor *gt = &g->tensors[graph_tensor_find(g, TENSOR_DW, 0, 0, 0)];
+        assert_int_equal(gt->bytes, dw);
+        assert_int_equal(gt->dtype, i < 2 ? DTYPE_U8 : DTYPE_F32);
+        graph_destroy(g);
+        table_destroy(t);
+        free(text);
+        strbuf_finish(&with);
+        strbuf_finish(&out);
+    }
+    check_bad("\"device\":\"d\"", "\"precision\":\"tf32\"", "precision", "must be bf16, fp16 or fp32");
+    check_bad("\"device\":\"d\"", "\"precision\":16", "precision", "expected");
+    check_bad("\"source\":\"by hand\"," AXES
+              ",\"link\":{\"swap_bytes_per_s\":12e9,\"p2p_bytes_per_s\":8e9,\"host_copy_bytes_per_s\":16e9},"
+              "\"layers\":[{\"id\":0,\"weight_bytes\":1000",
+              "\"precision\":\"bf16\"," AXES ",\"layers\":[{\"id\":0,\"weight_bytes\":1001",
+              "layers[0].weight_bytes", "even number of bytes");
+}
+
 static void check_bad_parts(const char *list, const char *path, const char *why)
 {
     struct strbuf b = {0};
@@ -782,6 +823,7 @@ int main(void)
         cmocka_unit_test(test_unknown_rates_are_left_out),
         cmocka_unit_test(test_parts_of_the_optimizer_state_are_as_listed),
         cmocka_unit_test(test_mistakes_in_parts_are_named),
+        cmocka_unit_test(test_precision_decides_the_size_of_gradients),
         cmocka_unit_test(test_mistakes_at_the_top_are_named),
         cmocka_unit_test(test_mistakes_in_an_axis_are_named),
         cmocka_unit_test(test_an_axis_has_a_most),

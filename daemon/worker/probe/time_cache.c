@@ -406,7 +406,7 @@ static void fill_layer(const struct time_cache *c, const struct model *m, const 
         to->fwd_s[i] = e->first_s;
         to->bwd_s[i] = e->first_s + (l >= trained ? e->second_s : 0);
         to->fwd_bytes[i] = (double)(size.w + size.x + size.y + size.scratch_fwd);
-        to->bwd_bytes[i] = (double)(2 * size.w + 2 * size.x + size.s + size.scratch_bwd);
+        to->bwd_bytes[i] = (double)(size.w + layer_dw_bytes(&size) + 2 * size.x + size.s + size.scratch_bwd);
         keep_oldest(at, e);
     }
     to->w = size.w;
@@ -438,6 +438,7 @@ struct table *time_cache_table(const struct time_cache *c, const struct model *m
     t->peer_bytes_per_s = c->peer_bytes_per_s;
     t->host_copy_bytes_per_s = c->host_copy_bytes_per_s;
     t->n_layers = m->n_layers;
+    t->dtype = m->layers[0].dtype;
     t->layers = arena_alloc_array(arena, m->n_layers, sizeof *t->layers);
     *ret_at = UINT64_MAX;
     for (uint32_t l = 0; l < m->n_layers; l++)
