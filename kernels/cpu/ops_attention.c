@@ -5,8 +5,9 @@
  *
  * The operands are copied into padded rows. Then each product (two forward, five backward) is a few calls
  * of one small kernel, gemm_rows. The copies of a task stay in the second-level cache, and scores that the
- * causal mask hides are skipped in steps of 8 queries. Apart from the C library's log, each element has
- * one definition on every instruction set:
+ * causal mask hides are skipped in steps of 8 queries. The copies, the scores and all sums are floats. 16-bit
+ * elements are widened when they are copied in and rounded when they are copied out. Apart from the C
+ * library's log, each element has one definition on every instruction set:
  *
  *     score:    (q * scale) . k, one chain of fused multiply-adds; scale = 1 / sqrt(head), rounded to float
  *     forward:  e = exp(score - max) (vmath.h); sum = sum of e, in 16 lanes that are folded in halves
@@ -28,6 +29,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/transpose.h"
@@ -51,7 +53,8 @@ _Static_assert(QUERIES % GEMM_ROWS == 0, "strips are padded to whole groups of r
  * same struct. */
 struct cpu_attention {
     const struct step_args *step;
-    const float *qkv;
+    const void *qkv;
+    enum dtype dtype; /* of qkv, y and their gradients */
     uint32_t rows, seq, heads, kv_heads, head;
     uint32_t layer, first_row, first_head;
     float p; /* 0 if there is no dropout */
@@ -129,27 +132,33 @@ static size_t lse_at(const struct cpu_attention *a, uint32_t r, uint32_t token, 
 
 /* ---- copies ---- */
 
-#define LINE 16 /* floats in a cache line */
+#define LINE_BYTES 64 /* of a cache line */
+#define LINE       (LINE_BYTES / sizeof(float))
 /* copy_in prefetches this number of rows ahead. The processor cannot predict the next row itself, because
  * tokens are too far apart in memory. */
 #define AHEAD 8
 
-CPU_CLONES static void copy_scaled(float *restrict to, const float *restrict from, size_t n, float factor)
+/* Computes to = from * factor. `to` may be equal to `from`. */
+CPU_CLONES static void copy_scaled(float *to, const float *from, size_t n, float factor)
 {
+    CPU_INDEPENDENT
     for (size_t i = 0; i < n; i++)
         to[i] = from[i] * factor;
 }
 
-/* Copies one head of `rows` tokens, and multiplies each element by `factor`. Each row of the copy is padded
- * to the head's padded width. Rows of zeros are added until the number of rows is a multiple of
+/* Copies one head of `rows` tokens, and multiplies each element by `factor`. The head of the first token
+ * begins at element `at` of the array `from`, and the tokens are `ld` elements apart. Each row of the copy is
+ * padded to the head's padded width. Rows of zeros are added until the number of rows is a multiple of
  * `multiple`. */
-static void copy_in(const struct cpu_attention *a, float *to, const float *from, size_t ld, uint32_t rows,
-                    uint32_t multiple, float factor)
+static void copy_in(const struct cpu_attention *a, float *to, const void *from, size_t at, size_t ld,
+                    uint32_t rows, uint32_t multiple, float factor)
 {
-    for (uint32_t i = 0; i < rows; i++, to += a->width, from += ld) {
-        for (uint32_t d = 0; i + AHEAD < rows && d < a->head; d += LINE)
-            __builtin_prefetch(from + AHEAD * ld + d);
-        copy_scaled(to, from, a->head, factor);
+    const size_t head_bytes = a->head * dtype_size(a->dtype);
+
+    for (uint32_t i = 0; i < rows; i++, to += a->width, at += ld) {
+        for (size_t b = 0; i + AHEAD < rows && b < head_bytes; b += LINE_BYTES)
+            __builtin_prefetch((const char *)floats_at(a->dtype, from, at + AHEAD * ld) + b);
+        copy_scaled(to, floats_in(a->dtype, from, at, a->head, to), a->head, factor);
         memset(to + a->head, 0, (a->width - a->head) * sizeof *to);
     }
     memset(to, 0, (round_up(rows, multiple) - rows) * a->width * sizeof *to);
@@ -158,21 +167,32 @@ static void copy_in(const struct cpu_attention *a, float *to, const float *from,
 static void copy_in_head(const struct attention_task *t, float *to, uint32_t h)
 {
     const struct cpu_attention *a = &t->run->a;
-    copy_in(a, to, a->qkv + qkv_at(a, t->r, 0, h), a->token, a->seq, LANES, 1.0f);
+    copy_in(a, to, a->qkv, qkv_at(a, t->r, 0, h), a->token, a->seq, LANES, 1.0f);
 }
 
 static void copy_in_queries(const struct attention_task *t, const struct query_strip *s)
 {
     const struct cpu_attention *a = &t->run->a;
-    copy_in(a, t->q, a->qkv + qkv_at(a, t->r, s->q0, s->h), a->token, s->rows, GEMM_ROWS, a->scale);
+    copy_in(a, t->q, a->qkv, qkv_at(a, t->r, s->q0, s->h), a->token, s->rows, GEMM_ROWS, a->scale);
 }
 
 static void copy_out_head(const struct attention_task *t, const float *from, uint32_t h)
 {
     const struct cpu_attention *a = &t->run->a;
-    float *dqkv = t->run->bwd->dqkv;
     for (uint32_t i = 0; i < a->seq; i++)
-        memcpy(dqkv + qkv_at(a, t->r, i, h), from + i * a->width, a->head * sizeof *from);
+        half_round(a->dtype, from + i * a->width,
+                   floats_at(a->dtype, t->run->bwd->dqkv, qkv_at(a, t->r, i, h)), a->head);
+}
+
+/* Multiplies row `i` of the task's results by `factor` and writes it to the array `to`, from element `at`
+ * on. */
+static void copy_out_scaled(const struct attention_task *t, uint32_t i, void *to, size_t at, float factor)
+{
+    const struct cpu_attention *a = &t->run->a;
+    float *from = t->out + i * a->width, *row = floats_out(a->dtype, to, at, from);
+
+    copy_scaled(row, from, a->head, factor);
+    floats_store(a->dtype, row, to, at, a->head);
 }
 
 /* Returns the number of keys in the block that starts at key `first`. The padding after the last key of the
@@ -405,7 +425,6 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
 {
     const struct cpu_attention *a = &t->run->a;
     struct query_strip s = {.h = h, .q0 = q0, .rows = rows};
-    float *y = t->run->fwd->y;
 
     copy_in_queries(t, &s);
     for (uint32_t first = 0; first < q0 + rows; first += KEYS)
@@ -415,7 +434,7 @@ static void fwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
     for (uint32_t first = 0; first < q0 + rows; first += KEYS)
         add_seen(t, &s, first, t->score + first, t->v);
     for (uint32_t i = 0; i < rows; i++)
-        copy_scaled(y + y_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, s.factor[i]);
+        copy_out_scaled(t, i, t->run->fwd->y, y_at(a, t->r, q0 + i, h), s.factor[i]);
 }
 
 /* Reserves `n` floats: returns the address *at, and moves *at forward by `n` floats. `n` must fill whole
@@ -498,13 +517,16 @@ static void bwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
     const struct cpu_attention *a = &t->run->a;
     const struct op_attention_bwd *o = t->run->bwd;
     struct query_strip s = {.h = h, .q0 = q0, .rows = rows, .lse = o->lse + lse_at(a, t->r, q0, h)};
-    const float *y = o->y, *dy = o->dy;
-    float *dqkv = o->dqkv;
 
     copy_in_queries(t, &s);
-    copy_in(a, t->dy, dy + y_at(a, t->r, q0, h), (size_t)a->heads * a->head, rows, GEMM_ROWS, a->keep_scale);
-    for (uint32_t i = 0; i < rows; i++)
-        s.factor[i] = row_dot(dy + y_at(a, t->r, q0 + i, h), y + y_at(a, t->r, q0 + i, h), a->head);
+    copy_in(a, t->dy, o->dy, y_at(a, t->r, q0, h), (size_t)a->heads * a->head, rows, GEMM_ROWS,
+            a->keep_scale);
+    for (uint32_t i = 0; i < rows; i++) {
+        size_t at = y_at(a, t->r, q0 + i, h);
+        /* t->out holds no results yet, and has at least GEMM_ROWS rows. Its first two rows are the buffers. */
+        s.factor[i] = row_dot(floats_in(a->dtype, o->dy, at, a->head, t->out),
+                              floats_in(a->dtype, o->y, at, a->head, t->out + a->width), a->head);
+    }
     for (uint32_t first = 0; first < q0 + rows; first += KEYS) {
         multiply_transposed(t, &s, first, t->q, t->kt, t->score);
         multiply_transposed(t, &s, first, t->dy, t->vt, t->dscore);
@@ -514,7 +536,7 @@ static void bwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
         add_seen(t, &s, first, t->dscore, t->k);
     }
     for (uint32_t i = 0; i < rows; i++)
-        copy_scaled(dqkv + qkv_at(a, t->r, q0 + i, h), t->out + i * a->width, a->head, a->scale);
+        copy_out_scaled(t, i, o->dqkv, qkv_at(a, t->r, q0 + i, h), a->scale);
 }
 
 static void take_bwd(struct attention_task *t, uint32_t strip)
@@ -593,9 +615,9 @@ static void run_tasks(struct attention_run *run, struct pool *pool)
 
 #define ATTENTION_OF(call, o)                                                                                \
     {                                                                                                        \
-        .step = (call)->step, .qkv = (o)->qkv, .rows = (o)->rows, .seq = (o)->seq, .heads = (o)->heads,      \
-        .kv_heads = (o)->kv_heads, .head = (o)->head, .layer = (o)->layer, .first_row = (o)->first_row,      \
-        .first_head = (o)->first_head, .p = (o)->p                                                           \
+        .step = (call)->step, .qkv = (o)->qkv, .dtype = (o)->dtype, .rows = (o)->rows, .seq = (o)->seq,      \
+        .heads = (o)->heads, .kv_heads = (o)->kv_heads, .head = (o)->head, .layer = (o)->layer,              \
+        .first_row = (o)->first_row, .first_head = (o)->first_head, .p = (o)->p                              \
     }
 
 void cpu_op_attention_fwd(const struct op_call *call, struct pool *pool)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
@@ -68,11 +69,16 @@ void cpu_act_fwd(enum act act, const float *x, float *y, size_t n)
 static void act_fwd_piece(void *ctx, uint32_t i)
 {
     const struct op_act_fwd *o = ctx;
-    const float *x = o->x;
-    float *y = o->y;
-    uint64_t at = piece_begin(i);
+    uint64_t at = piece_begin(i), end = at + piece_size(i, o->n);
+    float x_buffer[FLOATS_BLOCK], y_buffer[FLOATS_BLOCK];
 
-    cpu_act_fwd(o->act, x + at, y + at, piece_size(i, o->n));
+    for (size_t n; at < end; at += n) {
+        n = floats_span(o->dtype, end - at);
+        const float *x = floats_in(o->dtype, o->x, at, n, x_buffer);
+        float *y = floats_out(o->dtype, o->y, at, y_buffer);
+        cpu_act_fwd(o->act, x, y, n);
+        floats_store(o->dtype, y, o->y, at, n);
+    }
 }
 
 void cpu_op_act_fwd(const struct op_call *call, struct pool *pool)
@@ -110,11 +116,17 @@ void cpu_act_bwd(enum act act, const float *x, const float *dy, float *dx, size_
 static void act_bwd_piece(void *ctx, uint32_t i)
 {
     const struct op_act_bwd *o = ctx;
-    const float *x = o->x, *dy = o->dy;
-    float *dx = o->dx;
-    uint64_t at = piece_begin(i);
+    uint64_t at = piece_begin(i), end = at + piece_size(i, o->n);
+    float x_buffer[FLOATS_BLOCK], dy_buffer[FLOATS_BLOCK], dx_buffer[FLOATS_BLOCK];
 
-    cpu_act_bwd(o->act, x + at, dy + at, dx + at, piece_size(i, o->n));
+    for (size_t n; at < end; at += n) {
+        n = floats_span(o->dtype, end - at);
+        const float *x = floats_in(o->dtype, o->x, at, n, x_buffer),
+                    *dy = floats_in(o->dtype, o->dy, at, n, dy_buffer);
+        float *dx = floats_out(o->dtype, o->dx, at, dx_buffer);
+        cpu_act_bwd(o->act, x, dy, dx, n);
+        floats_store(o->dtype, dx, o->dx, at, n);
+    }
 }
 
 void cpu_op_act_bwd(const struct op_call *call, struct pool *pool)
@@ -162,16 +174,17 @@ CPU_INLINE void philox_span(uint64_t seed, uint32_t block, uint32_t q, uint32_t 
     }
 }
 
-/* Applies dropout to one row of `n` elements. `y` may be equal to `x`. */
-CPU_CLONES static void dropout_row(const float *x, float *y, uint32_t n, float p, uint64_t seed, uint32_t q,
-                                   uint32_t c2, uint32_t c3)
+/* Applies dropout to `n` elements of one row. The first of them is element number `first` of its row, and
+ * `first` is a multiple of SPAN. `y` may be equal to `x`. */
+CPU_CLONES static void dropout_row(const float *x, float *y, size_t n, size_t first, float p, uint64_t seed,
+                                   uint32_t q, uint32_t c2, uint32_t c3)
 {
     uint32_t bits[SPAN];
     float keep = 1.0f - p;
 
     for (size_t e0 = 0; e0 < n; e0 += SPAN) {
         size_t width = n - e0 < SPAN ? n - e0 : SPAN;
-        philox_span(seed, (uint32_t)(e0 / 4), q, c2, c3, bits);
+        philox_span(seed, (uint32_t)((first + e0) / 4), q, c2, c3, bits);
         CPU_INDEPENDENT
         for (size_t e = 0; e < width; e++) {
             float u = (float)(int32_t)(bits[e] >> 8) * 0x1p-24f; /* as in rng_unit */
@@ -215,18 +228,34 @@ struct dropout_ctx {
     uint32_t rows_per_piece;
 };
 
+_Static_assert(FLOATS_BLOCK % SPAN == 0, "a block of elements begins with a whole span");
+
+/* Applies dropout to row number `r` of a call. */
+static void drop_elements(const struct dropout_ctx *d, uint32_t r)
+{
+    const struct op_dropout *o = d->o;
+    float x_buffer[FLOATS_BLOCK], y_buffer[FLOATS_BLOCK];
+
+    for (size_t e = 0, n; e < o->n; e += n) {
+        const uint64_t at = (uint64_t)r * o->n + e;
+        n = floats_span(o->dtype, o->n - e);
+        const float *x = floats_in(o->dtype, o->x, at, n, x_buffer);
+        float *y = floats_out(o->dtype, o->y, at, y_buffer);
+        dropout_row(x, y, n, e, o->p, d->step->seed, o->first_row + r, rng_word2(RNG_DROPOUT, o->layer),
+                    (uint32_t)d->step->step);
+        floats_store(o->dtype, y, o->y, at, n);
+    }
+}
+
 static void dropout_piece(void *ctx, uint32_t i)
 {
     const struct dropout_ctx *d = ctx;
     const struct op_dropout *o = d->o;
-    const float *x = o->x;
-    float *y = o->y;
     uint32_t r0 = i * d->rows_per_piece;
     uint32_t rows = o->rows - r0 < d->rows_per_piece ? o->rows - r0 : d->rows_per_piece;
 
     for (uint32_t r = r0; r < r0 + rows; r++)
-        dropout_row(x + (size_t)r * o->n, y + (size_t)r * o->n, o->n, o->p, d->step->seed, o->first_row + r,
-                    rng_word2(RNG_DROPOUT, o->layer), (uint32_t)d->step->step);
+        drop_elements(d, r);
 }
 
 void cpu_op_dropout(const struct op_call *call, struct pool *pool)

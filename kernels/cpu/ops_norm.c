@@ -15,12 +15,14 @@
  *               separately and then added to 0; the total is added to the old value
  *
  * The column sums are computed before dx is written, because dx may be dy. A piece of the first run owns
- * columns, and a piece of the second run owns rows.
+ * columns, and a piece of the second run owns rows. If an array has a 16-bit type, a piece of rows keeps its
+ * weights and its current row as floats in the thread's own memory.
  *
  * Any thread may call these functions.
  */
 #include <math.h>
 
+#include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/ops.h"
 
 #define LANES      16
@@ -75,10 +77,30 @@ CPU_CLONES static void normalize_row(const float *restrict x, const float *restr
             y[i] = ((x[i] - mean) * rstd) * w[i];
 }
 
-static void norm_fwd_row(const struct op_rownorm_fwd *o, size_t r)
+/* The weights of a norm as floats, and buffers for one row. The buffers are used only if `dtype` is a 16-bit
+ * type. */
+struct norm_rows {
+    const float *w, *b; /* `b` is NULL if there is no bias */
+    float *x, *y;
+};
+
+/* Returns the weights of a norm as floats, and two buffers. If all types are F32, the buffers are NULL, and
+ * no memory is needed. */
+static struct norm_rows norm_rows(enum dtype dtype, enum dtype w_dtype, const void *w, const void *b,
+                                  size_t n)
 {
-    const float *x = (const float *)o->x + r * o->n;
-    float *y = o->y;
+    if (dtype == DTYPE_F32 && w_dtype == DTYPE_F32)
+        return (struct norm_rows){.w = w, .b = b};
+    float *memory = cpu_thread_memory(4 * n * sizeof *memory);
+    return (struct norm_rows){.w = floats_in(w_dtype, w, 0, n, memory),
+                              .b = b ? floats_in(w_dtype, b, 0, n, memory + n) : NULL,
+                              .x = memory + 2 * n,
+                              .y = memory + 3 * n};
+}
+
+static void norm_fwd_row(const struct op_rownorm_fwd *o, const struct norm_rows *p, size_t r)
+{
+    const float *x = floats_in(o->dtype, o->x, r * o->n, o->n, p->x);
     float n = (float)o->n, mean = o->rms ? 0.0f : norm_row_sum(x, o->n) / n;
     float rstd = 1.0f / sqrtf(row_square_sum(x, o->n, mean) / n + o->eps);
 
@@ -86,8 +108,11 @@ static void norm_fwd_row(const struct op_rownorm_fwd *o, size_t r)
         o->stats[2 * r] = mean;
         o->stats[2 * r + 1] = rstd;
     }
-    if (y)
-        normalize_row(x, o->w, o->b, y + r * o->n, o->n, mean, rstd);
+    if (o->y) {
+        float *y = floats_out(o->dtype, o->y, r * o->n, p->y);
+        normalize_row(x, p->w, p->b, y, o->n, mean, rstd);
+        floats_store(o->dtype, y, o->y, r * o->n, o->n);
+    }
 }
 
 static void norm_fwd_piece(void *ctx, uint32_t i)
@@ -95,9 +120,10 @@ static void norm_fwd_piece(void *ctx, uint32_t i)
     const struct op_rownorm_fwd *o = ctx;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
+    const struct norm_rows p = norm_rows(o->dtype, o->w_dtype, o->w, o->b, o->n);
 
     for (size_t r = first; r < (size_t)first + rows; r++)
-        norm_fwd_row(o, r);
+        norm_fwd_row(o, &p, r);
 }
 
 void cpu_op_rownorm_fwd(const struct op_call *call, struct pool *pool)
@@ -134,15 +160,36 @@ static void store_sums(float *to, const float *sums, uint32_t width, bool accumu
         to[c] = accumulate ? to[c] + sums[c] : sums[c];
 }
 
+/* Adds up the same columns as sum_norm_columns, for arrays of a 16-bit type. One chunk of rows at a time is
+ * widened into tiles on the stack. `first` is the number of the first column. */
+static void sum_half_norm_columns(const struct op_rownorm_bwd *o, uint32_t first, uint32_t width, float *dw,
+                                  float *db)
+{
+    float x[CHUNK_ROWS * COLUMNS], dy[CHUNK_ROWS * COLUMNS];
+
+    for (size_t r0 = 0; r0 < o->rows; r0 += CHUNK_ROWS) {
+        size_t rows = o->rows - r0 < CHUNK_ROWS ? o->rows - r0 : CHUNK_ROWS;
+        for (size_t r = 0; r < rows; r++) {
+            size_t at = (r0 + r) * o->n + first;
+            half_widen(o->dtype, floats_at(o->dtype, o->x, at), x + r * COLUMNS, width);
+            half_widen(o->dtype, floats_at(o->dtype, o->dy, at), dy + r * COLUMNS, width);
+        }
+        sum_norm_columns(x, dy, o->stats + 2 * r0, rows, COLUMNS, width, dw, db);
+    }
+}
+
 static void norm_bwd_columns(void *ctx, uint32_t i)
 {
     const struct op_rownorm_bwd *o = ctx;
-    const float *x = o->x, *dy = o->dy;
     float *to_dw = o->dw, *to_db = o->db;
     uint32_t first = i * COLUMNS, width = o->n - first < COLUMNS ? o->n - first : COLUMNS;
     float dw[COLUMNS] = {0}, db[COLUMNS] = {0};
 
-    sum_norm_columns(x + first, dy + first, o->stats, o->rows, o->n, width, dw, db);
+    if (o->dtype == DTYPE_F32)
+        sum_norm_columns((const float *)o->x + first, (const float *)o->dy + first, o->stats, o->rows, o->n,
+                         width, dw, db);
+    else
+        sum_half_norm_columns(o, first, width, dw, db);
     store_sums(to_dw + first, dw, width, o->accumulate);
     store_sums(to_db ? to_db + first : NULL, db, width, o->accumulate);
 }
@@ -184,15 +231,18 @@ CPU_CLONES static void norm_row_gradient(const float *restrict x, const float *d
     }
 }
 
-static void norm_bwd_row(const struct op_rownorm_bwd *o, size_t r)
+static void norm_bwd_row(const struct op_rownorm_bwd *o, const struct norm_rows *p, size_t r)
 {
-    const float *x = (const float *)o->x + r * o->n, *dy = (const float *)o->dy + r * o->n;
-    float *dx = (float *)o->dx + r * o->n;
+    /* One buffer is enough for dy and dx. */
+    const float *x = floats_in(o->dtype, o->x, r * o->n, o->n, p->x),
+                *dy = floats_in(o->dtype, o->dy, r * o->n, o->n, p->y);
+    float *dx = floats_out(o->dtype, o->dx, r * o->n, p->y);
     float n = (float)o->n, mean = o->stats[2 * r], rstd = o->stats[2 * r + 1];
-    struct row_sums sums = row_gradient_sums(x, dy, o->w, o->n, mean, rstd);
+    struct row_sums sums = row_gradient_sums(x, dy, p->w, o->n, mean, rstd);
     struct row_sums means = {o->rms ? 0.0f : sums.g / n, sums.g_hat / n};
 
-    norm_row_gradient(x, dy, o->w, dx, o->n, mean, rstd, means);
+    norm_row_gradient(x, dy, p->w, dx, o->n, mean, rstd, means);
+    floats_store(o->dtype, dx, o->dx, r * o->n, o->n);
 }
 
 static void norm_bwd_rows(void *ctx, uint32_t i)
@@ -200,9 +250,10 @@ static void norm_bwd_rows(void *ctx, uint32_t i)
     const struct op_rownorm_bwd *o = ctx;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
+    const struct norm_rows p = norm_rows(o->dtype, o->w_dtype, o->w, NULL, o->n);
 
     for (size_t r = first; r < (size_t)first + rows; r++)
-        norm_bwd_row(o, r);
+        norm_bwd_row(o, &p, r);
 }
 
 void cpu_op_rownorm_bwd(const struct op_call *call, struct pool *pool)

@@ -16,6 +16,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
@@ -28,16 +29,32 @@ static size_t table_row(const int32_t *ids, uint32_t r, uint32_t vocab)
     return (size_t)ids[r];
 }
 
+/* Copies `n` elements from element `from` of the table to element `to` of y. If the types differ, the
+ * elements are widened or rounded. */
+static void copy_vector(const struct op_embedding_fwd *o, uint64_t from, uint64_t to, size_t n)
+{
+    float buffer[FLOATS_BLOCK];
+
+    if (o->dtype == o->w_dtype) {
+        memcpy(floats_at(o->dtype, o->y, to), floats_at(o->w_dtype, o->table, from),
+               n * dtype_size(o->dtype));
+        return;
+    }
+    for (size_t i = 0, span; i < n; i += span) {
+        span = floats_span(o->w_dtype, n - i);
+        half_round(o->dtype, floats_in(o->w_dtype, o->table, from + i, span, buffer),
+                   floats_at(o->dtype, o->y, to + i), span);
+    }
+}
+
 static void embedding_fwd_piece(void *ctx, uint32_t i)
 {
     const struct op_embedding_fwd *o = ctx;
-    const float *table = o->table;
-    float *y = o->y;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
 
     for (uint32_t r = first; r < first + rows; r++)
-        memcpy(y + (size_t)r * o->n, table + table_row(o->ids, r, o->vocab) * o->n, o->n * sizeof *y);
+        copy_vector(o, (uint64_t)table_row(o->ids, r, o->vocab) * o->n, (uint64_t)r * o->n, o->n);
 }
 
 void cpu_op_embedding_fwd(const struct op_call *call, struct pool *pool)
@@ -56,12 +73,12 @@ CPU_CLONES static void add_row(float *restrict y, const float *restrict x, size_
 static void embedding_bwd_piece(void *ctx, uint32_t i)
 {
     const struct op_embedding_bwd *o = ctx;
-    const float *dy = o->dy;
-    float *dtable = o->dtable;
+    float *dtable = o->dtable, buffer[COLUMNS];
     uint32_t first = i * COLUMNS, width = o->n - first < COLUMNS ? o->n - first : COLUMNS;
 
     for (uint32_t r = 0; r < o->rows; r++)
-        add_row(dtable + table_row(o->ids, r, o->vocab) * o->n + first, dy + (size_t)r * o->n + first, width);
+        add_row(dtable + table_row(o->ids, r, o->vocab) * o->n + first,
+                floats_in(o->dtype, o->dy, (uint64_t)r * o->n + first, width, buffer), width);
 }
 
 void cpu_op_embedding_bwd(const struct op_call *call, struct pool *pool)
@@ -110,16 +127,27 @@ CPU_CLONES static void rotate(float *restrict x, float *restrict y, const struct
     }
 }
 
+/* Rotates `pairs` pairs of elements. The first elements of the pairs begin at element `at` of x. */
+static void rotate_pairs(const struct op_rope *o, uint64_t at, const struct rotation *a, uint32_t pairs)
+{
+    const uint64_t second = at + o->head / 2;
+    float x_buffer[PAIRS], y_buffer[PAIRS];
+    float *x = floats_inout(o->dtype, o->x, at, pairs, x_buffer),
+          *y = floats_inout(o->dtype, o->x, second, pairs, y_buffer);
+
+    rotate(x, y, a, pairs);
+    floats_store(o->dtype, x, o->x, at, pairs);
+    floats_store(o->dtype, y, o->x, second, pairs);
+}
+
 /* Rotates some pairs of elements in every token at position `t` of its sequence: in each head, `pairs` pairs,
  * starting with pair number `first`. */
 static void rotate_position(const struct op_rope *o, uint32_t t, const struct rotation *a, uint32_t first,
                             uint32_t pairs)
 {
     for (uint32_t r = 0; r < o->rows; r++)
-        for (uint32_t h = 0; h < o->heads; h++) {
-            float *x = (float *)o->x + ((size_t)r * o->seq + t) * o->n + (size_t)h * o->head + first;
-            rotate(x, x + o->head / 2, a, pairs);
-        }
+        for (uint32_t h = 0; h < o->heads; h++)
+            rotate_pairs(o, ((uint64_t)r * o->seq + t) * o->n + (uint64_t)h * o->head + first, a, pairs);
 }
 
 static void rope_piece(void *ctx, uint32_t i)
@@ -157,16 +185,29 @@ CPU_CLONES static void swiglu_fwd_row(const float *restrict gate, const float *r
         y[i] = vmath_silu(gate[i]) * x[i];
 }
 
+/* Computes row number `r` of a call. */
+static void gate_row(const struct op_swiglu_fwd *o, uint64_t r)
+{
+    float gate_buffer[FLOATS_BLOCK], x_buffer[FLOATS_BLOCK], y_buffer[FLOATS_BLOCK];
+
+    for (size_t i = 0, n; i < o->n; i += n) {
+        n = floats_span(o->dtype, o->n - i);
+        const float *gate = floats_in(o->dtype, o->x, 2 * r * o->n + i, n, gate_buffer),
+                    *x = floats_in(o->dtype, o->x, (2 * r + 1) * o->n + i, n, x_buffer);
+        float *y = floats_out(o->dtype, o->y, r * o->n + i, y_buffer);
+        swiglu_fwd_row(gate, x, y, n);
+        floats_store(o->dtype, y, o->y, r * o->n + i, n);
+    }
+}
+
 static void swiglu_fwd_piece(void *ctx, uint32_t i)
 {
     const struct op_swiglu_fwd *o = ctx;
-    const float *x = o->x;
-    float *y = o->y;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
 
     for (size_t r = first; r < (size_t)first + rows; r++)
-        swiglu_fwd_row(x + 2 * r * o->n, x + (2 * r + 1) * o->n, y + r * o->n, o->n);
+        gate_row(o, r);
 }
 
 void cpu_op_swiglu_fwd(const struct op_call *call, struct pool *pool)
@@ -189,17 +230,34 @@ CPU_CLONES static void swiglu_bwd_row(const float *gate, const float *x, const f
     }
 }
 
+/* Computes the gradients of row number `r` of a call. */
+static void gate_row_gradient(const struct op_swiglu_bwd *o, uint64_t r)
+{
+    /* One buffer is enough for an input and its gradient. */
+    float gate_buffer[FLOATS_BLOCK], x_buffer[FLOATS_BLOCK], dy_buffer[FLOATS_BLOCK];
+
+    for (size_t i = 0, n; i < o->n; i += n) {
+        const uint64_t gate_at = 2 * r * o->n + i, x_at = gate_at + o->n;
+        n = floats_span(o->dtype, o->n - i);
+        const float *gate = floats_in(o->dtype, o->x, gate_at, n, gate_buffer),
+                    *x = floats_in(o->dtype, o->x, x_at, n, x_buffer),
+                    *dy = floats_in(o->dtype, o->dy, r * o->n + i, n, dy_buffer);
+        float *dgate = floats_out(o->dtype, o->dx, gate_at, gate_buffer),
+              *dx = floats_out(o->dtype, o->dx, x_at, x_buffer);
+        swiglu_bwd_row(gate, x, dy, dgate, dx, n);
+        floats_store(o->dtype, dgate, o->dx, gate_at, n);
+        floats_store(o->dtype, dx, o->dx, x_at, n);
+    }
+}
+
 static void swiglu_bwd_piece(void *ctx, uint32_t i)
 {
     const struct op_swiglu_bwd *o = ctx;
-    const float *x = o->x, *dy = o->dy;
-    float *dx = o->dx;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
 
     for (size_t r = first; r < (size_t)first + rows; r++)
-        swiglu_bwd_row(x + 2 * r * o->n, x + (2 * r + 1) * o->n, dy + r * o->n, dx + 2 * r * o->n,
-                       dx + (2 * r + 1) * o->n, o->n);
+        gate_row_gradient(o, r);
 }
 
 void cpu_op_swiglu_bwd(const struct op_call *call, struct pool *pool)
