@@ -26,6 +26,7 @@
  * `w_dtype` in layer.h) or from the plan. The table op_dtypes lists the fields of every op.
  *
  * `dtype` is DTYPE_F32, DTYPE_BF16 or DTYPE_F16. Each of the other types is equal to `dtype` or is DTYPE_F32.
+ * In op_softmax_xent, dx may also have a 16-bit type while x, the logits, has the type DTYPE_F32.
  * Whatever the types are, an op computes in float: it turns every 16-bit element that it reads into a float,
  * which is exact, and it rounds every result once, when it writes it (kernels/half.h). All sums are float or
  * double. Matrix products may take two 16-bit operands as they are, because the products of their elements

@@ -7,12 +7,15 @@
  * Rows at a position >= step->valid_rows are padding: they have no loss and gradient 0, and their targets
  * are not read. A NaN among the logits gives a NaN loss and gradient, and counts as a wrong answer.
  *
+ * A row of a 16-bit type is widened into the thread's own memory first.
+ *
  * Any thread may call these functions.
  */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/vmath.h"
 
@@ -35,6 +38,13 @@ static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uin
 {
     uint32_t left = step->valid_rows > first_row ? step->valid_rows - first_row : 0;
     return left < rows ? left : rows;
+}
+
+/* Returns the factor by which the gradient of every row is multiplied. `group` is NULL if losses are not
+ * scaled. */
+static float gradient_factor(const struct step_args *step, const struct group_state *group)
+{
+    return group ? step->grad_scale * group->loss_scale : step->grad_scale;
 }
 
 /* The arguments of one pool_run that computes the losses of some rows. The pool's threads call `row` for each
@@ -210,32 +220,47 @@ static void xent_loss(const struct rows_ctx *c, uint32_t r, const float *x, floa
     c->correct[r - c->begin] = !isnan(sum) && is_argmax(x, target, max);
 }
 
+/* Computes the gradient of row `r`. The arguments are those of xent_loss. */
+static void xent_gradient(const struct rows_ctx *c, uint32_t r, const float *x, float max, float sum,
+                          float smoothing)
+{
+    const struct op_softmax_xent *o = &c->call->softmax_xent;
+    const float scale = gradient_factor(c->call->step, o->group);
+    const size_t target = (size_t)o->target[r];
+    float inverse = 1.0f / sum, uniform = smoothing / (float)o->n, buffer[FLOATS_BLOCK];
+    float hot = (vmath_exp(x[target] - max) * inverse - uniform) - (1.0f - smoothing);
+
+    for (size_t i = 0, n; i < o->n; i += n) {
+        const uint64_t at = (uint64_t)r * o->n + i;
+        n = floats_span(o->dx_dtype, o->n - i);
+        float *dx = floats_out(o->dx_dtype, o->dx, at, buffer);
+        row_softmax_scaled(x + i, dx, n, max, inverse, uniform, scale);
+        if (target >= i && target - i < n)
+            dx[target - i] = hot * scale;
+        floats_store(o->dx_dtype, dx, o->dx, at, n);
+    }
+}
+
 static void xent_row(const struct rows_ctx *c, uint32_t r)
 {
     const struct op_softmax_xent *o = &c->call->softmax_xent;
-    const struct step_args *step = c->call->step;
-    const float *x = (const float *)o->x + (size_t)r * o->n;
-    float *dx = o->dx ? (float *)o->dx + (size_t)r * o->n : NULL;
+    const uint64_t at = (uint64_t)r * o->n;
 
     if (!xent_counts(c->call, r)) {
         c->loss[r - c->begin] = 0;
         c->correct[r - c->begin] = 0;
-        if (dx)
-            memset(dx, 0, o->n * sizeof *dx);
+        if (o->dx)
+            memset(floats_at(o->dx_dtype, o->dx, at), 0, o->n * dtype_size(o->dx_dtype));
         return;
     }
-    uint32_t target = (uint32_t)o->target[r];
-    assert(target < o->n);
-    float smoothing = step->training ? o->smoothing : 0.0f;
+    assert((uint32_t)o->target[r] < o->n);
+    const float *x = floats_row(o->dtype, o->x, at, o->n);
+    float smoothing = c->call->step->training ? o->smoothing : 0.0f;
     float max = logits_max(x, o->n), sum = logits_exp_sum(x, o->n, max);
     if (o->result)
         xent_loss(c, r, x, max, sum, smoothing);
-    if (!dx)
-        return;
-    float inverse = 1.0f / sum, uniform = smoothing / (float)o->n;
-    float hot = (vmath_exp(x[target] - max) * inverse - uniform) - (1.0f - smoothing);
-    row_softmax_scaled(x, dx, o->n, max, inverse, uniform, step->grad_scale);
-    dx[target] = hot * step->grad_scale;
+    if (o->dx)
+        xent_gradient(c, r, x, max, sum, smoothing);
 }
 
 void cpu_op_softmax_xent(const struct op_call *call, struct pool *pool)
@@ -272,9 +297,9 @@ CPU_CLONES static double row_square_error(const float *x, const float *target, s
 static void mse_fwd_row(const struct rows_ctx *c, uint32_t r)
 {
     const struct op_mse_fwd *o = &c->call->mse_fwd;
-    const float *x = o->x;
     size_t at = (size_t)r * o->n;
-    c->loss[r - c->begin] = row_square_error(x + at, o->target + at, o->n) / (double)o->n;
+    const float *x = floats_row(o->dtype, o->x, at, o->n);
+    c->loss[r - c->begin] = row_square_error(x, o->target + at, o->n) / (double)o->n;
     c->correct[r - c->begin] = 0;
 }
 
@@ -296,20 +321,26 @@ CPU_CLONES static void scaled_difference(const float *restrict x, const float *r
 static void mse_bwd_row(const struct rows_ctx *c, uint32_t r)
 {
     const struct op_mse_bwd *o = &c->call->mse_bwd;
-    const float *x = o->x;
-    float *dx = o->dx;
-    size_t at = (size_t)r * o->n;
-    scaled_difference(x + at, o->target + at, dx + at, o->n,
-                      (2.0f / (float)o->n) * c->call->step->grad_scale);
+    const float factor = (2.0f / (float)o->n) * gradient_factor(c->call->step, o->group);
+    size_t at = (size_t)r * o->n, end = at + o->n;
+    float x_buffer[FLOATS_BLOCK], dx_buffer[FLOATS_BLOCK];
+
+    for (size_t n; at < end; at += n) {
+        n = floats_span(o->dtype, end - at);
+        const float *x = floats_in(o->dtype, o->x, at, n, x_buffer);
+        float *dx = floats_out(o->dtype, o->dx, at, dx_buffer);
+        scaled_difference(x, o->target + at, dx, n, factor);
+        floats_store(o->dtype, dx, o->dx, at, n);
+    }
 }
 
 void cpu_op_mse_bwd(const struct op_call *call, struct pool *pool)
 {
     const struct op_mse_bwd *o = &call->mse_bwd;
     struct rows_ctx c = {.call = call, .per_piece = rows_per_piece(o->n), .row = mse_bwd_row};
-    float *dx = o->dx;
     uint32_t valid = valid_rows(call->step, o->first_row, o->rows);
 
     for_rows(&c, 0, valid, pool);
-    memset(dx + (size_t)valid * o->n, 0, (size_t)(o->rows - valid) * o->n * sizeof *dx);
+    memset(floats_at(o->dtype, o->dx, (uint64_t)valid * o->n), 0,
+           (size_t)(o->rows - valid) * o->n * dtype_size(o->dtype));
 }
