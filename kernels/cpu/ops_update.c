@@ -2,7 +2,7 @@
  * backend computes the same bits, so these expressions are part of the contract. Each operation is rounded
  * on its own, in float unless it says double, and nothing is fused:
  *
- *   add:     y' = y + x
+ *   add:     y' = y + x                             (rounded once more if y has a 16-bit type)
  *
  *   sgd and adamw: g = dw * scale                    scale = group ? group->scale : 1
  *                  with several gradients, dw is their sum ((dw[0] + dw[1]) + dw[2]) + ..., and their mean is
@@ -18,17 +18,23 @@
  *            w' = (w - decay * w) - (lr * (m' * bias_correct1)) / (sqrt(v' * bias_correct2) + eps)
  *            with the bias corrections of the group
  *
+ *            Both apply to the master weights if w has a 16-bit type. Then w is the new master weight,
+ *            rounded.
+ *
  *   sumsq:   block b has the elements [4096 b, 4096 (b + 1)); its lane l (of 16) adds (double)x * (double)x,
  *            which is exact, over its elements l, l + 16, ... in ascending order; lanes are folded in halves
  *            (l += l + 8, then 4, 2, 1); blocks are added to 0 in ascending order, all in double
  *
  *   decide:  in double, scale rounded to float at the end; bias corrections as in kernels/bias.h
+ *            with loss scaling: norm = sqrt(sumsq) / loss_scale, scale = (clip factor) / loss_scale, both with
+ *            the old loss scale; then the new one is the old one, half of it or twice it
  *
  * A group whose apply is 0 leaves W and K untouched. Any thread may call it.
  */
 #include <math.h>
 
 #include "kernels/bias.h"
+#include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/ops.h"
 
 #define LANES 16
@@ -51,11 +57,16 @@ CPU_CLONES static void add_arrays(float *restrict y, const float *restrict x, si
 static void add_piece(void *ctx, uint32_t i)
 {
     const struct op_add *o = ctx;
-    const float *x = o->x;
-    float *y = o->y;
-    uint64_t at = piece_begin(i);
+    uint64_t at = piece_begin(i), end = at + piece_size(i, o->n);
+    float x_buffer[FLOATS_BLOCK], y_buffer[FLOATS_BLOCK];
 
-    add_arrays(y + at, x + at, piece_size(i, o->n));
+    for (size_t n; at < end; at += n) {
+        n = floats_span(o->dtype, end - at);
+        const float *x = floats_in(o->dtype, o->x, at, n, x_buffer);
+        float *y = floats_inout(o->dtype, o->y, at, n, y_buffer);
+        add_arrays(y, x, n);
+        floats_store(o->dtype, y, o->y, at, n);
+    }
 }
 
 void cpu_op_add(const struct op_call *call, struct pool *pool)
@@ -72,6 +83,13 @@ static float group_scale(const struct group_state *g)
 static bool group_skips(const struct group_state *g)
 {
     return g && !g->apply;
+}
+
+/* Returns the weights to which the formulas of an update apply: `w` if its elements are floats, and the
+ * master weights otherwise. */
+static float *updated_weights(enum dtype dtype, void *w, float *master)
+{
+    return dtype == DTYPE_F32 ? (float *)w : master;
 }
 
 /* The factors of one sgd update. */
@@ -121,11 +139,12 @@ static struct gradient_pair gradients_at(const struct op_gradients *g, uint64_t 
     return (struct gradient_pair){buffer, NULL};
 }
 
-/* Returns how many of the next `n` elements an update handles together: all of them, or as many as fit into
- * the buffer for combined gradients. */
-static size_t gradients_span(const struct op_gradients *g, size_t n)
+/* Returns how many of the next `n` elements of weights of type `dtype` an update handles together. It handles
+ * all of them if it needs no buffer for combined gradients and rounds no weights. Otherwise it handles as
+ * many as fit into the buffer, so that the new master weights are still in a cache when they are rounded. */
+static size_t update_span(const struct op_gradients *g, enum dtype dtype, size_t n)
 {
-    return is_pair(g) || n < COMBINED ? n : COMBINED;
+    return (is_pair(g) && dtype == DTYPE_F32) || n < COMBINED ? n : COMBINED;
 }
 
 /* Returns dw[i], or dw[i] + dw2[i] if `dw2` is not NULL. `dw2` is the same in every iteration, so the
@@ -162,15 +181,16 @@ static void sgd_piece(void *ctx, uint32_t i)
     const struct op_sgd *o = &call->sgd;
     struct sgd_scalars s = {group_scale(o->group), o->momentum, o->weight_decay, call->step->lr};
     uint64_t at = piece_begin(i), end = at + piece_size(i, o->n);
-    float *w = o->w, buffer[COMBINED];
+    float *w = updated_weights(o->dtype, o->w, o->master), buffer[COMBINED];
 
     for (size_t n; at < end; at += n) {
-        n = gradients_span(&o->g, (size_t)(end - at));
+        n = update_span(&o->g, o->dtype, (size_t)(end - at));
         const struct gradient_pair g = gradients_at(&o->g, at, n, buffer);
         if (o->v)
             sgd_momentum(w + at, g.dw, g.dw2, o->v + at, n, s);
         else
             sgd_plain(w + at, g.dw, g.dw2, n, s);
+        floats_store(o->dtype, w + at, o->w, at, n);
     }
 }
 
@@ -217,12 +237,13 @@ static void adamw_piece(void *ctx, uint32_t i)
         .bias_correct2 = o->group ? o->group->bias_correct2 : 1.0f,
     };
     uint64_t at = piece_begin(i), end = at + piece_size(i, o->n);
-    float *w = o->w, buffer[COMBINED];
+    float *w = updated_weights(o->dtype, o->w, o->master), buffer[COMBINED];
 
     for (size_t n; at < end; at += n) {
-        n = gradients_span(&o->g, (size_t)(end - at));
+        n = update_span(&o->g, o->dtype, (size_t)(end - at));
         const struct gradient_pair g = gradients_at(&o->g, at, n, buffer);
         adamw(w + at, g.dw, g.dw2, o->m + at, o->v + at, n, &s);
+        floats_store(o->dtype, w + at, o->w, at, n);
     }
 }
 
@@ -314,20 +335,36 @@ void cpu_op_norm_add(const struct op_call *call, struct pool *pool)
         o->decision->bad_layer = o->layer;
 }
 
+/* Changes the loss scale after a step. `clean` tells whether the norm of the step's gradient is finite. */
+static void adapt_loss_scale(struct group_state *g, uint32_t growth_steps, bool clean)
+{
+    g->good_steps = clean ? g->good_steps + 1 : 0;
+    if (!clean)
+        g->loss_scale *= 0.5f;
+    else if (g->good_steps >= growth_steps) {
+        g->loss_scale *= 2.0f;
+        g->good_steps = 0;
+    }
+}
+
 void cpu_op_decide(const struct op_call *call, struct pool *pool)
 {
     const struct op_decide *o = &call->decide;
     struct group_state *g = o->group;
-    double norm = o->decision ? sqrt(o->decision->sumsq) : 0;
+    /* Without loss scaling, the group state ends before the field loss_scale. */
+    const double loss_scale = o->growth_steps > 0 ? (double)g->loss_scale : 1.0;
+    double norm = o->decision ? sqrt(o->decision->sumsq) / loss_scale : 0;
 
     (void)pool;
     g->apply = isfinite(norm) ? 1 : 0;
     if (o->decision)
         o->decision->apply = g->apply;
+    if (o->growth_steps > 0)
+        adapt_loss_scale(g, o->growth_steps, g->apply);
     if (!g->apply)
         return;
     g->t++;
-    g->scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / (norm + 1e-6)) : 1.0f;
+    g->scale = (float)((o->clip > 0 && norm > o->clip ? o->clip / (norm + 1e-6) : 1.0) / loss_scale);
     g->bias_correct1 = bias_correction(o->beta1, g->t);
     g->bias_correct2 = bias_correction(o->beta2, g->t);
 }
