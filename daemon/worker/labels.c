@@ -14,6 +14,9 @@
 /* A part is learning if the share of its samples that are nearest to the right vector is more than this many
  * times the share that chance would give. */
 #define BETTER_THAN_CHANCE 2
+/* With kappa outside this range, the advice is to change kappa and not the learning rate. */
+#define LEAST_KAPPA 1.0
+#define MOST_KAPPA  30.0
 
 const char *const labels_verdict_names[LABELS_VERDICT_COUNT] = {
     [LABELS_LEARNING] = "learning",
@@ -35,10 +38,19 @@ enum labels_verdict labels_judge(const struct labels *l)
     return fabs(error - constant) < COLLAPSED_WITHIN * constant ? LABELS_COLLAPSED : LABELS_LEARNING;
 }
 
-const char *labels_advice(enum labels_verdict v)
+/* Returns whether kappa is far from the values with which partitions learn. With a kappa of 0.1, for example,
+ * the outputs soon become 0 and stay so. */
+static bool is_odd(double kappa)
 {
-    switch (v) {
+    return kappa < LEAST_KAPPA || kappa > MOST_KAPPA;
+}
+
+const char *labels_advice(const struct labels *l)
+{
+    switch (labels_judge(l)) {
     case LABELS_DEAD:
+        if (is_odd(l->kappa))
+            return "the outputs of this part are nearly all 0; set method.kappa between 3 and 10";
         return "the outputs of this part are nearly all 0; lower its learning rate, give it a warm-up, or "
                "move "
                "the cut";

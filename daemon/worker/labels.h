@@ -41,7 +41,7 @@ struct labels {
 /* Returns the verdict on the part that `l` describes. l->known must be true. */
 enum labels_verdict labels_judge(const struct labels *l);
 
-/* Returns a sentence that says what to change, or NULL if nothing is wrong. */
-const char *labels_advice(enum labels_verdict v);
+/* Returns a sentence that says what to change, or NULL if nothing is wrong. l->known must be true. */
+const char *labels_advice(const struct labels *l);
 
 #endif

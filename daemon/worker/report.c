@@ -378,8 +378,8 @@ static void print_labels(const struct train_progress *e)
     if (!isnan(l->nearest))
         strbuf_addf(&b, "  nearest label right for %.2f %%", 100 * l->nearest);
     strbuf_addf(&b, "  %s", labels_verdict_names[v]);
-    if (labels_advice(v) != NULL)
-        strbuf_addf(&b, ": %s", labels_advice(v));
+    if (labels_advice(l) != NULL)
+        strbuf_addf(&b, ": %s", labels_advice(l));
     print_error("%s\n", b.at);
     strbuf_finish(&b);
 }
@@ -466,8 +466,8 @@ static void add_verdict(const struct phase *p, const struct labels *l, struct st
     add_number(b, "error", l->error);
     add_number(b, "nearest", l->nearest);
     strbuf_addf(b, ",\"verdict\":\"%s\"", labels_verdict_names[v]);
-    if (labels_advice(v) != NULL)
-        strbuf_addf(b, ",\"advice\":\"%s\"", labels_advice(v));
+    if (labels_advice(l) != NULL)
+        strbuf_addf(b, ",\"advice\":\"%s\"", labels_advice(l));
     strbuf_add(b, "}");
 }
 
@@ -590,8 +590,8 @@ static void add_labels_line(const struct phase *p, const struct labels *l, struc
     if (!isnan(l->nearest))
         strbuf_addf(b, ", nearest label right for %.2f %%", 100 * l->nearest);
     strbuf_addf(b, ": %s", labels_verdict_names[labels_judge(l)]);
-    if (labels_advice(labels_judge(l)) != NULL)
-        strbuf_addf(b, "; %s", labels_advice(labels_judge(l)));
+    if (labels_advice(l) != NULL)
+        strbuf_addf(b, "; %s", labels_advice(l));
 }
 
 void report_text(const struct prepared_job *j, const struct train_report *r, struct strbuf *b)

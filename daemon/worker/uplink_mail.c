@@ -225,7 +225,7 @@ void uplink_labels(struct uplink *l, const struct labels *labels, uint32_t n_lab
 {
     char error[32], nearest[32];
     enum labels_verdict v = labels_judge(labels);
-    const char *advice = labels_advice(v);
+    const char *advice = labels_advice(labels);
     char part[32] = "";
     if (n_labels > 1)
         snprintf(part, sizeof part, ",\"part\":%" PRIu32, labels->part);

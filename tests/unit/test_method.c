@@ -901,13 +901,31 @@ static void test_errors_are_judged(void **state)
     }
 }
 
+/* Returns the advice for a part with 10 classes, without validation data. `relative_error` is the error
+ * divided by the square of kappa. */
+static const char *advice_for(double kappa, double relative_error)
+{
+    struct labels l = {.kappa = kappa,
+                       .classes = 10,
+                       .known = true,
+                       .error = relative_error * kappa * kappa,
+                       .nearest = NAN};
+    return labels_advice(&l);
+}
+
 static void test_advice_is_given_where_something_is_wrong(void **state)
 {
     (void)state;
-    assert_null(labels_advice(LABELS_WORKING));
-    assert_null(labels_advice(LABELS_LEARNING));
-    assert_non_null(strstr(labels_advice(LABELS_DEAD), "learning rate"));
-    assert_non_null(strstr(labels_advice(LABELS_COLLAPSED), "method.kappa"));
+    assert_null(advice_for(3, 0.01));
+    assert_null(advice_for(3, 0.2));
+    assert_null(advice_for(0.1, 0.2));
+    assert_non_null(strstr(advice_for(3, 1.0 / 3), "learning rate"));
+    assert_non_null(strstr(advice_for(3, 0.075), "method.kappa"));
+    /* Another learning rate does not help a part that is dead because of kappa. */
+    for (double kappa = 0.01; kappa < 5000; kappa *= 10000) {
+        assert_non_null(strstr(advice_for(kappa, 1.0 / 3), "method.kappa between 3 and 10"));
+        assert_null(strstr(advice_for(kappa, 1.0 / 3), "learning rate"));
+    }
     for (int v = 0; v < LABELS_VERDICT_COUNT; v++)
         assert_non_null(labels_verdict_names[v]);
 }
