@@ -194,7 +194,9 @@ static void add_block_figures(struct line *l, const struct style *s, const struc
             i = v->n_blocks - (most - most / 2);
         }
         strbuf_add(&part, " ");
-        if (accuracy)
+        if (accuracy && isnan(v->block_accuracy[i]))
+            strbuf_add(&part, "-"); /* a loss without accuracy */
+        else if (accuracy)
             strbuf_addf(&part, "%.1f", 100 * v->block_accuracy[i]);
         else
             show_loss(&part, v->block_loss[i]);

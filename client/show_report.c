@@ -213,15 +213,19 @@ static void add_quality(struct strbuf *b, const struct style *s, const struct js
     strbuf_add(b, "\n");
 }
 
-/* Adds rows with the figures of each block of local updates in the last training step. */
+/* Adds rows with the figures of each block of local updates in the last training step, or of each partition
+ * if several are trained at once. Blocks count from 0, as layers do. Partitions count from 1, as in the names
+ * of phases. */
 static void add_block_rows(struct strbuf *b, const struct style *s, const struct json *report)
 {
     const struct json *blocks = get_array(report, "blocks"),
                       *k = blocks != NULL ? json_array_first(blocks) : NULL;
+    bool partitions = strcmp(get_text(report, "method"), "sil") == 0;
     for (; k != NULL; k = json_array_next(k)) {
         char label[32];
         double v;
-        snprintf(label, sizeof label, "block %" PRIu64, get_count_or(k, "block", 0));
+        snprintf(label, sizeof label, "%s %" PRIu64, partitions ? "partition" : "block",
+                 get_count_or(k, "block", 0) + partitions);
         show_label(b, s, label);
         strbuf_add(b, "loss ");
         if (get_number(k, "loss", &v))

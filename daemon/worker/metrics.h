@@ -23,10 +23,11 @@ struct metrics;
 /* The results of one loss, for phases with several losses. The struct is named after the blocks of local
  * updates, because there every block of layers has a loss and a decision group of its own. */
 struct metrics_block {
-    double loss, accuracy;
-    double lr;    /* learning rate of the decision group to which the loss belongs */
-    double sumsq; /* squared norm of the gradient of this group; NaN if the norm is not known */
-    bool skipped; /* the update of this group was skipped */
+    double loss;
+    double accuracy; /* NaN if the loss has none, as a loss against label vectors in training */
+    double lr;       /* learning rate of the decision group to which the loss belongs */
+    double sumsq;    /* squared norm of the gradient of this group; NaN if the norm is not known */
+    bool skipped;    /* the update of this group was skipped */
 };
 
 /* The result of an evaluation of the whole model. */

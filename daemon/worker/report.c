@@ -609,9 +609,14 @@ void report_text(const struct prepared_job *j, const struct train_report *r, str
         strbuf_addf(b, "   val loss %.6f   val accuracy %.2f %%", r->val_loss, 100 * r->val_accuracy);
     if (r->evaluated && !isnan(r->val_perplexity))
         strbuf_addf(b, "   val perplexity %.4g", r->val_perplexity);
-    for (uint32_t i = 0; i < r->n_blocks; i++)
-        strbuf_addf(b, "\n  block %-3u loss %.6f   accuracy %.2f %% (of the last step)", i, r->blocks[i].loss,
-                    100 * r->blocks[i].accuracy);
+    for (uint32_t i = 0; i < r->n_blocks; i++) {
+        bool partitions = j->spec->method == METHOD_sil;
+        strbuf_addf(b, "\n  %s %-*u loss %.6f", partitions ? "part" : "block", partitions ? 4 : 3,
+                    i + partitions, r->blocks[i].loss);
+        if (!isnan(r->blocks[i].accuracy))
+            strbuf_addf(b, "   accuracy %.2f %%", 100 * r->blocks[i].accuracy);
+        strbuf_add(b, " (of the last step)");
+    }
     for (uint32_t i = 0; i < j->phases.n; i++)
         for (uint32_t k = 0; k < j->phases.at[i].n_labels; k++)
             add_labels_line(&j->phases.at[i], &j->phases.at[i].labels[k], b);

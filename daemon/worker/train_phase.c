@@ -282,7 +282,7 @@ static uint64_t bytes_of_step(const struct trainer *t, uint64_t bytes, uint32_t 
 }
 
 /* Reads the result of one loss of a training step, and the decision of this loss's decision group. Stores
- * both in t->blocks[loss]. */
+ * both in t->blocks[loss]. A loss against label vectors has no accuracy in training. */
 static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, struct err *err)
 {
     uint32_t group = phase_group(t->phase, t->losses[loss]);
@@ -291,7 +291,7 @@ static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, st
     double n = (double)*targets_at(t, at);
     t->blocks[loss] = (struct metrics_block){
         .loss = sum.loss / n,
-        .accuracy = sum.correct / n,
+        .accuracy = loss < t->phase->n_labels ? NAN : sum.correct / n,
         .lr = spec_lr(&t->phase->rate[group], t->phase->steps, t->known),
         .sumsq = d != NULL ? d->sumsq : NAN,
         .skipped = d != NULL && d->apply == 0,

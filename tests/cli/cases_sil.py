@@ -344,6 +344,9 @@ def test_concurrent_partitions_train_on_label_vectors(t, cuts):
             loss_of = reference.cross_entropy if part is parts[-1] else reference.label_error(vectors_of(out, 1, i))
             close(t, float(m["blocks"][i]["loss"]), part.step(batch, loss_of), f"partition {i + 1}, step {step}", 2e-3)
         t.equal(m["loss"], m["blocks"][-1]["loss"], "the loss of the job")
+        t.equal([b["accuracy"] is None for b in m["blocks"]], [True] * len(cuts) + [False], "only the last one has an accuracy")
+    report = read_json(os.path.join(out, "result.json"))["blocks"]
+    t.equal([b["accuracy"] is None for b in report], [True] * len(cuts) + [False], "accuracies in the report")
     for step in (3, 6):
         trained = reference.layers_of(tensors(out, step))
         loss, right = reference.evaluate(trained, samples)

@@ -326,6 +326,22 @@ static void test_report_is_golden(void **state)
     json_free(job);
 }
 
+/* Partitions that are trained at once count from 1, and only the last one has an accuracy. */
+static void test_report_has_partitions_that_are_trained_at_once(void **state)
+{
+    struct json *job = parse("{\"id\":1,\"name\":\"x\",\"state\":\"done\",\"exit\":0,\"report\":{\"steps\":3,"
+                             "\"total_steps\":3,\"method\":\"sil\",\"blocks\":["
+                             "{\"block\":0,\"loss\":0.5,\"accuracy\":null},"
+                             "{\"block\":1,\"loss\":0.25,\"accuracy\":0.875}]}}");
+    struct strbuf b = {0};
+    (void)state;
+    show_report(&b, &ascii, job);
+    assert_non_null(strstr(b.at, "  partition 1 loss 0.5000 (of the last step)\n"));
+    assert_non_null(strstr(b.at, "  partition 2 loss 0.2500   accuracy 87.50 % (of the last step)\n"));
+    strbuf_finish(&b);
+    json_free(job);
+}
+
 static void test_report_has_blocks_labels_and_work(void **state)
 {
     struct json *job = parse(
@@ -487,6 +503,12 @@ static void test_progress_has_the_blocks_of_local_updates(void **state)
     view_line(&b, &ascii, v);
     assert_non_null(strstr(b.at, "loss of blocks 0.5000 0.2500   accuracy of blocks 75.0 87.5 %"));
     strbuf_finish(&b);
+    /* A partition that learns label vectors has no accuracy. */
+    feed(v, "{\"seq\":301,\"event\":\"progress\",\"step\":152,\"total_steps\":300,\"loss\":0.25,"
+            "\"blocks\":[0.5,0.25],\"block_accuracies\":[null,0.875]}");
+    view_line(&b, &ascii, v);
+    assert_non_null(strstr(b.at, "accuracy of blocks - 87.5 %"));
+    strbuf_finish(&b);
     free(v);
 }
 
@@ -543,6 +565,7 @@ int main(void)
         cmocka_unit_test(test_progress_line_for_a_pipe),
         cmocka_unit_test(test_progress_has_the_blocks_of_local_updates),
         cmocka_unit_test(test_report_has_blocks_labels_and_work),
+        cmocka_unit_test(test_report_has_partitions_that_are_trained_at_once),
         cmocka_unit_test(test_events_are_told),
     };
 
