@@ -236,6 +236,39 @@ static void add_block_rows(struct strbuf *b, const struct style *s, const struct
     }
 }
 
+/* Adds a row for each phase, if the job has several: what it trains, how much device memory it needs, and how
+ * many bytes it moves. The bytes in the other rows are those of the largest phase. */
+static void add_phase_rows(struct strbuf *b, const struct style *s, const struct json *report)
+{
+    const struct json *list = get_array(report, "phases"), *p = list != NULL ? json_array_first(list) : NULL;
+    uint64_t largest = get_count_or(report, "phase", 0);
+    for (unsigned i = 0; p != NULL; p = json_array_next(p), i++) {
+        const struct json *peaks = get_array(p, "device_peak_bytes");
+        char label[24];
+        double peak = 0, v;
+        struct traffic t;
+        snprintf(label, sizeof label, "phase %u", i);
+        show_label(b, s, label);
+        show_text(b, s, get_text(p, "name"));
+        uint64_t steps = get_count_or(p, "steps", 0);
+        if (steps > 0)
+            strbuf_addf(b, "   %" PRIu64 " steps", steps);
+        for (size_t d = 0; peaks != NULL && d < json_array_size(peaks); d++)
+            if (get_number_at(peaks, d, &v) && v > peak && v < 0x1p53)
+                peak = v;
+        if (peak > 0) {
+            strbuf_add(b, "   peak ");
+            strbuf_add_bytes(b, (uint64_t)peak);
+        }
+        if (read_traffic(get_object(p, "step_bytes"), "in", "out", "peer", &t)) {
+            strbuf_add(b, "   moved in a ");
+            strbuf_add(b, steps > 0 ? "step " : "batch ");
+            strbuf_add_bytes(b, t.in + t.out);
+        }
+        strbuf_add(b, i == largest ? "   (the largest: bytes below)\n" : "\n");
+    }
+}
+
 /* Adds rows that say how well parts of the model learned their label vectors. */
 static void add_label_rows(struct strbuf *b, const struct style *s, const struct json *report)
 {
@@ -329,6 +362,7 @@ void show_report_rows(struct strbuf *b, const struct style *s, const struct json
     add_block_rows(b, s, report);
     add_label_rows(b, s, report);
     add_work_row(b, s, report);
+    add_phase_rows(b, s, report);
     if (read_traffic(get_object(report, "step_bytes"), "in", "out", "peer", &t))
         show_traffic(b, s, &t, report);
     add_device_peaks(b, s, report);

@@ -87,23 +87,75 @@ void report_profile_members(const struct prepared_job *j, struct strbuf *b)
     strbuf_add_json(b, j->profile_reason);
 }
 
-void report_phase_members(const struct prepared_job *j, struct strbuf *b)
+/* Returns the plan of a phase. `largest` is the plan of the largest phase. */
+static const struct plan *plan_of(const struct prepared_job *j, const struct phase *p,
+                                  const struct plan *largest)
+{
+    return p == job_largest_phase(j) ? largest : p->plan;
+}
+
+/* Returns the most bytes that a phase needs of device `d`. The steps that are left over after whole cycles
+ * have a plan of their own. */
+static uint64_t peak_of(const struct phase *p, const struct plan *plan, uint32_t d)
+{
+    uint64_t most = plan->devices[d].peak_bytes;
+    if (p->single.plan != NULL && p->single.plan->devices[d].peak_bytes > most)
+        most = p->single.plan->devices[d].peak_bytes;
+    return most;
+}
+
+void report_phase_members(const struct prepared_job *j, const struct plan *largest, struct strbuf *b)
 {
     if (j->phases.n <= 1)
         return;
     strbuf_addf(b, ",\"phase\":%" PRIu32 ",\"phases\":[", job_largest_phase(j)->number);
     for (uint32_t i = 0; i < j->phases.n; i++) {
         const struct phase *p = &j->phases.at[i];
+        const struct plan *plan = plan_of(j, p, largest);
+        struct plan_bytes moved;
+        plan_step_bytes(plan, &moved);
         strbuf_add(b, i > 0 ? ",{\"name\":" : "{\"name\":");
         strbuf_add_json(b, p->name);
         strbuf_addf(b, ",\"steps\":%" PRIu64 ",\"batch\":%u,\"micro_batch\":%u,\"replicas\":%u", p->steps,
                     p->batch, p->sizes.micro_batch, p->sizes.replicas);
+        strbuf_addf(b, ",\"step_bytes\":{\"in\":%" PRIu64 ",\"out\":%" PRIu64 ",\"peer\":%" PRIu64 "}",
+                    moved.in, moved.out, moved.peer);
         strbuf_add(b, ",\"device_peak_bytes\":[");
-        for (uint32_t d = 0; p->plan != NULL && d < p->plan->n_devices; d++)
-            strbuf_addf(b, "%s%" PRIu64, d > 0 ? "," : "", p->plan->devices[d].peak_bytes);
+        for (uint32_t d = 0; d < plan->n_devices; d++)
+            strbuf_addf(b, "%s%" PRIu64, d > 0 ? "," : "", peak_of(p, plan, d));
         strbuf_add(b, "]}");
     }
     strbuf_add(b, "]");
+}
+
+/* Appends the size of a phase, the most bytes that it needs of any device, and the bytes that it moves. */
+static void add_phase_line(const struct phase *p, const struct plan *plan, struct strbuf *b)
+{
+    struct plan_bytes moved;
+    uint64_t peak = 0;
+    plan_step_bytes(plan, &moved);
+    for (uint32_t d = 0; d < plan->n_devices; d++)
+        peak = peak_of(p, plan, d) > peak ? peak_of(p, plan, d) : peak;
+    if (p->training)
+        strbuf_addf(b, "%s: %" PRIu64 " steps of %u samples", p->name, p->steps, p->batch);
+    else
+        strbuf_addf(b, "%s: forward only, batches of %u samples", p->name, p->batch);
+    strbuf_addf(b, ", in micro-batches of %u; peak ", p->sizes.micro_batch);
+    strbuf_add_bytes(b, peak);
+    strbuf_addf(b, "%s, ", plan->n_devices > 1 ? " on a device" : "");
+    strbuf_add_bytes(b, moved.in + moved.out);
+    strbuf_addf(b, " moved in a %s", p->training ? "step" : "batch");
+}
+
+void report_phases(const struct prepared_job *j, const struct plan *largest, const char *indent,
+                   struct strbuf *b)
+{
+    for (uint32_t i = 0; j->phases.n > 1 && i < j->phases.n; i++) {
+        const struct phase *p = &j->phases.at[i];
+        strbuf_addf(b, "\n%sphase %-2u ", indent, i);
+        add_phase_line(p, plan_of(j, p, largest), b);
+        strbuf_add(b, p == job_largest_phase(j) ? " (the largest phase)" : "");
+    }
 }
 
 void report_needs_members(const struct job_needs *n, struct strbuf *b)
@@ -178,22 +230,6 @@ static void add_token_members(const struct prepared_job *j, struct strbuf *b)
         strbuf_addf(b, ",\"val_tokens\":%" PRIu64, j->val->n_tokens);
 }
 
-/* Appends a line for each phase, if the job has several phases. The other lines of the text describe the
- * largest phase. */
-static void add_phases(const struct prepared_job *j, struct strbuf *b)
-{
-    for (uint32_t i = 0; j->phases.n > 1 && i < j->phases.n; i++) {
-        const struct phase *p = &j->phases.at[i];
-        strbuf_addf(b, "\n  phase %-2u %s: ", i, p->name);
-        if (p->training)
-            strbuf_addf(b, "%" PRIu64 " steps of %u samples", p->steps, p->batch);
-        else
-            strbuf_addf(b, "forward only, batches of %u samples", p->batch);
-        strbuf_addf(b, ", in micro-batches of %u%s", p->sizes.micro_batch,
-                    p == job_largest_phase(j) ? " (the largest phase)" : "");
-    }
-}
-
 int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
 {
     const struct spec *s = j->spec;
@@ -221,7 +257,7 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
                     j->machine.capacity_bytes[0], least_bytes, job_host_bytes(j), demand.devices_min,
                     demand.devices_max);
         add_absolute(&b, j->output);
-        report_phase_members(j, &b);
+        report_phase_members(j, p, &b);
         report_cut_members(j, &b);
         report_cycle_members(j, phase->plan, &b);
         report_work_members(j, &b);
@@ -245,7 +281,7 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
                 phase->batch, phase->sizes.micro_batch);
     if (phase->sizes.replicas > 1)
         strbuf_addf(&b, " by %u replicas", phase->sizes.replicas);
-    add_phases(j, &b);
+    report_phases(j, p, "  ", &b);
     if (s->method != METHOD_backprop) {
         strbuf_add(&b, "\n  method   ");
         report_cut(j, &b);
@@ -309,7 +345,7 @@ void report_planned(const struct prepared_job *j, struct strbuf *b)
     add_plan(j, b);
     strbuf_add(b, ",\"output\":");
     add_absolute(b, j->output);
-    report_phase_members(j, b);
+    report_phase_members(j, p->plan, b);
     report_cut_members(j, b);
     report_cycle_members(j, p->plan, b);
     report_backend_members(j, b);
@@ -496,6 +532,17 @@ static void add_block_figures(const struct train_report *r, struct strbuf *b)
     }
 }
 
+/* Returns the most bytes that a phase of the job needs of device `d`. */
+static uint64_t peak_of_job(const struct prepared_job *j, uint32_t d)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < j->phases.n; i++) {
+        uint64_t peak = peak_of(&j->phases.at[i], j->phases.at[i].plan, d);
+        most = peak > most ? peak : most;
+    }
+    return most;
+}
+
 void report_json(const struct prepared_job *j, const struct train_report *r, struct strbuf *b)
 {
     const struct phase *p = job_largest_phase(j);
@@ -533,11 +580,11 @@ void report_json(const struct prepared_job *j, const struct train_report *r, str
         r->counted_in, r->counted_out, r->counted_peer);
     for (uint32_t i = 0; i < p->plan->n_devices; i++)
         strbuf_addf(b, "%s{\"peak_bytes\":%" PRIu64 ",\"capacity_bytes\":%" PRIu64 "}", i > 0 ? "," : "",
-                    p->plan->devices[i].peak_bytes, p->plan->devices[i].lease_bytes);
+                    peak_of_job(j, i), p->plan->devices[i].lease_bytes);
     strbuf_addf(b, "],\"numerics_changed\":%s", r->numerics_changed ? "true" : "false");
     strbuf_add(b, ",\"numerics\":");
     strbuf_add_json(b, r->numerics);
-    report_phase_members(j, b);
+    report_phase_members(j, p->plan, b);
     report_cut_members(j, b);
     report_cycle_members(j, p->plan, b);
     report_work_members(j, b);
@@ -601,6 +648,7 @@ void report_text(const struct prepared_job *j, const struct train_report *r, str
                 r->steps_done, r->total_steps);
     if (r->resumed_from > 0)
         strbuf_addf(b, " (resumed from %" PRIu64 ")", r->resumed_from);
+    report_phases(j, p, "  ", b);
     if (j->phases.n > 1)
         strbuf_addf(b, "\n  phases    %u; what follows is about phase %u (%s), the largest", j->phases.n,
                     job_largest_phase(j)->number, job_largest_phase(j)->name);
@@ -632,7 +680,7 @@ void report_text(const struct prepared_job *j, const struct train_report *r, str
     report_work(j, b);
     for (uint32_t i = 0; i < p->n_devices; i++) {
         strbuf_addf(b, "  device %-2u peak ", i);
-        strbuf_add_bytes(b, p->devices[i].peak_bytes);
+        strbuf_add_bytes(b, peak_of_job(j, i));
         strbuf_add(b, " of ");
         strbuf_add_bytes(b, p->devices[i].lease_bytes);
         strbuf_add(b, "\n");

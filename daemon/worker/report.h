@@ -60,8 +60,14 @@ void report_backend_members(const struct prepared_job *j, struct strbuf *b);
 
 /* If the job has several phases, appends ,"phase":0,"phases":[...] to a JSON object. "phase" is the number of
  * the largest phase, which the other members of the object describe. "phases" is a list with a summary of
- * each phase. */
-void report_phase_members(const struct prepared_job *j, struct strbuf *b);
+ * each phase. `largest` is the plan of the largest phase. */
+void report_phase_members(const struct prepared_job *j, const struct plan *largest, struct strbuf *b);
+
+/* If the job has several phases, appends a line of text for each: its steps, the most memory that it needs of
+ * any device, and the bytes that it moves in a step. Each line begins with a line break and with `indent`.
+ * The other lines of such texts describe the largest phase. */
+void report_phases(const struct prepared_job *j, const struct plan *largest, const char *indent,
+                   struct strbuf *b);
 
 /* Appends ,"needs":{...}, which is what the job needs of a machine (daemon/spec/needs.h), to a JSON
  * object. */

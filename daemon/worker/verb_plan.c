@@ -132,8 +132,10 @@ static void say_where(const struct prepared_job *j, const struct printed_plan *m
 {
     if (j->phases.n > 1) {
         const struct phase *p = job_largest_phase(j);
-        strbuf_addf(head, "phase %u (%s), the largest of %u phases\n", p->number, p->name, j->phases.n);
-        report_phase_members(j, members);
+        strbuf_addf(head, "phase %u (%s), the largest of %u phases", p->number, p->name, j->phases.n);
+        report_phases(j, made->plan, "        ", head);
+        strbuf_add(head, "\n");
+        report_phase_members(j, made->plan, members);
     }
     strbuf_addf(head, "backend %s: %s\n", j->backend, j->backend_reason);
     strbuf_addf(head, "profile %s: %s\n", job_profile_names[j->profile], j->profile_reason);

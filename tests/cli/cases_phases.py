@@ -140,8 +140,14 @@ def test_check_and_plan_show_the_largest_phase(t):
     t.equal((check["steps"], check["resolved"]["micro_batch"]), (FIRST + SECOND, 8), "steps, micro-batch")
     t.contains(t.worker("--check", path).out, "phase 0  first half: 14 steps of 24 samples",
                "phase 1  outputs of the first half: forward only", "phase 2  second half: 12 steps of 12 samples")
-    t.contains(t.worker("--plan", path, "--no-what-if").out, "phase 0 (first half), the largest of 3 phases")
+    text = t.worker("--plan", path, "--no-what-if").out
+    t.contains(text, "phase 0 (first half), the largest of 3 phases", "phase 2  second half: 12 steps of 12 samples")
+    plan = t.worker("--plan", path, "--json", "--no-what-if", *TIGHT).json()
+    t.equal(plan["phases"], check["phases"], "phases of --plan and --check")
+    t.equal(plan["phases"][0]["device_peak_bytes"], plan["device_peak_bytes"], "memory of the largest phase")
     t.equal([p["steps"] for p in check["phases"]], [FIRST, 0, SECOND], "steps of the phases")
+    t.check(all(0 < peak <= check["device_bytes"] for p in check["phases"] for peak in p["device_peak_bytes"]),
+            f"memory of the phases: {check['phases']}")
     t.contains(t.worker("--run", path, "--output", t.path("out")).out, "3; what follows is about phase 0 (first half)")
     least = check["least_device_bytes"]
     run(t, path, t.path("fits"), "--device-memory", least, "--devices", 2)

@@ -326,6 +326,28 @@ static void test_report_is_golden(void **state)
     json_free(job);
 }
 
+/* The memory of a phase is that of the device that needs most. */
+static void test_report_has_a_row_for_each_phase(void **state)
+{
+    struct json *job =
+        parse("{\"id\":1,\"name\":\"x\",\"state\":\"done\",\"exit\":0,\"report\":{\"steps\":3,"
+              "\"total_steps\":3,\"phase\":0,\"phases\":["
+              "{\"name\":\"partition 1 of 2\",\"steps\":340,\"step_bytes\":{\"in\":1024,\"out\":512,"
+              "\"peer\":9},\"device_peak_bytes\":[1024,3072]},"
+              "{\"name\":\"outputs of partition 1\",\"steps\":0,\"step_bytes\":{\"in\":0,\"out\":512},"
+              "\"device_peak_bytes\":[2048]}]}}");
+    struct strbuf b = {0};
+    (void)state;
+    show_report(&b, &ascii, job);
+    assert_non_null(
+        strstr(b.at, "  phase 0     partition 1 of 2   340 steps   peak 3.00 KiB   moved in a step 1.50 KiB"
+                     "   (the largest: bytes below)\n"));
+    assert_non_null(
+        strstr(b.at, "  phase 1     outputs of partition 1   peak 2.00 KiB   moved in a batch 512 B\n"));
+    strbuf_finish(&b);
+    json_free(job);
+}
+
 /* Partitions that are trained at once count from 1, and only the last one has an accuracy. */
 static void test_report_has_partitions_that_are_trained_at_once(void **state)
 {
@@ -566,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_progress_has_the_blocks_of_local_updates),
         cmocka_unit_test(test_report_has_blocks_labels_and_work),
         cmocka_unit_test(test_report_has_partitions_that_are_trained_at_once),
+        cmocka_unit_test(test_report_has_a_row_for_each_phase),
         cmocka_unit_test(test_events_are_told),
     };
 
