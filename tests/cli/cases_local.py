@@ -212,6 +212,24 @@ def test_blocks_train_as_in_plain_python(t, name):
     t.check(clipped > 0, "no gradient was clipped")
 
 
+@case(each=["greedy", "hidden head", "overlapping"])
+def test_evaluations_of_heads_are_as_in_plain_python(t, name):
+    """Loss and accuracy of every head on the validation samples, and of the model at the end."""
+    method, blocks, heads = SCHEMES[name]
+    spec, samples = idx_spec(t, method=method)
+    spec = job(spec, {"data.val": spec["data"]["train"], "eval": {"every": {"steps": 3}, "heads": True}})
+    out = train(t, spec, "out", *TIGHT[:2])
+    for m in [m for m in figures(out) if "val/loss" in m]:
+        plain = Blocks(tensors(out, m["step"]), tensors(out, m["step"], "method"), blocks, heads)
+        t.equal(len(m["blocks"]), len(blocks), "blocks")
+        for b, found in enumerate(m["blocks"]):
+            loss, right = reference.evaluate(plain.layers[: blocks[b][1] + 1] + plain.heads[b], samples)
+            close(t, float(found["loss"]), loss, f"step {m['step']}: loss of block {b}")
+            t.equal(float(found["accuracy"]), right, f"step {m['step']}: accuracy of block {b}")
+        t.equal((m["val/loss"], m["val/accuracy"]), (m["blocks"][-1]["loss"], m["blocks"][-1]["accuracy"]), "the model")
+    t.equal([m["step"] for m in figures(out) if "val/loss" in m], [3, 6], "evaluations")
+
+
 # ---- gradients end at the block ----
 
 DIFFERENCES = {

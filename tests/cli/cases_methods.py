@@ -67,8 +67,18 @@ def test_report_has_the_work_beside_that_of_backpropagation(t):
         t.equal(f["backprop"], backprop["total"], f"{scheme}: backpropagation")
         t.check(f["total"] > backprop["total"], f"{scheme}: heads cost something")
         t.check(f["sequential"] < backprop["total"], f"{scheme}: blocks work side by side")
+        # In multiplications: a shared layer passes forward once, as the last layer of the lower block, and backward twice.
+        weights, last_head = [32 * 64, 64 * 64, 64 * 64, 64 * 8], 64 * 8
+        parts, blocks = read_json(os.path.join(t.path(scheme["scheme"]), "result.json"))["parts"], []
+        for b, (first, last) in enumerate(parts):
+            shared = [i for i in range(first, last + 1) if b > 0 and i <= parts[b - 1][1]]
+            blocks.append(sum(weights[i] * (2 if i in shared else 3) for i in range(first, min(last, 3) + 1)))
+            blocks[b] += 3 * last_head * (b + 1 < len(parts))
+        t.equal(scheme["scheme"] == "overlapping", sum(blocks) > 3 * (sum(weights) + last_head * (len(parts) - 1)), "shared layers")
+        for what, want in (("total", sum(blocks)), ("sequential", max(blocks))):
+            want *= 2 * 24 * 5
+            t.check(want <= f[what] < 1.1 * want, f"{scheme}: {what} of {f[what]}, of which {want} in products")
     t.check(work["greedy"]["sequential"] < work["chunked"]["sequential"], "shorter blocks have less to do in a row")
-    t.check(work["overlapping"]["total"] > work["chunked"]["total"], "a shared layer is taken backward twice")
     sil = read_json(os.path.join(run(t, job(base, {"method": {"type": "sil"}}), out="sil"), "result.json"))["flops"]
     t.equal(sil["total"], sil["sequential"], "phases come one after another")
 
@@ -116,9 +126,11 @@ def parameters():
     return 8 * (64 * 64 + 64) + 3 * head
 
 
-@case(each=[1, 2, 4, 8])
+@case(each=[1, 2, 4, 8, 16])
 def test_state_of_a_block_crosses_the_link_once_in_a_cycle(t, k):
-    path, file = write_job(t, job(LONG, {"method.resident_steps": k})), t.path("plan.json")
+    """24 / k bytes per parameter and step, and the outputs of three blocks out and in: at most 1.05 times that, and this has
+    room for the samples and targets, too."""
+    path, file = write_job(t, job(LONG, {"method.resident_steps": k, "train.steps": max(8, k)})), t.path("plan.json")
     options = [*ONE_BLOCK, "--policy", "blocks", "--optimizer-on", "device"] if k < 3 else ONE_BLOCK
     found = t.worker("--plan", path, *options, "--out", file, "--json", "--no-what-if").json()
     plan = read_json(file)
@@ -131,9 +143,8 @@ def test_state_of_a_block_crosses_the_link_once_in_a_cycle(t, k):
         t.equal(sorted(moved), sorted(state - stays), f"{kind} of the state that does not stay, in a cycle of {k} steps")
     step = 24 / k * parameters()
     outputs = 2 * 3 * 16 * 64 * 4
-    data = 16 * (64 + 4) * 4 * 4
     moved = (found["host_in_bytes"] + found["host_out_bytes"]) / k
-    t.check(moved <= 1.05 * (step + outputs) + data, f"{moved} bytes in a step, {step} of state, {outputs} of outputs")
+    t.check(moved <= 1.05 * (step + outputs), f"{moved} bytes in a step, {step} of state, {outputs} of outputs")
     if k == 1:
         return
     out = t.path("out")
@@ -141,7 +152,7 @@ def test_state_of_a_block_crosses_the_link_once_in_a_cycle(t, k):
     b = r["step_bytes"]
     t.equal((r["policy"], r["cycle_steps"]), ("blocks", k), "policy and steps of the run")
     t.check(b["state_in"] + b["state_out"] <= 1.05 * step, f"{b} of state in a step, at most 1.05 * {step}")
-    cycles = (8 // k) * (found["host_in_bytes"] + found["host_out_bytes"])
+    cycles = (max(8, k) // k) * (found["host_in_bytes"] + found["host_out_bytes"])
     dirty = ("W", "K", "group")  # in at the start, out for the checkpoint and at the end
     around = 3 * sum(end - begin for i, _, begin, end, _ in plan["boundary"] if plan["tensors"][i][0] in dirty)
     counted = r["counted_bytes"]["in"] + r["counted_bytes"]["out"]
@@ -203,6 +214,7 @@ def test_plan_says_how_many_steps_and_what_limits_them(t):
     limits = {
         "device memory": plan("--devices", 1, "--device-memory", "150KiB"),
         "host memory": plan(*ONE_BLOCK, "--host-memory", "1100KiB"),
+        "size of the plan": plan(*ONE_BLOCK, "--host-memory", "100MiB", **{"train.global_batch": 64, "train.micro_batch": 1}),
         "method.max_cycle_seconds": plan(*ONE_BLOCK, **{"method.max_cycle_seconds": 1e-6}),
         "steps between evaluations and checkpoints": plan(*ONE_BLOCK, **{"checkpoint": {"every": {"steps": 8}}}),
         "more steps would gain little": plan("--devices", 1, "--device-memory", "64MiB"),
