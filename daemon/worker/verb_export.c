@@ -22,6 +22,8 @@
 #include "daemon/worker/report.h"
 #include "daemon/worker/verbs.h"
 
+#define META_KEYS 3 /* keys in the metadata of a file of weights */
+
 /* Figures about the exported weights. */
 struct exported {
     size_t tensors, files;
@@ -62,16 +64,32 @@ static int publish_file(int dir, const char *tmp, const char *name, const char *
     return r < 0 ? fs_fail(err, r, NULL, path, "sync the directory of") : 0;
 }
 
-/* Writes the tensors of the model and of the heads to `fd` as one safetensors file. */
-static int write_joined(const struct st_map *model, const struct st_map *heads, int fd, const char *path,
-                        struct exported *ret, struct err *err)
+/* Copies the metadata of the weights `w` to `ret`. Returns the number of entries. */
+static size_t copy_meta(const struct weights *w, struct st_meta ret[META_KEYS])
 {
+    static const char *const keys[META_KEYS] = {"format", "step", "spec_hash"};
+    size_t n = 0;
+    for (size_t i = 0; i < META_KEYS; i++) {
+        const char *value = safetensors_meta(w->file, keys[i]);
+        if (value != NULL)
+            ret[n++] = (struct st_meta){keys[i], value};
+    }
+    return n;
+}
+
+/* Writes the tensors of the model `w` and of the heads to `fd` as one safetensors file, with the metadata of
+ * the model. Some programs refuse a file without the key "format". */
+static int write_joined(const struct weights *w, const struct st_map *model, const struct st_map *heads,
+                        int fd, const char *path, struct exported *ret, struct err *err)
+{
+    struct st_meta meta[META_KEYS];
+    size_t n_meta = copy_meta(w, meta);
     size_t n = model->n + heads->n;
     uint32_t crc;
     struct st_tensor *all = xcalloc(n, sizeof *all);
     memcpy(all, model->tensors, model->n * sizeof *all);
     memcpy(all + model->n, heads->tensors, heads->n * sizeof *all);
-    int r = safetensors_write(fd, path, all, n, NULL, 0, &ret->bytes, &crc, err);
+    int r = safetensors_write(fd, path, all, n, meta, n_meta, &ret->bytes, &crc, err);
     xfree(all);
     return r;
 }
@@ -100,7 +118,7 @@ static int write_with_heads(const struct weights *w, const struct weights *heads
     if (r == 0)
         r = safetensors_map(heads->file, &added, err);
     if (r == 0)
-        r = write_joined(&model, &added, fd, path, ret, err);
+        r = write_joined(w, &model, &added, fd, path, ret, err);
     if (r == 0)
         ret->hash = add_hash(add_hash(WEIGHTS_HASH_START, w, &model), heads, &added);
     st_map_finish(&model);

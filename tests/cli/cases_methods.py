@@ -29,8 +29,9 @@ def test_export_drops_the_heads_or_keeps_them(t):
     result = t.worker("--export", out, "--out", plain, "--json").json()
     t.equal(result["weights_hash"], read_json(os.path.join(out, "result.json"))["weights_hash"], "hash of the model")
     t.worker("--export", out, "--out", both, "--heads")
-    model, _ = read_safetensors(plain)
-    all_of_it, _ = read_safetensors(both)
+    model, metadata = read_safetensors(plain)
+    all_of_it, other = read_safetensors(both)
+    t.equal((other, metadata["format"]), (metadata, "pt"), "metadata")
     added = {name: v for name, v in all_of_it.items() if name not in model}
     t.check(not any(name.startswith("heads.") for name in model), "a head in the plain export")
     t.equal(sorted(added), ["heads.0.out.bias", "heads.0.out.weight"], "tensors of heads")
