@@ -277,3 +277,21 @@ def test_outputs_beyond_host_memory_are_in_a_file(t):
             t.equal("fallocate(" in f.read(), host == "2MiB", f"a file for outputs with {host}")
         hashes.add(read_json(os.path.join(out, "result.json"))["weights_hash"])
     t.equal(len(hashes), 1, "different weights")
+
+
+@case
+def test_disk_without_room_for_outputs_is_noticed_at_the_start(t):
+    """Before the first step, not when the first partition is trained."""
+    disk = t.path("disk")
+    os.mkdir(disk)
+    if os.getuid() != 0 or t.command(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", disk]).code != 0:
+        t.skip("a file system cannot be mounted here")
+    t.undo.append(lambda: t.command(["umount", "-l", disk]))
+    spec = job(SIL, {"data.samples": 20000, "train.steps": 2, "eval": DELETE, "data.val_samples": DELETE})
+    out = os.path.join(disk, "out")
+    r = t.worker("--run", write_job(t, spec), "--output", out, "--host-memory", "2MiB", "--quiet", "--json", expect=1).json()
+    t.equal((r["errno"], r["path"]), ("ENOSPC", out), "the error")
+    t.contains(r["message"], f"up to {20000 * 32 * 4} bytes", "resources.host_memory", what="the message")
+    t.equal((steps_in_metrics(out), checkpoint_steps(out)), (0, []), "steps and checkpoints")
+    t.equal(leftovers(out), [], "left behind")
+    t.worker("--run", write_job(t, spec), "--output", out, "--host-memory", "1GiB", "--quiet")  # in memory, there is room

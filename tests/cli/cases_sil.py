@@ -9,8 +9,8 @@ import reference
 from cases_local import batch_of, close, idx_spec
 from files import DELETE, checkpoint_steps, job, read_json, write_job
 from harness import case, once
-from methods import (JOB, STILL, TIGHT, all_tensors, bits, bits_without_spec, figures, go_back, kill_after, local, same_bits, sil, state,
-                     tensors, train, training)
+from methods import (JOB, STILL, TIGHT, all_tensors, bits, bits_without_spec, change_state, figures, go_back, kill_after, local,
+                     same_bits, sil, state, tensors, train, training)
 
 STEPS = 7  # of every partition of JOB
 EVERY = {"checkpoint.every": {"steps": 1}}
@@ -437,3 +437,15 @@ def test_divergence_names_the_layer_of_the_model(t):
     spec = job(JOB, {"method": sil([2], each=[{}, {"optimizer": {"type": "adamw", "lr": 1e30}}]), "train.grad_clip": 1.0})
     run = t.worker("--run", write_job(t, spec), "--output", t.path("out"), "--quiet", expect=1)
     t.contains(run.err, f"not finite at step {STEPS + 2}", "first in layer 3 (dense)", what="the message")
+
+
+@case
+def test_outputs_that_differ_from_those_of_the_checkpoint_are_refused(t):
+    """The last partition has been trained on other inputs than the run would give it now."""
+    out, path = train(t, KILLED, "out"), write_job(t, KILLED)
+    step = 3 * STEPS - 1 - (3 * STEPS - 1) % 2  # the last checkpoint inside the last partition
+    go_back(out, step)
+    change_state(out, step, "inputs_crc32c", "00000000")
+    r = t.worker("--run", path, "--output", out, "--quiet", "--json", expect=1).json()
+    t.contains(r["message"], "00000000", what="the message")
+    t.equal(checkpoint_steps(out)[-1], step, "the newest checkpoint")

@@ -125,10 +125,21 @@ def change_weight(out, step, name, index, value):
     struct.pack_into("<f", data, 8 + n + entry["data_offsets"][0] + 4 * index, value)
     with open(path, "wb") as f:
         f.write(data)
+    replace_in_state(directory, old, crc32c(bytes(data)))
+
+
+def change_state(out, step, key, value):
+    """Writes `value` in place of a text in the state of a checkpoint."""
+    directory, old = os.path.join(out, "checkpoints", f"step-{step}"), state(out, step)[key]
+    replace_in_state(directory, f'"{key}":"{old}"', f'"{key}":"{value}"')
+
+
+def replace_in_state(directory, old, new):
+    """Replaces a text in state.json, and its checksum."""
     path = os.path.join(directory, "state.json")
     with open(path, "rb") as f:
         raw = f.read()
-    raw = raw.replace(old.encode(), crc32c(bytes(data)).encode())
+    raw = raw.replace(old.encode(), new.encode())
     raw = raw[: raw.rindex(b':"') + 2] + b'00000000"}\n'
     with open(path, "wb") as f:
         f.write(raw.replace(b'"self_crc32c":"00000000"', b'"self_crc32c":"' + crc32c(raw).encode() + b'"'))
