@@ -267,6 +267,16 @@ def test_every_key_of_method_is_documented(t):
             t.check(found, f"docs/job.md does not have {key} of {json.dumps(method)}")
 
 
+@case(each=["train", "eval", "checkpoint"])
+def test_every_key_of_a_section_is_documented(t, section):
+    with open(os.path.join(ROOT, "docs", "job.md"), encoding="utf-8") as f:
+        page = f.read()
+    given = METHOD_BASE.get(section, {"every": {"steps": 9}})
+    refused = t.worker("--check", write_job(t, {**METHOD_BASE, section: {**given, "no": 0}}), expect=2)
+    for key in re.findall(r'"([a-z_]+)"', refused.err.split("known keys are")[1]):
+        t.check(f"`{section}.{key}`" in page, f"docs/job.md does not have {section}.{key}")
+
+
 @case(each=EXAMPLES)
 def test_documented_example_learns(t, value):
     _, example = value
