@@ -218,21 +218,33 @@ static uint32_t find_ruined(struct trainer *t, uint32_t group)
     return train_find_ruined(t, group);
 }
 
-/* Reports a loss or a gradient that is not finite, unless the job skips such updates. `loss` is one of the
- * losses of a training step, `group` is its decision group, and `d` is the decision of this group. */
-static int check_finite(struct trainer *t, double loss, uint32_t group, const struct step_decision *d,
+/* Writes a text such as " of block 1" to `buf`, or "" if the phase has only one loss. */
+static void name_part(const struct trainer *t, uint32_t loss, char *buf, size_t size)
+{
+    bool partitions = t->spec->method == METHOD_sil; /* they count from 1, as in the names of phases */
+    buf[0] = '\0';
+    if (t->n_losses > 1)
+        snprintf(buf, size, " of %s %u", partitions ? "partition" : "block", loss + partitions);
+}
+
+/* Reports a loss or a gradient that is not finite, unless the job skips such updates. `number` is the number
+ * of one of the losses of a training step, `group` is its decision group, and `d` is the decision of this
+ * group. */
+static int check_finite(struct trainer *t, uint32_t number, uint32_t group, const struct step_decision *d,
                         struct err *err)
 {
     bool skip = t->phase->skip_nonfinite, skipped = d != NULL && d->apply == 0;
-    char layer[128];
+    double loss = t->blocks[number].loss;
+    char layer[128], part[64];
     if ((isfinite(loss) && !skipped) || (skip && skipped))
         return 0;
+    name_part(t, number, part, sizeof part);
     uint32_t first = skipped ? find_skipped(t, d) : d == NULL ? find_ruined(t, group) : PLAN_NONE;
     say_first_layer(t, first, layer, sizeof layer);
     return err_set(
-        err, -EDOM, "%s at step %" PRIu64 "%s: training has diverged. %s; %s",
-        isfinite(loss) ? "a gradient is not finite" : "the loss is not finite", t->before + t->known + 1,
-        layer, train_what_is_kept(t),
+        err, -EDOM, "%s%s is not finite at step %" PRIu64 "%s: training has diverged. %s; %s",
+        isfinite(loss) ? "a gradient" : "the loss", part, t->before + t->known + 1, layer,
+        train_what_is_kept(t),
         skip ? "lower optimizer.lr or set train.grad_clip"
              : "lower optimizer.lr, set train.grad_clip, or skip such steps with train.on_nonfinite "
                "\"skip\"");
@@ -296,7 +308,7 @@ static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, st
         .sumsq = d != NULL ? d->sumsq : NAN,
         .skipped = d != NULL && d->apply == 0,
     };
-    return check_finite(t, t->blocks[loss].loss, group, d, err);
+    return check_finite(t, loss, group, d, err);
 }
 
 /* Returns whether the phase must now be judged by its training loss. This happens after each tenth of a phase

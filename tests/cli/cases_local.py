@@ -386,6 +386,19 @@ def test_resident_steps_do_not_change_bits(t, k):
         t.equal(checkpoint_steps(out), [19, 37], "checkpoints")
 
 
+# ---- divergence ----
+
+@case(each=[0, 1])
+def test_message_names_the_block_that_has_diverged(t, block):
+    """The rate of one block ruins it. With block 0 ruined, its own loss is named and not that of the block behind it."""
+    rates = [{}, {}]
+    rates[block] = {"lr": 1e30}
+    for changes in ({}, {"train.grad_clip": 1.0}):
+        spec = job(JOB, {"method": local("chunked", CUTS, each=rates), "model.activation": "gelu", **changes})
+        r = t.worker("--run", write_job(t, spec), "--output", t.fresh("out"), "--quiet", "--json", expect=1).json()
+        t.contains(r["message"], f" of block {block} is not finite at step 2", what=f"the message with {changes}")
+
+
 # ---- checkpoints ----
 
 @case(each=[("adamw, clipping", {"train.grad_clip": 0.2}),
