@@ -9,6 +9,7 @@ within 1e-4 of the cpu backend's. The same through the daemon, and after kill -9
 With TUTTI_CUDA_REAL in the environment, on the GPUs of this machine, as many as there are: then nothing is race-checked, and
 no device is made to fail.
 """
+import array
 import json
 import os
 import random
@@ -212,6 +213,63 @@ def case_one_part():
         assert (found, figures(os.path.join(ROOT, "out"))) == want, f"{method} is not backpropagation"
 
 
+def tight(method, seed, **changes):
+    """Runs a job with a method on two devices with little memory. Returns the output directory."""
+    run("cuda", min(2, n_devices()), "32KiB", "auto", seed=seed, spec={**method_job(method), **changes})
+    return os.path.join(ROOT, "out")
+
+
+def optimizer_state(out, step):
+    """{name: bytes} of the tensors in a checkpoint's state of the optimizer."""
+    with open(os.path.join(out, "checkpoints", f"step-{step}", "optimizer.safetensors"), "rb") as f:
+        data = f.read()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    return {name: data[begin + entry["data_offsets"][0] : begin + entry["data_offsets"][1]]
+            for name, entry in json.loads(data[8:begin]).items() if name != "__metadata__"}
+
+
+def case_greedy():
+    """Blocks that are listed one by one are greedy, to the bit."""
+    want = figures(tight({"type": "local", "scheme": "greedy"}, 610))
+    assert figures(tight({"type": "local", "scheme": "chunked", "blocks": [[0, 0], [1, 1], [2, 4]]}, 611)) == want
+
+
+def case_mean():
+    """After the first step, the momentum of a weight is its gradient. That of a shared layer is the mean of both, to the bit."""
+    def gradients(scheme, blocks):
+        out = tight({"type": "local", "scheme": scheme, "blocks": blocks}, 620, checkpoint={"every": {"steps": 1}, "keep": 9},
+                    optimizer={"type": "sgd", "lr": 0.1, "momentum": 0.9},
+                    train={"steps": 1, "global_batch": 12, "micro_batch": 4})
+        return {name: array.array("f", data) for name, data in optimizer_state(out, 1).items()}
+
+    lower, upper = gradients("chunked", [[0, 1], [2, 4]]), gradients("chunked", [[0, 0], [1, 4]])
+    both, shared = gradients("overlapping", [[0, 1], [1, 4]]), 0
+    for name, found in both.items():
+        want = lower[name] if name.startswith(("layers.0.", "heads.")) else upper[name]
+        if name.startswith("layers.1."):
+            assert lower[name] != upper[name], f"{name}: equal gradients say nothing"
+            want = array.array("f", [array.array("f", [a + b])[0] * 0.5 for a, b in zip(lower[name], upper[name])])
+            shared += 1
+        assert found == want, f"the gradient of {name}"
+    assert shared == 2, "weight and bias of the shared layer"
+
+
+def case_first_partition():
+    """It is the same whatever follows."""
+    want, found = ([line for line in figures(tight(method, 630)) if line["phase"] == 0]
+                   for method in ({"type": "sil", "partitions": [1]}, {"type": "sil", "partitions": [1, 2], "recovery_epochs": 1}))
+    assert len(want) > 5 and found == want, f"{found}, not {want}"
+
+
+def case_kept_outputs():
+    """No weight moves. So the last partition has the same losses on the kept outputs as the whole network on the samples."""
+    method = {"type": "sil", "partitions": [1, 3], "recovery_epochs": 1}
+    out = tight(method, 640, optimizer={"type": "sgd", "lr": 1e-30}, train={"epochs": 1, "global_batch": 12, "micro_batch": 4},
+                model={**method_job(method)["model"], "dropout": 0})
+    kept, fresh = ([line["loss"] for line in figures(out) if line["phase"] == phase and "lr" in line] for phase in (4, 5))
+    assert len(set(kept)) > 3 and kept == fresh, f"{kept}, not {fresh}"
+
+
 def case_losses_of_cpu():
     cpu = run("cpu", 1, "16MiB", "resident")
     assert near(cpu[1], first()[1]), f"losses: cpu {cpu[1]}, cuda {first()[1]}"
@@ -383,7 +441,11 @@ def main():
     cases = [(f"{m[2]} on {m[0]} x {m[1]} has the same bits", lambda i=i: case_machine(i)) for i, m in enumerate(MACHINES)
              if m[0] <= n_devices()]
     cases += [("several steps in a cycle have the same bits on every machine", case_steps),
-              ("three phases have the same bits on every machine", case_phases), *((f"method {name} has the same bits on any machine, and the figures of the cpu", lambda n=name: case_method(n)) for name in METHODS), ("one block or partition is backpropagation", case_one_part), ("losses are within 1e-4 of the cpu's", case_losses_of_cpu), ("measured times change no bits", case_profile), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
+              ("three phases have the same bits on every machine", case_phases), *((f"method {name} has the same bits on any machine, and the figures of the cpu", lambda n=name: case_method(n)) for name in METHODS), ("one block or partition is backpropagation", case_one_part),
+              ("method greedy is one block for each layer", case_greedy),
+              ("method overlapping takes the mean of two gradients", case_mean),
+              ("method sil has the same first partition whatever follows", case_first_partition),
+              ("method sil keeps outputs that equal a fresh forward pass", case_kept_outputs), ("losses are within 1e-4 of the cpu's", case_losses_of_cpu), ("measured times change no bits", case_profile), (f"{SEEDS} interleavings, the same bits and no race", case_seeds),
               ("stalls are taken from traced steps", case_stalls), ("a kill and a resume leave the same bits", case_kill_and_resume), ("the same bits through the daemon", case_daemon)]
     cases += [] if REAL else [(f"a job goes on after {fault}", lambda f=fault, w=words: case_fault(f, w)) for fault, words in FAULTS]
     cases += [] if REAL else [("a failure in a forward-only phase counts no batches", case_fault_in_forward_phase),
