@@ -58,6 +58,11 @@ const char *labels_advice(const struct labels *l)
         return "the outputs of this part are the same for all classes; train it longer, raise its learning "
                "rate, "
                "or set method.kappa between 3 and 10";
+    case LABELS_LEARNING:
+        return l->over
+                   ? "this part was still learning when its training ended; train it longer, or raise its "
+                     "learning rate"
+                   : NULL;
     default:
         return NULL;
     }

@@ -31,6 +31,7 @@ struct labels {
     uint32_t classes; /* number of vectors */
     uint32_t part;    /* the number of the part, from 0, among the parts that the phase trains at once */
     bool known;       /* the members below are valid */
+    bool over;        /* the training of the part is over */
     uint64_t step;    /* number of training steps that the job had done */
     double error;     /* mean squared error against the vectors */
     /* The share of validation samples whose nearest vector is that of their class. NaN without validation

@@ -70,6 +70,7 @@ static int record_model(struct trainer *t, struct err *err)
 static int record_labels(struct trainer *t, struct labels *l, double error, double nearest, struct err *err)
 {
     l->known = true;
+    l->over = t->known == t->phase->steps;
     l->step = train_steps_known(t);
     l->error = error;
     l->nearest = nearest;

@@ -160,6 +160,9 @@ def test_error_against_labels_is_no_accuracy_of_the_model(t):
     names = {p: {k for m in of_phase(figures(out), p) if "lr" not in m for k in m} - {"step", "phase"} for p in (0, 2, 4, 5)}
     labels, model = {"val/label_error", "val/nearest_label_accuracy", "labels"}, {"val/loss", "val/accuracy"}
     t.equal(names, {0: labels, 2: labels, 4: model, 5: model}, "figures of evaluations")
+    result = read_json(os.path.join(out, "result.json"))
+    t.equal([(m["phase"], m["verdict"], "advice" in m) for m in result["labels"]], [(0, "learning", True), (2, "learning", True)],
+            "seven steps are too few, and the report says so")
     evaluations = [m for m in figures(out) if "val/loss" in m]
     result = read_json(os.path.join(out, "result.json"), parse_float=str)
     t.equal((result["val_loss"], result["val_accuracy"]),

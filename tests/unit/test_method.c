@@ -921,6 +921,10 @@ static void test_advice_is_given_where_something_is_wrong(void **state)
     assert_null(advice_for(0.1, 0.2));
     assert_non_null(strstr(advice_for(3, 1.0 / 3), "learning rate"));
     assert_non_null(strstr(advice_for(3, 0.075), "method.kappa"));
+    struct labels l = {.kappa = 3, .classes = 10, .known = true, .over = true, .error = 0.5, .nearest = 0.9};
+    assert_non_null(strstr(labels_advice(&l), "train it longer"));
+    l.error = 0.1;
+    assert_null(labels_advice(&l));
     /* Another learning rate does not help a part that is dead because of kappa. */
     for (double kappa = 0.01; kappa < 5000; kappa *= 10000) {
         assert_non_null(strstr(advice_for(kappa, 1.0 / 3), "method.kappa between 3 and 10"));
