@@ -19,15 +19,16 @@
 /* The search for the next evaluation or checkpoint looks at no more than this many steps. */
 #define FAR 4096u
 
-/* A number of steps in a cycle is better than another if it saves at least the fraction LESS_TIME of the
- * time. It is also better if it saves at least the fraction LESS_BYTES of the bytes moved and takes at most
- * the fraction LESS_TIME more time. */
+/* A number of steps in a cycle is better than another if it saves much of the time or of the bytes moved, and
+ * if the objective allows what it costs of the other. Much is at least the fraction LESS_TIME of the time, or
+ * LESS_BYTES of the bytes. The balanced objective allows the fraction LESS_TIME more time. */
 #define LESS_TIME  0.02
 #define LESS_BYTES 0.1
 
 const char *const phase_limit_names[PHASE_LIMIT_COUNT] = {
     [PHASE_LIMIT_NONE] = "none",
     [PHASE_LIMIT_GAIN] = "more steps would gain little",
+    [PHASE_LIMIT_SLOWER] = "more steps would move less, but take longer",
     [PHASE_LIMIT_DEVICE] = "device memory",
     [PHASE_LIMIT_HOST] = "host memory",
     [PHASE_LIMIT_PLAN] = "size of the plan",
@@ -94,11 +95,17 @@ static void weigh(struct cycle_trial *t, const struct cycle_trial *single, doubl
     t->bytes = (1 - alone) * bytes + alone * (double)single->report.score.bytes;
 }
 
-static bool is_better(const struct cycle_trial *a, const struct cycle_trial *b)
+static bool is_better(enum plan_objective objective, const struct cycle_trial *a, const struct cycle_trial *b)
 {
-    if (a->ns < b->ns * (1 - LESS_TIME))
-        return true;
-    return a->ns <= b->ns * (1 + LESS_TIME) && a->bytes < b->bytes * (1 - LESS_BYTES);
+    bool faster = a->ns < b->ns * (1 - LESS_TIME), less = a->bytes < b->bytes * (1 - LESS_BYTES);
+    switch (objective) {
+    case OBJECTIVE_BYTES:
+        return less || (faster && a->bytes <= b->bytes);
+    case OBJECTIVE_TIME:
+        return faster || (less && a->ns <= b->ns);
+    default:
+        return faster || (less && a->ns <= b->ns * (1 + LESS_TIME));
+    }
 }
 
 /* Returns which limit was reached, according to the planner's error `e`. */
@@ -115,16 +122,21 @@ struct choosing {
     struct prepared_job *j;
     struct phase *p;
     struct cycle_trial single, best;
+    enum plan_objective objective;
     uint64_t run; /* steps between two breaks */
     enum phase_limit limit;
+    enum phase_limit refused; /* why the newest trial was not better than the best one before it */
 };
 
 /* Returns why the trial is not better than `best`. Either too many of its steps run one at a time before
- * breaks, or more steps in a cycle gain too little. */
-static enum phase_limit why_not_better(struct cycle_trial t, const struct cycle_trial *best)
+ * breaks, or a step takes longer, or more steps in a cycle gain too little. */
+static enum phase_limit why_not_better(const struct choosing *c, struct cycle_trial t,
+                                       const struct cycle_trial *best)
 {
     weigh(&t, best, 0);
-    return is_better(&t, best) ? PHASE_LIMIT_BREAKS : PHASE_LIMIT_GAIN;
+    if (is_better(c->objective, &t, best))
+        return PHASE_LIMIT_BREAKS;
+    return t.bytes < best->bytes * (1 - LESS_BYTES) ? PHASE_LIMIT_SLOWER : PHASE_LIMIT_GAIN;
 }
 
 /* Returns whether the plan of one step fits beside the plan of the trial. Both plans stay, and the second one
@@ -174,8 +186,8 @@ static int try_steps(struct choosing *c, uint32_t steps)
     bool slow = (double)t.report.score.ns * 1e-9 > c->j->spec->local.max_cycle_s,
          first = c->best.plan == NULL;
     const struct cycle_trial *best = first ? &c->single : &c->best;
-    if (slow || !is_better(&t, best)) {
-        c->limit = slow ? PHASE_LIMIT_TIME : why_not_better(t, best);
+    if (slow || !is_better(c->objective, &t, best)) {
+        c->limit = c->refused = slow ? PHASE_LIMIT_TIME : why_not_better(c, t, best);
         drop_trial(&t);
         return !slow && (first || c->limit == PHASE_LIMIT_BREAKS);
     }
@@ -202,7 +214,12 @@ static uint32_t next_steps(struct choosing *c, uint32_t steps)
 
 int job_choose_cycle(const struct job_options *o, struct prepared_job *j, struct phase *p, struct err *err)
 {
-    struct choosing c = {.o = o, .j = j, .p = p, .single = {.steps = 1}, .run = steps_between_breaks(j, p)};
+    struct choosing c = {.o = o,
+                         .j = j,
+                         .p = p,
+                         .single = {.steps = 1},
+                         .objective = job_request(o, j, p).objective,
+                         .run = steps_between_breaks(j, p)};
     struct plan_bytes moved;
     int r = 1;
     plan_step_bytes(p->plan, &moved);
@@ -222,7 +239,7 @@ int job_choose_cycle(const struct job_options *o, struct prepared_job *j, struct
         return err_set(err, r, "cannot plan several steps in a cycle");
     if (c.best.plan == NULL) {
         if (c.limit == PHASE_LIMIT_MOST) /* all numbers were tried, and none was better than one step */
-            p->cycle_limit = PHASE_LIMIT_GAIN;
+            p->cycle_limit = c.refused;
         p->single.graph = p->single.eval_graph = NULL;
         p->single.plan = NULL;
         give_plan(&c.single, j, p);

@@ -50,6 +50,7 @@ enum phase_eval {
 enum phase_limit {
     PHASE_LIMIT_NONE, /* the planner has not chosen the number */
     PHASE_LIMIT_GAIN,
+    PHASE_LIMIT_SLOWER,
     PHASE_LIMIT_DEVICE,
     PHASE_LIMIT_HOST,
     PHASE_LIMIT_PLAN,

@@ -206,6 +206,25 @@ def test_blocks_on_two_devices_run_free_of_each_other(t, changes):
     t.check(seconds[1] < 0.65 * seconds[0], f"seconds of a cycle on 1 and 2 devices: {seconds}")
 
 
+@case(each=["balanced", "time", "bytes"])
+def test_objective_chooses_the_steps(t, objective):
+    """The link is fast, so that updates on the host cost no time. Then blocks that stay move less, but updates on the device
+    take time."""
+    machine = {"schema": "machine/v1", "backend": "cuda", "devices": [{"memory_bytes": 1e9, "free_bytes": 1e9}],
+               "link_bytes_per_s": 1e10, "all_links_bytes_per_s": 1e10, "peer_bytes_per_s": 1e9, "host_memory_bytes": 1e9,
+               "device_flops_per_s": 1e11}
+    found = [t.worker("--plan", write_job(t, job(LONG, {"train.steps": 4096, **changes})), *ONE_BLOCK, "--machine",
+                      json.dumps(machine), "--objective", objective, "--json", "--no-what-if").json()
+             for changes in ({}, {"method.resident_steps": 1})]
+    k = found[0]["cycle_steps"]
+    seconds, moved = ([f(r) / n for r, n in zip(found, (k, 1))]
+                      for f in (lambda r: r["iteration_s"], lambda r: r["host_in_bytes"] + r["host_out_bytes"]))
+    if objective == "bytes":
+        t.check(k > 3 and moved[0] < moved[1] / 3 and seconds[0] > 1.02 * seconds[1], f"{k} steps: {seconds} s, {moved} bytes")
+    else:
+        t.equal((k, found[0]["cycle_limit"]), (1, "more steps would move less, but take longer"), "steps and what limits them")
+
+
 @case
 def test_plan_says_how_many_steps_and_what_limits_them(t):
     def plan(*options, **changes):
