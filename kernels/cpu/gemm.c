@@ -12,6 +12,9 @@
  * such rows compete for the same few cache lines. The shape decides which operands are copied
  * (choose_copies).
  *
+ * An operand of a 16-bit type is widened to float in the same way, a block at a time. If the result has a
+ * 16-bit type, a tile is computed in a buffer of the thread and then rounded.
+ *
  * Any thread may call these functions after cpu_thread_init.
  */
 #include <assert.h>
@@ -24,6 +27,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "base/log.h"
+#include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
@@ -108,57 +112,80 @@ struct operand {
 };
 
 /* Each thread has two buffers for copied operands. Tiles start at multiples of TILE_STEP, so a tile can be a
- * little larger than TILE_M x TILE_N. The buffers have space for such a tile. */
-#define COPIED_A_LD (GEMM_K_BLOCK + TILE_STEP)
-#define COPIED_B_LD (TILE_N + TILE_STEP)
-static _Thread_local float copied_a[(TILE_M + TILE_STEP) * COPIED_A_LD];
-static _Thread_local float copied_b[GEMM_K_BLOCK * COPIED_B_LD];
+ * little larger than TILE_M x TILE_N. The buffers have space for such a tile, transposed or not. */
+#define COPIED_K_LD   (GEMM_K_BLOCK + TILE_STEP) /* of a copy whose rows are contiguous along k */
+#define COPIED_N_LD   (TILE_N + TILE_STEP)       /* of a copy whose rows are contiguous along m or n */
+#define COPIED_FLOATS (COPIED_N_LD * COPIED_K_LD)
+static _Thread_local float copied_a[COPIED_FLOATS];
+static _Thread_local float copied_b[COPIED_FLOATS];
 
-/* operand_a and operand_b return the part of an operand that one call into oneDNN reads. If choose_copies
- * wants a copy of the operand, they first copy or transpose this part into the thread's buffer. */
+_Static_assert(TILE_M <= TILE_N, "copies of `a` need no more space than copies of `b`");
+_Static_assert(TILE_N + TILE_STEP <= FLOATS_BLOCK, "a tile is a part");
+
+/* Widens `rows` rows of `n` elements to floats. The distance between two rows is `ld` elements at `from`, and
+ * `ld_to` elements at `to`. */
+static void widen_rows(enum dtype type, const void *from, size_t ld, uint32_t rows, uint32_t n, float *to,
+                       size_t ld_to)
+{
+    for (uint32_t i = 0; i < rows; i++)
+        half_widen(type, floats_at(type, from, i * ld), to + i * ld_to, n);
+}
+
+/* operand_a and operand_b return the part of an operand that one call into oneDNN reads. If the operand has a
+ * 16-bit type, they first widen this part into the thread's buffer. If choose_copies wants a copy of the
+ * operand, they first copy or transpose this part into the buffer. */
 static struct operand operand_a(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;
+    size_t ld = g->a_trans ? g->m : g->k;
+    const void *at = floats_at(g->a_type, g->a, g->a_trans ? k0 * ld + m0 : m0 * ld + k0);
 
-    if (!g->a_trans)
-        return (struct operand){g->a + m0 * (size_t)g->k + k0, g->k, false};
-    const float *a = g->a + k0 * (size_t)g->m + m0;
-    if (!t->turn_a)
-        return (struct operand){a, g->m, true};
-    assert(m1 - m0 <= TILE_M + TILE_STEP && k1 - k0 <= GEMM_K_BLOCK);
-    transpose_f32(a, g->m, k1 - k0, m1 - m0, copied_a, COPIED_A_LD);
-    return (struct operand){copied_a, COPIED_A_LD, false};
+    if (g->a_type == DTYPE_F32 && !t->turn_a)
+        return (struct operand){at, ld, g->a_trans};
+    assert(m1 - m0 <= COPIED_N_LD && k1 - k0 <= GEMM_K_BLOCK);
+    if (g->a_type == DTYPE_F32) {
+        transpose_f32(at, ld, k1 - k0, m1 - m0, copied_a, COPIED_K_LD);
+        return (struct operand){copied_a, COPIED_K_LD, false};
+    }
+    if (g->a_trans) {
+        widen_rows(g->a_type, at, ld, k1 - k0, m1 - m0, copied_a, COPIED_N_LD);
+        return (struct operand){copied_a, COPIED_N_LD, true};
+    }
+    widen_rows(g->a_type, at, ld, m1 - m0, k1 - k0, copied_a, COPIED_K_LD);
+    return (struct operand){copied_a, COPIED_K_LD, false};
 }
 
 static struct operand operand_b(const struct tiling *t, uint32_t n0, uint32_t n1, uint32_t k0, uint32_t k1)
 {
     const struct gemm *g = t->g;
     size_t ld = g->b_trans ? g->k : g->n;
-    const float *b = g->b + (g->b_trans ? n0 * ld + k0 : k0 * ld + n0);
+    const void *at = floats_at(g->b_type, g->b, g->b_trans ? n0 * ld + k0 : k0 * ld + n0);
 
-    if (!t->turn_b && !t->copy_b)
-        return (struct operand){b, ld, g->b_trans};
-    assert(n1 - n0 <= COPIED_B_LD && k1 - k0 <= GEMM_K_BLOCK);
-    if (t->turn_b)
-        transpose_f32(b, ld, n1 - n0, k1 - k0, copied_b, COPIED_B_LD);
-    else
-        for (uint32_t k = 0; k < k1 - k0; k++)
-            memcpy(copied_b + k * (size_t)COPIED_B_LD, b + k * ld, (n1 - n0) * sizeof *b);
-    return (struct operand){copied_b, COPIED_B_LD, false};
+    if (g->b_type == DTYPE_F32 && !t->turn_b && !t->copy_b)
+        return (struct operand){at, ld, g->b_trans};
+    assert(n1 - n0 <= COPIED_N_LD && k1 - k0 <= GEMM_K_BLOCK);
+    if (g->b_type == DTYPE_F32 && t->turn_b) {
+        transpose_f32(at, ld, n1 - n0, k1 - k0, copied_b, COPIED_N_LD);
+        return (struct operand){copied_b, COPIED_N_LD, false};
+    }
+    if (g->b_trans) {
+        widen_rows(g->b_type, at, ld, n1 - n0, k1 - k0, copied_b, COPIED_K_LD);
+        return (struct operand){copied_b, COPIED_K_LD, true};
+    }
+    widen_rows(g->b_type, at, ld, k1 - k0, n1 - n0, copied_b, COPIED_N_LD); /* F32: a plain copy */
+    return (struct operand){copied_b, COPIED_N_LD, false};
 }
 
 /* Computes one tile, but sums only over the indices k0 <= k < k1. If k0 > 0, the sums are added to the
  * tile. */
-static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1,
-                       uint32_t k0, uint32_t k1)
+static void tile_block(const struct tiling *t, const struct gemm_part *p, uint32_t k0, uint32_t k1)
 {
-    const struct gemm *g = t->g;
-    struct operand a = operand_a(t, m0, m1, k0, k1), b = operand_b(t, n0, n1, k0, k1);
-    float *c = g->c + m0 * (size_t)g->n + n0;
-    float beta = k0 > 0 || g->accumulate ? 1.0f : 0.0f;
+    struct operand a = operand_a(t, p->m0, p->m1, k0, k1), b = operand_b(t, p->n0, p->n1, k0, k1);
+    float beta = k0 > 0 || t->g->accumulate ? 1.0f : 0.0f;
 
-    dnnl_status_t status = dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', m1 - m0, n1 - n0, k1 - k0,
-                                      1.0f, a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, c, g->n);
+    dnnl_status_t status =
+        dnnl_sgemm(a.trans ? 'T' : 'N', b.trans ? 'T' : 'N', p->m1 - p->m0, p->n1 - p->n0, k1 - k0, 1.0f,
+                   a.at, (dnnl_dim_t)a.ld, b.at, (dnnl_dim_t)b.ld, beta, p->at, (dnnl_dim_t)p->ld);
     /* oneDNN fails only if it cannot allocate memory. An op cannot return an error, so the process must end
      * here. */
     if (status != dnnl_success) {
@@ -167,22 +194,50 @@ static void tile_block(const struct tiling *t, uint32_t m0, uint32_t m1, uint32_
     }
 }
 
+/* Computes one tile in float, by sums over all k. */
+static void float_tile(const struct tiling *t, const struct gemm_part *p)
+{
+    const struct gemm *g = t->g;
+    bool copies = t->turn_a || t->turn_b || t->copy_b || g->a_type != DTYPE_F32 || g->b_type != DTYPE_F32;
+    uint32_t step = copies ? GEMM_K_BLOCK : g->k - g->k % GEMM_K_BLOCK;
+
+    for (uint32_t k0 = 0, k1; k0 < g->k; k0 = k1) {
+        k1 = step == 0 || g->k - k0 < step ? g->k : k0 + step;
+        tile_block(t, p, k0, k1);
+    }
+}
+
+void gemm_part_done(const struct gemm *g, const struct gemm_part *p)
+{
+    if (g->done)
+        g->done(g, p);
+    if (g->c_type == DTYPE_F32)
+        return;
+    for (uint32_t m = p->m0; m < p->m1; m++) {
+        uint16_t *c = (uint16_t *)g->c + m * (size_t)g->n + p->n0;
+        half_round(g->c_type, p->at + (m - p->m0) * p->ld, c, p->n1 - p->n0);
+    }
+}
+
 static void run_tile(void *ctx, uint32_t i)
 {
     const struct tiling *t = ctx;
     const struct gemm *g = t->g;
     uint32_t row = i / t->cols, col = i % t->cols;
-    uint32_t m0 = tile_begin(g->m, t->rows, row), m1 = tile_begin(g->m, t->rows, row + 1);
-    uint32_t n0 = tile_begin(g->n, t->cols, col), n1 = tile_begin(g->n, t->cols, col + 1);
-    bool copies = t->turn_a || t->turn_b || t->copy_b;
-    uint32_t step = copies ? GEMM_K_BLOCK : g->k - g->k % GEMM_K_BLOCK;
+    struct gemm_part p = {.m0 = tile_begin(g->m, t->rows, row),
+                          .m1 = tile_begin(g->m, t->rows, row + 1),
+                          .n0 = tile_begin(g->n, t->cols, col),
+                          .n1 = tile_begin(g->n, t->cols, col + 1)};
 
-    for (uint32_t k0 = 0, k1; k0 < g->k; k0 = k1) {
-        k1 = step == 0 || g->k - k0 < step ? g->k : k0 + step;
-        tile_block(t, m0, m1, n0, n1, k0, k1);
+    if (g->c_type == DTYPE_F32) {
+        p.at = (float *)g->c + p.m0 * (size_t)g->n + p.n0;
+        p.ld = g->n;
+    } else {
+        p.ld = p.n1 - p.n0;
+        p.at = cpu_thread_memory((p.m1 - p.m0) * p.ld * sizeof *p.at);
     }
-    if (g->done)
-        g->done(g, m0, m1, n0, n1);
+    float_tile(t, &p);
+    gemm_part_done(g, &p);
 }
 
 /* Returns true if oneDNN uses AVX512. The environment can forbid it, even if the processor supports
@@ -193,9 +248,9 @@ static bool has_avx512(void)
     return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
-/* Decides which operands are copied or transposed before oneDNN reads them. Variant 0 is the default. Variant
- * 1 makes the opposite choice for one of the operands. */
-static void choose_copies(struct tiling *t, uint32_t variant)
+/* Decides which F32 operands are copied or transposed before oneDNN reads them. GEMM_OTHER_COPIES makes the
+ * opposite choice for one of the operands. */
+static void choose_copies(struct tiling *t, enum gemm_variant variant)
 {
     const struct gemm *g = t->g;
     bool enough = g->k >= READS_ENOUGH; /* otherwise the calls are short anyway */
@@ -204,8 +259,12 @@ static void choose_copies(struct tiling *t, uint32_t variant)
     t->turn_a = enough && g->a_trans && g->m % FAR_APART == 0 && g->n >= READS_ENOUGH;
     t->copy_b = enough && !g->b_trans && g->n % FAR_APART == 0 && g->m >= READS_ENOUGH;
     bool *other = g->b_trans ? &t->turn_b : g->a_trans ? &t->turn_a : &t->copy_b;
-    if (variant == 1)
+    if (variant == GEMM_OTHER_COPIES)
         *other = !*other;
+    /* Widening an operand already makes a copy. */
+    t->turn_a &= g->a_type == DTYPE_F32;
+    t->turn_b &= g->b_type == DTYPE_F32;
+    t->copy_b &= g->b_type == DTYPE_F32;
 }
 
 static bool is_small(const struct gemm *g)
@@ -213,11 +272,12 @@ static bool is_small(const struct gemm *g)
     return g->m < GEMM_SMALL || g->n < GEMM_SMALL;
 }
 
-void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool)
+void gemm_run_variant(const struct gemm *g, enum gemm_variant variant, struct pool *pool)
 {
     struct tiling t = {.g = g};
 
     assert(g->m >= 1 && g->n >= 1 && g->k >= 1);
+    assert(!g->accumulate || g->c_type == DTYPE_F32);
     if (is_small(g)) {
         gemm_small_run(g, gemm_small_best(), pool);
         return;
@@ -230,7 +290,7 @@ void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool)
 
 void gemm_run(const struct gemm *g, struct pool *pool)
 {
-    gemm_run_variant(g, 0, pool);
+    gemm_run_variant(g, GEMM_DEFAULT, pool);
 }
 
 void cpu_thread_init(void)

@@ -7,6 +7,9 @@
  *
  * gemm_small follows this definition on every machine. oneDNN's AVX2 kernels do not. With AVX2, the bits
  * also depend on the tiles, which in turn depend only on the shape.
+ *
+ * 16-bit operands are widened to float, which is exact. Their product is then the product of floats that is
+ * defined above. Each sum is complete before it is rounded to the type of c.
  */
 #ifndef KERNELS_CPU_GEMM_H
 #define KERNELS_CPU_GEMM_H
@@ -15,6 +18,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/dtype.h"
+
+struct gemm;
 struct pool;
 
 #define GEMM_K_BLOCK 384
@@ -22,26 +28,45 @@ struct pool;
  * gemm_small_run computes such products instead of oneDNN. */
 #define GEMM_SMALL 16
 
-/* A matrix product: c[m][n] = a * b. If `accumulate` is true, the product is added to the old c. `a` is
- * [m][k], or [k][m] if `a_trans` is true. `b` is [k][n], or [n][k] if `b_trans` is true. All matrices are
- * dense and row-major, and m, n and k are at least 1. */
+/* A finished part of a matrix product: the rows m0 to m1 - 1 and the columns n0 to n1 - 1 of c, in float. The
+ * element in row m and column n is at[(m - m0) * ld + (n - n0)]. The thread that computed the part makes the
+ * struct, and the struct lives during one call of `done`. If c is F32, the part lies in c itself. Otherwise
+ * the part lies in a buffer of the thread. A part has at most FLOATS_BLOCK columns (as_floats.h). */
+struct gemm_part {
+    float *at;
+    size_t ld;
+    uint32_t m0, m1, n0, n1;
+};
+
+/* A function that gemm_run calls for each finished part of c, while the part is still in a cache. The
+ * function may change the elements of the part. If c has a 16-bit type, gemm_run then rounds the elements
+ * into c. The result of the function must not depend on the size of the parts. */
+typedef void gemm_done_fn(const struct gemm *g, const struct gemm_part *part);
+
+/* A matrix product: c[m][n] = a * b. If `accumulate` is true, the product is added to the old c, which must
+ * be F32. `a` is [m][k], or [k][m] if `a_trans` is true. `b` is [k][n], or [n][k] if `b_trans` is true. All
+ * matrices are dense and row-major, and m, n and k are at least 1. */
 struct gemm {
-    const float *a, *b;
-    float *c;
+    const void *a, *b;
+    void *c;
+    enum dtype a_type, b_type, c_type; /* each is F32, BF16 or F16 */
     uint32_t m, n, k;
     bool a_trans, b_trans, accumulate;
-    /* gemm_run calls this function for each finished part of c, while the part is still in a cache. The part
-     * consists of the rows m0 to m1 - 1 and the columns n0 to n1 - 1. The result of the function must not
-     * depend on the size of the parts. This pointer may be NULL. */
-    void (*done)(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1);
-    const void *ctx; /* argument for `done` */
+    gemm_done_fn *done; /* NULL if nothing is to be done with the parts */
+    const void *ctx;    /* argument for `done` */
 };
+
+/* Every function that computes products calls this one for each finished part. It calls g->done. If c has a
+ * 16-bit type, it then rounds the part into c. */
+void gemm_part_done(const struct gemm *g, const struct gemm_part *part);
 
 /* Computes the matrix product *g. The threads of the pool share the work. */
 void gemm_run(const struct gemm *g, struct pool *pool);
-/* Computes the matrix product in variant 0 or 1. The variants copy different operands before the
- * multiplication, but give the same bits. gemm_run uses variant 0. */
-void gemm_run_variant(const struct gemm *g, uint32_t variant, struct pool *pool);
+
+/* The ways to compute a product. gemm_run uses GEMM_DEFAULT. GEMM_OTHER_COPIES copies other operands before
+ * the multiplication, but gives the same bits. */
+enum gemm_variant { GEMM_DEFAULT, GEMM_OTHER_COPIES };
+void gemm_run_variant(const struct gemm *g, enum gemm_variant variant, struct pool *pool);
 
 enum gemm_isa { GEMM_PLAIN, GEMM_AVX2, GEMM_AVX512 };
 /* Returns the fastest instruction set for gemm_small_run and gemm_rows_run that this processor supports. */

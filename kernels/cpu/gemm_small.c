@@ -9,6 +9,9 @@
  * the panel is broadcast ("lanes" form). Lanes never mix, so every element is the chain of fused
  * multiply-adds that gemm.h defines, on every instruction set.
  *
+ * The kernels work on floats. If the wide operand has a 16-bit type, each block of it is widened into a
+ * buffer of the thread. The panel and the result of a piece are always floats.
+ *
  * The kernels are written once, in gemm_small_kernel.h, over vectors of 16 floats. They are compiled for
  * AVX512, AVX2 and plain C. Compilers do not generate this code by themselves: C has no portable way to
  * write a fused multiply-add over a generic vector, and arrays of accumulators end up in memory. On a
@@ -19,6 +22,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
 
@@ -46,19 +50,25 @@ struct kernels {
 };
 
 /* A matrix product of a wide and a narrow operand: c(j, i) is the sum over k of wide(j, k) * narrow(i, k).
- * The narrow operand has fewer than 16 rows. */
+ * The narrow operand has fewer than 16 rows. The struct lives on the stack of gemm_small_run. */
 struct small {
     const struct gemm *g;
-    const float *wide, *narrow;
-    float *c;
-    /* The distances in floats between neighbouring elements. For example, wide(j, k) is wide[j * wide_j + k *
-     * wide_k]. Each matrix is contiguous in one of its two directions, so either wide_j or wide_k is 1. */
+    const void *wide, *narrow;
+    enum dtype wide_type, narrow_type;
+    /* The distances in elements between neighbouring elements. For example, wide(j, k) is wide[j * wide_j + k
+     * * wide_k]. Each matrix is contiguous in one of its two directions, so either wide_j or wide_k is 1. */
     size_t wide_j, wide_k;
     size_t narrow_i, narrow_k;
-    size_t c_j, c_i;
+    bool wide_is_a; /* j counts the rows of c, and i its columns; if false, the other way round */
     uint32_t n_wide, n_narrow, k;
     bool accumulate;
     const struct kernels *kernels;
+};
+
+/* The memory of a thread for one piece of a product with 16-bit types. */
+struct small_memory {
+    float wide[WIDE_PIECE * GEMM_K_BLOCK]; /* a block of the wide operand */
+    float part[WIDE_PIECE * LANES];        /* the results of the piece */
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -216,20 +226,47 @@ static const struct kernels *kernels_of(enum gemm_isa isa)
     return &kernels_plain;
 }
 
-/* Copies the elements of the narrow operand with k0 <= k < k0 + n into the panel `p`. There are two loops,
- * one for each memory layout of the operand, so that the inner loop always reads contiguous memory. */
+/* Copies the elements of the narrow operand with k0 <= k < k0 + n into the panel `p`, as floats. There are
+ * two loops, one for each memory layout of the operand, so that the inner loop always reads contiguous
+ * memory. */
 static void pack_narrow(const struct small *s, uint32_t k0, uint32_t n, panel p)
 {
-    const float *from = s->narrow + k0 * s->narrow_k;
+    const void *from = floats_at(s->narrow_type, s->narrow, k0 * s->narrow_k);
+    float row[GEMM_K_BLOCK];
 
     memset(p, 0, n * sizeof p[0]);
     if (s->narrow_i == 1)
         for (uint32_t k = 0; k < n; k++)
-            memcpy(p[k], from + k * s->narrow_k, s->n_narrow * sizeof(float));
+            half_widen(s->narrow_type, floats_at(s->narrow_type, from, k * s->narrow_k), p[k], s->n_narrow);
     else
-        for (uint32_t i = 0; i < s->n_narrow; i++)
+        for (uint32_t i = 0; i < s->n_narrow; i++) {
+            half_widen(s->narrow_type, floats_at(s->narrow_type, from, i * s->narrow_i), row, n);
             for (uint32_t k = 0; k < n; k++)
-                p[k][i] = from[i * s->narrow_i + k];
+                p[k][i] = row[k];
+        }
+}
+
+/* Rows of the wide operand as floats. `ld` is the distance between two rows in memory. */
+struct wide_block {
+    const float *at;
+    size_t ld;
+};
+
+/* Returns the elements of the wide operand with j0 <= j < j0 + count and k0 <= k < k0 + n. Elements of a
+ * 16-bit type are widened into the thread's memory. */
+static struct wide_block wide_block(const struct small *s, uint32_t j0, uint32_t count, uint32_t k0,
+                                    uint32_t n, struct small_memory *memory)
+{
+    const void *at = floats_at(s->wide_type, s->wide, j0 * s->wide_j + k0 * s->wide_k);
+    bool along_k = s->wide_k == 1; /* rows in memory are contiguous along k */
+    size_t ld = along_k ? s->wide_j : s->wide_k, ld_to = along_k ? GEMM_K_BLOCK : WIDE_PIECE;
+
+    if (s->wide_type == DTYPE_F32)
+        return (struct wide_block){at, ld};
+    for (uint32_t i = 0; i < (along_k ? count : n); i++)
+        half_widen(s->wide_type, floats_at(s->wide_type, at, i * ld), memory->wide + i * ld_to,
+                   along_k ? n : count);
+    return (struct wide_block){memory->wide, ld_to};
 }
 
 static void put_line(float *restrict c, const float *restrict out, size_t out_stride, uint32_t count,
@@ -243,47 +280,66 @@ static void put_line(float *restrict c, const float *restrict out, size_t out_st
             c[l] = out[l * out_stride];
 }
 
-/* Copies `count` rows of results to the matrix c. Element (j0 + j, i) of c comes from out[j * out_j + i *
- * out_i]. If `add` is true, the results are added to the old elements of c. */
-static void put(const struct small *s, uint32_t j0, uint32_t count, const float *out, size_t out_j,
-                size_t out_i, bool add)
+/* Copies the results of a piece with `count` rows of the wide operand to the part *to of c. Element (j, i) of
+ * the part comes from out[j * out_j + i * out_i]. If `add` is true, the results are added to the old
+ * elements. */
+static void put(const struct small *s, const struct gemm_part *to, uint32_t count, const float *out,
+                size_t out_j, size_t out_i, bool add)
 {
-    float *c = s->c + j0 * s->c_j;
-
-    if (s->c_j == 1)
+    if (!s->wide_is_a)
         for (uint32_t i = 0; i < s->n_narrow; i++)
-            put_line(c + i * s->c_i, out + i * out_i, out_j, count, add);
+            put_line(to->at + i * to->ld, out + i * out_i, out_j, count, add);
     else
         for (uint32_t j = 0; j < count; j++)
-            put_line(c + j * s->c_j, out + j * out_j, out_i, s->n_narrow, add);
+            put_line(to->at + j * to->ld, out + j * out_j, out_i, s->n_narrow, add);
 }
 
-static void rows_block(const struct small *s, uint32_t j0, uint32_t count, uint32_t k0, uint32_t n,
-                       const panel p)
+static void rows_block(const struct small *s, struct wide_block wide, const struct gemm_part *to,
+                       uint32_t count, uint32_t n, const panel p, bool add)
 {
     float out[WIDE_PIECE][LANES];
 
-    s->kernels->rows(s->wide + j0 * s->wide_j + k0, s->wide_j, count, p, n, out);
-    put(s, j0, count, out[0], LANES, 1, k0 > 0 || s->accumulate);
+    s->kernels->rows(wide.at, wide.ld, count, p, n, out);
+    put(s, to, count, out[0], LANES, 1, add);
 }
 
-static void lanes_block(const struct small *s, uint32_t j0, uint32_t count, uint32_t k0, uint32_t n,
-                        const panel p)
+static void lanes_block(const struct small *s, struct wide_block wide, const struct gemm_part *to,
+                        uint32_t count, uint32_t n, const panel p, bool add)
 {
     float out[LANES][WIDE_PIECE];
     uint32_t whole = count - count % LANES, rest = count - whole;
-    const float *wide = s->wide + k0 * s->wide_k + j0;
 
-    s->kernels->lanes(wide, s->wide_k, whole, p, s->n_narrow, n, out);
+    s->kernels->lanes(wide.at, wide.ld, whole, p, s->n_narrow, n, out);
     /* The last columns do not fill a vector. Copy them to a buffer whose other columns are zero. */
     if (rest > 0) {
         panel tail;
         memset(tail, 0, n * sizeof tail[0]);
         for (uint32_t k = 0; k < n; k++)
-            memcpy(tail[k], wide + k * s->wide_k + whole, rest * sizeof(float));
+            memcpy(tail[k], wide.at + k * wide.ld + whole, rest * sizeof(float));
         s->kernels->lanes(tail[0], LANES, LANES, p, s->n_narrow, n, (float(*)[WIDE_PIECE])(out[0] + whole));
     }
-    put(s, j0, count, out[0], 1, WIDE_PIECE, k0 > 0 || s->accumulate);
+    put(s, to, count, out[0], 1, WIDE_PIECE, add);
+}
+
+/* Returns the part of c that belongs to the piece with j0 <= j < j0 + count. */
+static struct gemm_part part_of(const struct small *s, uint32_t j0, uint32_t count,
+                                struct small_memory *memory)
+{
+    const struct gemm *g = s->g;
+    struct gemm_part part = {.m1 = g->m, .n1 = g->n};
+
+    if (s->wide_is_a)
+        part.m0 = j0, part.m1 = j0 + count;
+    else
+        part.n0 = j0, part.n1 = j0 + count;
+    if (g->c_type == DTYPE_F32) {
+        part.at = (float *)g->c + part.m0 * (size_t)g->n + part.n0;
+        part.ld = g->n;
+    } else {
+        part.at = memory->part;
+        part.ld = part.n1 - part.n0;
+    }
+    return part;
 }
 
 static void run_piece(void *ctx, uint32_t piece)
@@ -291,40 +347,39 @@ static void run_piece(void *ctx, uint32_t piece)
     const struct small *s = ctx;
     uint32_t j0 = piece * WIDE_PIECE;
     uint32_t count = s->n_wide - j0 < WIDE_PIECE ? s->n_wide - j0 : WIDE_PIECE;
+    bool floats = s->wide_type == DTYPE_F32 && s->g->c_type == DTYPE_F32;
+    struct small_memory *memory = floats ? NULL : cpu_thread_memory(sizeof *memory);
+    struct gemm_part part = part_of(s, j0, count, memory);
     panel p;
 
     for (uint32_t k0 = 0; k0 < s->k; k0 += GEMM_K_BLOCK) {
         uint32_t n = s->k - k0 < GEMM_K_BLOCK ? s->k - k0 : GEMM_K_BLOCK;
+        struct wide_block wide = wide_block(s, j0, count, k0, n, memory);
         pack_narrow(s, k0, n, p);
         if (s->wide_k == 1)
-            rows_block(s, j0, count, k0, n, p);
+            rows_block(s, wide, &part, count, n, p, k0 > 0 || s->accumulate);
         else
-            lanes_block(s, j0, count, k0, n, p);
+            lanes_block(s, wide, &part, count, n, p, k0 > 0 || s->accumulate);
         if (n < GEMM_K_BLOCK)
             break; /* k0 must not wrap around */
     }
-    if (s->g->done == NULL)
-        return;
-    if (s->g->n < GEMM_SMALL)
-        s->g->done(s->g, j0, j0 + count, 0, s->g->n);
-    else
-        s->g->done(s->g, 0, s->g->m, j0, j0 + count);
+    gemm_part_done(s->g, &part);
 }
 
 /* Describes the product *g as a product of a wide and a narrow operand. The narrow operand is b if n <
  * GEMM_SMALL, and a otherwise. */
 static struct small from_gemm(const struct gemm *g)
 {
-    struct small s = {.g = g, .c = g->c, .k = g->k, .accumulate = g->accumulate};
+    struct small s = {.g = g, .k = g->k, .accumulate = g->accumulate, .wide_is_a = g->n < GEMM_SMALL};
     size_t a_m = g->a_trans ? 1 : g->k, a_k = g->a_trans ? g->m : 1;
     size_t b_n = g->b_trans ? g->k : 1, b_k = g->b_trans ? 1 : g->n;
 
-    if (g->n < GEMM_SMALL) {
-        s.wide = g->a, s.wide_j = a_m, s.wide_k = a_k, s.n_wide = g->m, s.c_j = g->n;
-        s.narrow = g->b, s.narrow_i = b_n, s.narrow_k = b_k, s.n_narrow = g->n, s.c_i = 1;
+    if (s.wide_is_a) {
+        s.wide = g->a, s.wide_type = g->a_type, s.wide_j = a_m, s.wide_k = a_k, s.n_wide = g->m;
+        s.narrow = g->b, s.narrow_type = g->b_type, s.narrow_i = b_n, s.narrow_k = b_k, s.n_narrow = g->n;
     } else {
-        s.wide = g->b, s.wide_j = b_n, s.wide_k = b_k, s.n_wide = g->n, s.c_j = 1;
-        s.narrow = g->a, s.narrow_i = a_m, s.narrow_k = a_k, s.n_narrow = g->m, s.c_i = g->n;
+        s.wide = g->b, s.wide_type = g->b_type, s.wide_j = b_n, s.wide_k = b_k, s.n_wide = g->n;
+        s.narrow = g->a, s.narrow_type = g->a_type, s.narrow_i = a_m, s.narrow_k = a_k, s.n_narrow = g->m;
     }
     return s;
 }

@@ -5,11 +5,15 @@
  * sums chunks of CHUNK_ROWS rows separately and then adds up the chunks. So neither threads nor shapes
  * affect the order, and long sums lose less precision.
  *
+ * Sums, biases and activations are computed in float. 16-bit arrays are widened into buffers on the stack
+ * (as_floats.h). A part of a product has at most FLOATS_BLOCK columns, so one buffer has room for its row.
+ *
  * Any thread may call these functions after cpu_thread_init.
  */
 #include <assert.h>
 #include <string.h>
 
+#include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
 
@@ -24,20 +28,45 @@ CPU_CLONES static void add_bias_row(const float *x, const float *restrict b, flo
         y[i] = x[i] + b[i];
 }
 
+/* Rounds `n` floats to the type `type`, but leaves them floats. */
+static void round_floats(enum dtype type, float *x, size_t n)
+{
+    uint16_t rounded[FLOATS_BLOCK];
+
+    if (type == DTYPE_F32)
+        return;
+    half_round(type, x, rounded, n);
+    half_widen(type, rounded, x, n);
+}
+
+/* Applies the activation to a row `x` of a finished part, which is element number `at` of c. If z is written,
+ * c is z, and the result goes to y. Otherwise c is y, and the result replaces the row. */
+static void finish_activation(const struct op_linear_fwd *o, float *x, size_t at, size_t n)
+{
+    float buffer[FLOATS_BLOCK];
+
+    round_floats(o->y_dtype, x, n);
+    float *y = o->z ? floats_out(o->y_dtype, o->y, at, buffer) : x;
+    cpu_act_fwd(o->act, x, y, n);
+    if (o->z)
+        floats_store(o->y_dtype, y, o->y, at, n);
+}
+
 /* Adds the bias to a finished part of the matrix product, and then applies the activation. This is done while
  * the part is still in a cache. */
-static void finish_fwd(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
+static void finish_fwd(const struct gemm *g, const struct gemm_part *p)
 {
     const struct op_linear_fwd *o = g->ctx;
-    const float *b = o->b;
-    float *y = o->y;
+    float buffer[FLOATS_BLOCK];
+    size_t n = p->n1 - p->n0;
+    const float *b = o->b ? floats_in(o->w_dtype, o->b, p->n0, n, buffer) : NULL;
 
-    for (uint32_t m = m0; m < m1; m++) {
-        size_t at = (size_t)m * o->out + n0, n = n1 - n0;
+    for (uint32_t m = p->m0; m < p->m1; m++) {
+        float *row = p->at + (m - p->m0) * p->ld;
         if (b)
-            add_bias_row(g->c + at, b + n0, g->c + at, n);
+            add_bias_row(row, b, row, n);
         if (o->act != ACT_NONE)
-            cpu_act_fwd(o->act, g->c + at, y + at, n);
+            finish_activation(o, row, (size_t)m * o->out + p->n0, n);
     }
 }
 
@@ -48,6 +77,9 @@ void cpu_op_linear_fwd(const struct op_call *call, struct pool *pool)
     gemm_run(&(struct gemm){.a = o->x,
                             .b = o->w,
                             .c = o->z ? o->z : o->y,
+                            .a_type = o->dtype,
+                            .b_type = o->w_dtype,
+                            .c_type = o->y_dtype,
                             .m = o->rows,
                             .n = o->out,
                             .k = o->in,
@@ -58,14 +90,16 @@ void cpu_op_linear_fwd(const struct op_call *call, struct pool *pool)
 }
 
 /* Multiplies a finished part of the matrix product by act'(z), the slope of the activation. */
-static void finish_bwd_data(const struct gemm *g, uint32_t m0, uint32_t m1, uint32_t n0, uint32_t n1)
+static void finish_bwd_data(const struct gemm *g, const struct gemm_part *p)
 {
     const struct op_linear_bwd_data *o = g->ctx;
-    const float *z = o->z;
+    float buffer[FLOATS_BLOCK];
+    size_t n = p->n1 - p->n0;
 
-    for (uint32_t m = m0; m < m1; m++) {
-        size_t at = (size_t)m * o->in + n0;
-        cpu_act_bwd(o->act, z + at, g->c + at, g->c + at, n1 - n0);
+    for (uint32_t m = p->m0; m < p->m1; m++) {
+        float *row = p->at + (m - p->m0) * p->ld;
+        const float *z = floats_in(o->dtype, o->z, (size_t)m * o->in + p->n0, n, buffer);
+        cpu_act_bwd(o->act, z, row, row, n);
     }
 }
 
@@ -75,6 +109,9 @@ void cpu_op_linear_bwd_data(const struct op_call *call, struct pool *pool)
     gemm_run(&(struct gemm){.a = o->dy,
                             .b = o->w,
                             .c = o->dx,
+                            .a_type = o->dtype,
+                            .b_type = o->w_dtype,
+                            .c_type = o->dtype,
                             .m = o->rows,
                             .n = o->in,
                             .k = o->out,
@@ -89,6 +126,8 @@ void cpu_op_linear_bwd_weight(const struct op_call *call, struct pool *pool)
     gemm_run(&(struct gemm){.a = o->dy,
                             .b = o->x,
                             .c = o->dw,
+                            .a_type = o->dtype,
+                            .b_type = o->dtype,
                             .m = o->out,
                             .n = o->in,
                             .k = o->rows,
@@ -100,12 +139,21 @@ void cpu_op_linear_bwd_weight(const struct op_call *call, struct pool *pool)
 static void bias_fwd_piece(void *ctx, uint32_t i)
 {
     const struct op_bias_fwd *o = ctx;
-    const float *x = o->x, *b = o->b;
-    float *y = o->y;
     uint32_t per = piece_rows(o->n), first = i * per;
     uint32_t rows = o->rows - first < per ? o->rows - first : per;
-    for (size_t r = first; r < (size_t)first + rows; r++)
-        add_bias_row(x + r * o->n, b, y + r * o->n, o->n);
+    float b_buffer[FLOATS_BLOCK], x_buffer[FLOATS_BLOCK], y_buffer[FLOATS_BLOCK];
+
+    for (size_t c = 0, n; c < o->n; c += n) {
+        n = floats_span(o->dtype, o->n - c);
+        const float *b = floats_in(o->w_dtype, o->b, c, n, b_buffer);
+        for (size_t r = first; r < (size_t)first + rows; r++) {
+            const size_t at = r * o->n + c;
+            const float *x = floats_in(o->dtype, o->x, at, n, x_buffer);
+            float *y = floats_out(o->dtype, o->y, at, y_buffer);
+            add_bias_row(x, b, y, n);
+            floats_store(o->dtype, y, o->y, at, n);
+        }
+    }
 }
 
 void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
@@ -115,10 +163,25 @@ void cpu_op_bias_fwd(const struct op_call *call, struct pool *pool)
     pool_run(pool, bias_fwd_piece, &o, o.rows / per + (o.rows % per != 0));
 }
 
-/* Computes the sum of each column of `dy` and writes the sums to `db`. There are `width` columns, at most
- * COLUMNS. If `accumulate` is true, the sums are added to the old values of `db`. */
-CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restrict db, size_t rows, size_t n,
-                                        size_t width, bool accumulate)
+/* The inner loop of sum_bias_columns: adds a row of `width` elements of type `type` to the sums. */
+CPU_INLINE void add_row(enum dtype type, const void *row, float *restrict sums, size_t width)
+{
+    if (type == DTYPE_F32)
+        for (size_t c = 0; c < width; c++)
+            sums[c] = sums[c] + ((const float *)row)[c];
+    else if (type == DTYPE_BF16)
+        for (size_t c = 0; c < width; c++)
+            sums[c] = sums[c] + bf16_to_float(((const uint16_t *)row)[c]);
+    else
+        for (size_t c = 0; c < width; c++)
+            sums[c] = sums[c] + f16_to_float(((const uint16_t *)row)[c]);
+}
+
+/* Computes the sum of each column of `dy` and writes the sums to `db`. The rows of `dy` have `n` elements, of
+ * which `width` are summed, at most COLUMNS. If `accumulate` is true, the sums are added to the old values of
+ * `db`. */
+CPU_CLONES static void sum_bias_columns(enum dtype type, const void *restrict dy, float *restrict db,
+                                        size_t rows, size_t n, size_t width, bool accumulate)
 {
     float total[COLUMNS] = {0};
 
@@ -126,8 +189,7 @@ CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restric
         float chunk[COLUMNS] = {0};
         size_t r1 = rows - r0 < CHUNK_ROWS ? rows : r0 + CHUNK_ROWS;
         for (size_t r = r0; r < r1; r++)
-            for (size_t c = 0; c < width; c++)
-                chunk[c] = chunk[c] + dy[r * n + c];
+            add_row(type, floats_at(type, dy, r * n), chunk, width);
         for (size_t c = 0; c < width; c++)
             total[c] = total[c] + chunk[c];
     }
@@ -138,10 +200,10 @@ CPU_CLONES static void sum_bias_columns(const float *restrict dy, float *restric
 static void bias_bwd_piece(void *ctx, uint32_t i)
 {
     const struct op_bias_bwd *o = ctx;
-    const float *dy = o->dy;
-    float *db = o->db;
     uint32_t first = i * COLUMNS, left = o->n - first;
-    sum_bias_columns(dy + first, db + first, o->rows, o->n, left < COLUMNS ? left : COLUMNS, o->accumulate);
+
+    sum_bias_columns(o->dtype, floats_at(o->dtype, o->dy, first), o->db + first, o->rows, o->n,
+                     left < COLUMNS ? left : COLUMNS, o->accumulate);
 }
 
 void cpu_op_bias_bwd(const struct op_call *call, struct pool *pool)

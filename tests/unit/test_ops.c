@@ -254,13 +254,14 @@ static void test_concurrent_ops_have_same_bits(void **state)
 
 static float chain_element(const struct gemm *g, uint32_t i, uint32_t j, float old)
 {
+    const float *a = g->a, *b = g->b;
     float sum = g->accumulate ? old : 0.0f;
     for (uint32_t k0 = 0; k0 < g->k; k0 += GEMM_K_BLOCK) {
         uint32_t k1 = g->k - k0 < GEMM_K_BLOCK ? g->k : k0 + GEMM_K_BLOCK;
         float block = 0;
         for (uint32_t k = k0; k < k1; k++)
-            block = fmaf(g->a[g->a_trans ? (size_t)k * g->m + i : (size_t)i * g->k + k],
-                         g->b[g->b_trans ? (size_t)j * g->k + k : (size_t)k * g->n + j], block);
+            block = fmaf(a[g->a_trans ? (size_t)k * g->m + i : (size_t)i * g->k + k],
+                         b[g->b_trans ? (size_t)j * g->k + k : (size_t)k * g->n + j], block);
         sum = k0 == 0 && !g->accumulate ? block : sum + block;
     }
     return sum;
@@ -268,12 +269,12 @@ static float chain_element(const struct gemm *g, uint32_t i, uint32_t j, float o
 
 static void run_default(const struct gemm *g)
 {
-    gemm_run_variant(g, 0, pools[2]);
+    gemm_run_variant(g, GEMM_DEFAULT, pools[2]);
 }
 
 static void run_other(const struct gemm *g)
 {
-    gemm_run_variant(g, 1, pools[2]);
+    gemm_run_variant(g, GEMM_OTHER_COPIES, pools[2]);
 }
 
 static void run_small_plain(const struct gemm *g)

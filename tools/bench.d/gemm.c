@@ -36,7 +36,7 @@ static void run_dnnl(const struct gemm *g, struct pool *pool)
 
 static void run_other(const struct gemm *g, struct pool *pool)
 {
-    gemm_run_variant(g, 1, pool);
+    gemm_run_variant(g, GEMM_OTHER_COPIES, pool);
 }
 
 /* One way to compute a matrix product, and the highest speed that was measured for it. */
@@ -90,9 +90,14 @@ static void bench_layer(uint32_t rows, uint32_t in, uint32_t out, struct pool *p
     float *x = random_floats((size_t)rows * in), *w = random_floats((size_t)out * in);
     float *y = random_floats((size_t)rows * out);
 
-    bench("fwd", (struct gemm){x, w, y, rows, out, in, false, true, false, NULL, NULL}, pool, threads);
-    bench("bwd_data", (struct gemm){y, w, x, rows, in, out, false, false, false, NULL, NULL}, pool, threads);
-    bench("bwd_weight", (struct gemm){y, x, w, out, in, rows, true, false, true, NULL, NULL}, pool, threads);
+    struct gemm fwd = {.a = x, .b = w, .c = y, .m = rows, .n = out, .k = in, .b_trans = true};
+    struct gemm bwd_data = {.a = y, .b = w, .c = x, .m = rows, .n = in, .k = out};
+    struct gemm bwd_weight = {.a = y, .b = x, .c = w, .m = out, .n = in, .k = rows, .a_trans = true};
+
+    bwd_weight.accumulate = true;
+    bench("fwd", fwd, pool, threads);
+    bench("bwd_data", bwd_data, pool, threads);
+    bench("bwd_weight", bwd_weight, pool, threads);
     free(x);
     free(w);
     free(y);
