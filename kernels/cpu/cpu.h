@@ -40,7 +40,11 @@ typedef void cpu_op_fn(const struct op_call *call, struct pool *pool);
 extern cpu_op_fn *const cpu_ops[OP_COUNT];
 
 /* Returns a string that names the parts of this backend on which the bits of results depend, such as "avx512
- * oneDNN 2.6.3". */
+ * oneDNN 2.6.3". The string holds for jobs whose matrix products are products of floats: F32 jobs, and F16
+ * jobs, whose operands are widened. */
 const char *cpu_numerics(void);
+/* Returns the same for jobs in BF16, such as "avx512_bf16 oneDNN 2.6.3". On a processor that cannot multiply
+ * BF16 numbers, the string is equal to cpu_numerics(), because operands are widened there. */
+const char *cpu_numerics_bf16(void);
 
 #endif

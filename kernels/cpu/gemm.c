@@ -12,8 +12,9 @@
  * such rows compete for the same few cache lines. The shape decides which operands are copied
  * (choose_copies).
  *
- * An operand of a 16-bit type is widened to float in the same way, a block at a time. If the result has a
- * 16-bit type, a tile is computed in a buffer of the thread and then rounded.
+ * An operand of a 16-bit type is widened to float in the same way, a block at a time, unless the processor
+ * multiplies BF16 numbers (gemm_bf16.h). If the result has a 16-bit type, a tile is computed in a buffer of
+ * the thread and then rounded.
  *
  * Any thread may call these functions after cpu_thread_init.
  */
@@ -30,6 +31,7 @@
 #include "kernels/cpu/as_floats.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_bf16.h"
 #include "kernels/cpu/transpose.h"
 
 /* A tile of the result has at most TILE_M x TILE_N elements. Tiles are halved until there are enough tiles. A
@@ -64,6 +66,7 @@ struct tiling {
     /* turn_a and turn_b say whether oneDNN reads a transposed copy of `a` or `b`. copy_b says whether oneDNN
      * reads a plain copy of `b`. With AVX512, these copies do not change the bits of the result. */
     bool turn_a, turn_b, copy_b;
+    bool bf16;           /* oneDNN multiplies the BF16 operands as they are */
     uint32_t rows, cols; /* number of rows and columns of tiles */
 };
 
@@ -207,6 +210,25 @@ static void float_tile(const struct tiling *t, const struct gemm_part *p)
     }
 }
 
+/* Computes one tile of BF16 operands in one call into oneDNN. */
+static void bf16_tile(const struct gemm *g, const struct gemm_part *p)
+{
+    const uint16_t *a = g->a, *b = g->b;
+    struct gemm_bf16 product = {.a = a + (g->a_trans ? p->m0 : p->m0 * (size_t)g->k),
+                                .b = b + (g->b_trans ? p->n0 * (size_t)g->k : p->n0),
+                                .c = p->at,
+                                .shape = {.m = p->m1 - p->m0,
+                                          .n = p->n1 - p->n0,
+                                          .k = g->k,
+                                          .lda = g->a_trans ? g->m : g->k,
+                                          .ldb = g->b_trans ? g->k : g->n,
+                                          .ldc = (uint32_t)p->ld,
+                                          .a_trans = g->a_trans,
+                                          .b_trans = g->b_trans,
+                                          .accumulate = g->accumulate}};
+    gemm_bf16_run(&product);
+}
+
 void gemm_part_done(const struct gemm *g, const struct gemm_part *p)
 {
     if (g->done)
@@ -236,7 +258,10 @@ static void run_tile(void *ctx, uint32_t i)
         p.ld = p.n1 - p.n0;
         p.at = cpu_thread_memory((p.m1 - p.m0) * p.ld * sizeof *p.at);
     }
-    float_tile(t, &p);
+    if (t->bf16)
+        bf16_tile(g, &p);
+    else
+        float_tile(t, &p);
     gemm_part_done(g, &p);
 }
 
@@ -282,7 +307,9 @@ void gemm_run_variant(const struct gemm *g, enum gemm_variant variant, struct po
         gemm_small_run(g, gemm_small_best(), pool);
         return;
     }
-    if (has_avx512())
+    t.bf16 = variant != GEMM_WIDENED && g->a_type == DTYPE_BF16 && g->b_type == DTYPE_BF16 &&
+             gemm_bf16_in_hardware();
+    if (has_avx512() && !t.bf16)
         choose_copies(&t, variant);
     choose_tiles(&t);
     pool_run(pool, run_tile, &t, t.rows * t.cols);
@@ -298,10 +325,13 @@ void cpu_thread_init(void)
     omp_set_num_threads(1);
 }
 
-static const char *isa_name(void)
+static const char *isa_name(bool bf16)
 {
     unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
 
+    if (bf16 && gemm_bf16_in_hardware())
+        return (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx ? "amx_bf16"
+                                                                                    : "avx512_bf16";
     if (has_avx512())
         return "avx512";
     if ((isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2)
@@ -311,17 +341,26 @@ static const char *isa_name(void)
     return "generic";
 }
 
-static char numerics[64]; /* written once, by numerics_once */
+/* The strings that cpu_numerics and cpu_numerics_bf16 return. They are written once, by numerics_once. */
+static char numerics[64], numerics_bf16[64];
 static pthread_once_t numerics_once = PTHREAD_ONCE_INIT;
 
 static void format_numerics(void)
 {
     const dnnl_version_t *v = dnnl_version();
-    snprintf(numerics, sizeof numerics, "%s oneDNN %d.%d.%d", isa_name(), v->major, v->minor, v->patch);
+    snprintf(numerics, sizeof numerics, "%s oneDNN %d.%d.%d", isa_name(false), v->major, v->minor, v->patch);
+    snprintf(numerics_bf16, sizeof numerics_bf16, "%s oneDNN %d.%d.%d", isa_name(true), v->major, v->minor,
+             v->patch);
 }
 
 const char *cpu_numerics(void)
 {
     pthread_once(&numerics_once, format_numerics);
     return numerics;
+}
+
+const char *cpu_numerics_bf16(void)
+{
+    pthread_once(&numerics_once, format_numerics);
+    return numerics_bf16;
 }

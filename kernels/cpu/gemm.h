@@ -9,7 +9,10 @@
  * also depend on the tiles, which in turn depend only on the shape.
  *
  * 16-bit operands are widened to float, which is exact. Their product is then the product of floats that is
- * defined above. Each sum is complete before it is rounded to the type of c.
+ * defined above. There is one exception: where the processor can multiply BF16 numbers
+ * (gemm_bf16_in_hardware) and both operands are BF16, oneDNN reads them as they are (gemm_bf16.c). Its sums
+ * are float too, but their order depends on the instruction set and on the shape, and subnormal numbers may
+ * count as 0. Each sum is complete before it is rounded to the type of c.
  */
 #ifndef KERNELS_CPU_GEMM_H
 #define KERNELS_CPU_GEMM_H
@@ -63,10 +66,20 @@ void gemm_part_done(const struct gemm *g, const struct gemm_part *part);
 /* Computes the matrix product *g. The threads of the pool share the work. */
 void gemm_run(const struct gemm *g, struct pool *pool);
 
-/* The ways to compute a product. gemm_run uses GEMM_DEFAULT. GEMM_OTHER_COPIES copies other operands before
- * the multiplication, but gives the same bits. */
-enum gemm_variant { GEMM_DEFAULT, GEMM_OTHER_COPIES };
+/* The ways to compute a product. gemm_run uses GEMM_DEFAULT. */
+enum gemm_variant {
+    GEMM_DEFAULT,
+    /* Copies other operands before the multiplication than GEMM_DEFAULT, but gives the same bits. */
+    GEMM_OTHER_COPIES,
+    /* Widens 16-bit operands even where the processor can multiply them. Gives the bits that GEMM_DEFAULT
+     * gives on a processor that cannot multiply BF16 numbers. */
+    GEMM_WIDENED,
+};
 void gemm_run_variant(const struct gemm *g, enum gemm_variant variant, struct pool *pool);
+
+/* Returns true if GEMM_DEFAULT multiplies BF16 numbers without widening them. The processor must be able to
+ * do it, and the environment must not forbid it (ONEDNN_MAX_CPU_ISA). */
+bool gemm_bf16_in_hardware(void);
 
 enum gemm_isa { GEMM_PLAIN, GEMM_AVX2, GEMM_AVX512 };
 /* Returns the fastest instruction set for gemm_small_run and gemm_rows_run that this processor supports. */

@@ -1,8 +1,10 @@
 /* Tests the matrix products and the linear ops of the cpu backend with 16-bit types.
  *
  * Products are compared with double precision, within the error of a sum of floats plus one rounding to the
- * type of the result. The bits must be those of the product of the widened floats. Bits must not depend on
- * threads, on alignment or on what else runs.
+ * type of the result. Where 16-bit operands are widened, the bits must be those of the product of the widened
+ * floats. Every product is computed in both ways: with the processor's own BF16 products, where it has them,
+ * and with widened operands (GEMM_WIDENED). Bits must not depend on threads, on alignment, on what else runs
+ * or on which products were computed before.
  */
 #include <float.h>
 #include <math.h>
@@ -221,7 +223,7 @@ static void check_against_double(const struct product *p, const float *old)
 
 static void check_reference(const enum dtype *type, const uint32_t *shape, uint32_t form)
 {
-    static const enum gemm_variant variants[] = {GEMM_DEFAULT, GEMM_OTHER_COPIES};
+    static const enum gemm_variant variants[] = {GEMM_DEFAULT, GEMM_OTHER_COPIES, GEMM_WIDENED};
 
     for (size_t v = 0; v < COUNT(variants); v++) {
         struct product p = make_product(type, shape, form, 0);
@@ -245,7 +247,7 @@ static void check_same_bits(const enum dtype *type, const uint32_t *shape, uint3
         uint32_t threads;
         size_t shift;
     } ways[] = {{1, 1}, {2, 0}, {3, 3}, {3, 9}};
-    static const enum gemm_variant variants[] = {GEMM_DEFAULT, GEMM_OTHER_COPIES};
+    static const enum gemm_variant variants[] = {GEMM_DEFAULT, GEMM_WIDENED};
 
     for (size_t v = 0; v < COUNT(variants); v++) {
         struct product first = make_product(type, shape, form, 0);
@@ -283,7 +285,7 @@ static void check_widened(const enum dtype *type, const uint32_t *shape, uint32_
     floats.a_type = floats.b_type = floats.c_type = DTYPE_F32;
     gemm_run(&floats, pools[2]);
     half_round(type[2], c, want.at, want.n);
-    gemm_run_variant(&p.g, GEMM_DEFAULT, pools[2]);
+    gemm_run_variant(&p.g, GEMM_WIDENED, pools[2]);
     assert_same_array(&p.c, &want);
     free_array(&want);
     free(a);
@@ -341,6 +343,30 @@ static void test_concurrent_products_have_same_bits(void **state)
     }
 }
 
+/* A thread keeps only some of the primitives that it made. Products of many shapes have the same bits when
+ * their primitives are made again. */
+static void test_many_shapes_have_same_bits(void **state)
+{
+    enum { SHAPES = 300 };
+    struct array first[SHAPES];
+    (void)state;
+
+    for (uint32_t round = 0; round < 2; round++)
+        for (uint32_t i = 0; i < SHAPES; i++) {
+            const uint32_t shape[] = {16 + i % 75, 16 + i / 75, 5 + i % 7};
+            struct product p = make_product(types[1], shape, i % COUNT(forms), 0);
+            gemm_run(&p.g, pools[1]);
+            if (round == 0) {
+                first[i] = make_array(DTYPE_F32, p.c.n, 0);
+                memcpy(first[i].at, p.c.at, p.c.n * sizeof(float));
+            } else {
+                assert_same_array(&p.c, &first[i]);
+                free_array(&first[i]);
+            }
+            free_product(&p);
+        }
+}
+
 /* A NaN or an infinite number in one row of a reaches this row of c and no other. */
 static void check_special(enum gemm_variant variant, const enum dtype *type, const uint32_t *shape)
 {
@@ -370,7 +396,7 @@ static void test_products_pass_nan_and_infinity(void **state)
     for (size_t t = 0; t < COUNT(types); t++)
         for (size_t s = 0; s < COUNT(sizes); s++) {
             check_special(GEMM_DEFAULT, types[t], sizes[s]);
-            check_special(GEMM_OTHER_COPIES, types[t], sizes[s]);
+            check_special(GEMM_WIDENED, types[t], sizes[s]);
         }
 }
 
@@ -640,6 +666,16 @@ static void test_bias_bwd_has_bits_of_floats(void **state)
         }
 }
 
+/* The numerics of BF16 jobs name the instruction set if and only if the products depend on it. */
+static void test_numerics_name_bf16_products(void **state)
+{
+    (void)state;
+    print_message("# %s\n", cpu_numerics_bf16());
+    assert_int_equal(strcmp(cpu_numerics(), cpu_numerics_bf16()) != 0, gemm_bf16_in_hardware());
+    assert_null(strstr(cpu_numerics(), "bf16"));
+    assert_int_equal(strstr(cpu_numerics_bf16(), "bf16 oneDNN ") != NULL, gemm_bf16_in_hardware());
+}
+
 static int open_pools(void **state)
 {
     (void)state;
@@ -665,6 +701,7 @@ int main(void)
         cmocka_unit_test(test_products_have_same_bits),
         cmocka_unit_test(test_widened_products_have_bits_of_floats),
         cmocka_unit_test(test_concurrent_products_have_same_bits),
+        cmocka_unit_test(test_many_shapes_have_same_bits),
         cmocka_unit_test(test_products_pass_nan_and_infinity),
         cmocka_unit_test(test_large_f16_results_become_infinite),
         cmocka_unit_test(test_linear_fwd_matches_reference),
@@ -672,6 +709,7 @@ int main(void)
         cmocka_unit_test(test_linear_bwd_weight_matches_reference),
         cmocka_unit_test(test_bias_fwd_rounds_the_sum),
         cmocka_unit_test(test_bias_bwd_has_bits_of_floats),
+        cmocka_unit_test(test_numerics_name_bf16_products),
     };
     return cmocka_run_group_tests(tests, open_pools, close_pools);
 }
