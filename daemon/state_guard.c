@@ -69,6 +69,18 @@ struct found {
 
 /* ---- inspecting ---- */
 
+/* Returns whether the end of a database of `bytes` bytes is missing. SQLite writes whole pages, so the size of a
+ * complete database is a multiple of the page size. SQLite itself accepts a file whose last page is short, and
+ * takes the missing bytes for zeros. With a log it may be right: a crash can interrupt the move of the log
+ * into the database, and the log then still has the page. Bytes 16 and 17 of the header `h` are the page size,
+ * where 1 means 65536. */
+static bool ends_within_a_page(const struct found *f, const uint8_t *h, int64_t bytes)
+{
+    int64_t page = h[16] << 8 | h[17];
+    page = page == 1 ? 65536 : page;
+    return f->wal.bytes == 0 && page > 0 && bytes % page != 0;
+}
+
 static int read_header(struct found *f, struct err *err)
 {
     uint8_t h[20] = {0};
@@ -93,6 +105,11 @@ static int read_header(struct found *f, struct err *err)
             "the file is damaged: it has only %lld bytes; restore it from a backup, or remove it to begin "
             "without jobs",
             (long long)st.st_size);
+    if (ends_within_a_page(f, h, st.st_size))
+        return err_set_at(err, -EBADMSG, f->path,
+                          "the file is damaged: it ends within a page, after %lld bytes; restore it from a "
+                          "backup, or recover what is left with `sqlite3 state.db .recover`",
+                          (long long)st.st_size);
     return 0;
 }
 
