@@ -373,8 +373,16 @@ static void test_nan_gradient_leaves_weights(void **state)
         {.op = OP_decide, .decide = {&dev->decision, &dev->group, 1, 0.9f, 0.999f}},
         {.op = OP_adamw,
          .step = &step,
-         .adamw =
-             {dev->w, {.dw = {dev->dw}, .n = 1}, dev->m, dev->v, &dev->group, 3, 0.9f, 0.999f, 1e-8f, 0.1f}},
+         .adamw = {.w = dev->w,
+                   .g = {.dw = {dev->dw}, .n = 1},
+                   .m = dev->m,
+                   .v = dev->v,
+                   .group = &dev->group,
+                   .n = 3,
+                   .beta1 = 0.9f,
+                   .beta2 = 0.999f,
+                   .eps = 1e-8f,
+                   .weight_decay = 0.1f}},
     };
 
     (void)state;
