@@ -58,26 +58,46 @@ void tape_output(struct tape *t, const void *at, size_t bytes)
     t->out[t->n_out++].bytes = bytes;
 }
 
+void *tape_in(struct tape *t, enum dtype dtype, uint64_t n, float scale)
+{
+    void *x = tape_bytes(t, n * dtype_size(dtype), dtype_size(dtype));
+    float *random = malloc(n * sizeof *random);
+
+    assert_non_null(random);
+    ref_fill(random, n, t->key++, scale);
+    half_round(dtype, random, x, n);
+    free(random);
+    return x;
+}
+
+void *tape_inout(struct tape *t, enum dtype dtype, uint64_t n, float scale)
+{
+    void *x = tape_in(t, dtype, n, scale);
+    tape_output(t, x, n * dtype_size(dtype));
+    return x;
+}
+
+void *tape_out(struct tape *t, enum dtype dtype, uint64_t n)
+{
+    void *x = tape_inout(t, dtype, n, 0);
+    for (uint64_t i = 0; i < n; i++)
+        put(dtype, x, i, NAN);
+    return x;
+}
+
 float *tape_floats(struct tape *t, uint64_t n, float scale)
 {
-    float *x = tape_bytes(t, n * sizeof *x, sizeof *x);
-    ref_fill(x, n, t->key++, scale);
-    return x;
+    return tape_in(t, DTYPE_F32, n, scale);
 }
 
 float *tape_state(struct tape *t, uint64_t n, float scale)
 {
-    float *x = tape_floats(t, n, scale);
-    tape_output(t, x, n * sizeof *x);
-    return x;
+    return tape_inout(t, DTYPE_F32, n, scale);
 }
 
 float *tape_result(struct tape *t, uint64_t n)
 {
-    float *x = tape_state(t, n, 0);
-    for (uint64_t i = 0; i < n; i++)
-        x[i] = NAN;
-    return x;
+    return tape_out(t, DTYPE_F32, n);
 }
 
 float *tape_scratch(struct tape *t, uint64_t n)
@@ -107,6 +127,54 @@ void assert_same_outputs(const struct tape *a, const struct tape *b)
         if (!a->out[i].scratch)
             assert_memory_equal(a->out[i].at, b->out[i].at, a->out[i].bytes);
 }
+
+/* ---- types ---- */
+
+/* All combinations of types. The first must be F32 alone. */
+static const struct op_types all_types[] = {
+    {DTYPE_F32, DTYPE_F32, DTYPE_F32}, {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
+    {DTYPE_F16, DTYPE_F16, DTYPE_F16}, {DTYPE_BF16, DTYPE_F32, DTYPE_BF16},
+    {DTYPE_F16, DTYPE_F32, DTYPE_F16}, {DTYPE_BF16, DTYPE_BF16, DTYPE_F32},
+    {DTYPE_F16, DTYPE_F16, DTYPE_F32}, {DTYPE_F32, DTYPE_F32, DTYPE_BF16},
+    {DTYPE_F32, DTYPE_F32, DTYPE_F16},
+};
+
+/* Returns whether an op has cases with these types. */
+static bool takes(enum op op, const struct op_types *t)
+{
+    const uint32_t n = op_dtypes[op].n;
+    const bool has_out = n == 3 || op == OP_softmax_xent, has_w = n == 3 || (n == 2 && !has_out);
+
+    if (t == &all_types[0])
+        return true;
+    if (op_tests[op]->only_f32)
+        return false;
+    if (n == 0) /* losses are scaled in jobs of type F16, so decide has other cases with this type */
+        return op == OP_decide && t->dtype == DTYPE_F16 && t->w == t->dtype && t->out == t->dtype;
+    if (t->dtype == DTYPE_F32) /* only the gradient of float logits may be smaller */
+        return op == OP_softmax_xent;
+    return (has_w || t->w == t->dtype) && (has_out || t->out == t->dtype);
+}
+
+uint32_t op_case_count(enum op op)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < COUNT(all_types); i++)
+        n += takes(op, &all_types[i]) ? op_tests[op]->variants : 0;
+    return n;
+}
+
+/* Returns the types of case number `number`. */
+static const struct op_types *case_types(enum op op, uint32_t number)
+{
+    uint32_t i = 0, skip = number / op_tests[op]->variants;
+
+    while (skip > 0)
+        skip -= takes(op, &all_types[++i]);
+    assert_true(i < COUNT(all_types));
+    return &all_types[i];
+}
+
 /* ---- building ---- */
 
 /* The key depends on the name of the op and not on its number. A new op therefore does not change the values
@@ -119,8 +187,11 @@ static uint32_t key_of(enum op op, uint32_t variant)
     return key << 16 | variant << 6;
 }
 
-static void build_on(enum op op, uint32_t variant, struct tape *t, struct op_call *call)
+static void build_on(enum op op, uint32_t number, struct tape *t, struct op_call *call)
 {
+    const uint32_t variant = number % op_tests[op]->variants;
+
+    t->types = *case_types(op, number);
     t->key = key_of(op, variant);
     t->step = (struct step_args){.step = (UINT64_C(3) << 32) + 12345,
                                  .seed = UINT64_C(0x123456789abcdef),
@@ -132,17 +203,17 @@ static void build_on(enum op op, uint32_t variant, struct tape *t, struct op_cal
     op_tests[op]->build(t, variant, call);
 }
 
-void op_build(enum op op, uint32_t variant, size_t shift, struct tape *t, struct op_call *call)
+void op_build(enum op op, uint32_t number, size_t shift, struct tape *t, struct op_call *call)
 {
     *t = (struct tape){.shift = shift};
-    build_on(op, variant, t, call);
+    build_on(op, number, t, call);
 }
 
-void op_build_in(enum op op, uint32_t variant, void *region, size_t bytes, struct tape *t,
+void op_build_in(enum op op, uint32_t number, void *region, size_t bytes, struct tape *t,
                  struct op_call *call)
 {
     *t = (struct tape){.region = region, .region_bytes = bytes};
-    build_on(op, variant, t, call);
+    build_on(op, number, t, call);
 }
 
 struct tape op_move_tape(const struct tape *t, const void *from, const void *to)
@@ -157,6 +228,46 @@ struct tape op_move_tape(const struct tape *t, const void *from, const void *to)
     return moved;
 }
 
+/* ---- elements ---- */
+
+float get(enum dtype dtype, const void *array, uint64_t i)
+{
+    if (dtype == DTYPE_F32)
+        return ((const float *)array)[i];
+    const uint16_t x = ((const uint16_t *)array)[i];
+    return dtype == DTYPE_BF16 ? bf16_to_float(x) : f16_to_float(x);
+}
+
+void put(enum dtype dtype, void *array, uint64_t i, float value)
+{
+    half_round(dtype, &value, (unsigned char *)array + i * dtype_size(dtype), 1);
+}
+
+float *to_floats(enum dtype dtype, const void *array, uint64_t n)
+{
+    float *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    half_widen(dtype, array, x, n);
+    return x;
+}
+
+double *to_doubles(enum dtype dtype, const void *array, uint64_t n)
+{
+    float *x = to_floats(dtype, array, n);
+    double *d = ref_to_double(x, n);
+    free(x);
+    return d;
+}
+
+double rounding_error(enum dtype dtype, double size)
+{
+    if (dtype == DTYPE_F32)
+        return 0;
+    const int bits = dtype == DTYPE_BF16 ? 8 : 11, least = dtype == DTYPE_BF16 ? -126 : -14;
+    const int exponent = size > ldexp(1, least) ? ilogb(size) : least;
+    return ldexp(1, exponent - bits);
+}
+
 /* ---- checking ---- */
 
 void assert_near(float got, double want, double tolerance)
@@ -169,4 +280,16 @@ void assert_bits(float got, float want)
 {
     if (memcmp(&got, &want, sizeof got) != 0)
         fail_msg("got %a, want %a exactly", (double)got, (double)want);
+}
+
+void assert_near_in(enum dtype dtype, const void *got, uint64_t i, double want, double tolerance)
+{
+    assert_near(get(dtype, got, i), want, tolerance + rounding_error(dtype, fabs(want) + tolerance));
+}
+
+void assert_rounded(enum dtype dtype, const void *got, uint64_t i, float want)
+{
+    float rounded;
+    put(dtype, &rounded, 0, want);
+    assert_bits(get(dtype, got, i), get(dtype, &rounded, 0));
 }

@@ -1,11 +1,11 @@
 /* Tests every op of the cpu backend on the cases of op_cases.h. Results are compared with double precision.
  * Then the op runs again with 1, 2 and 3 threads, with every array shifted from its alignment, and on two
- * threads at once. The bits must be the same every time. op_ranges must name every byte that an op touches,
- * and nothing else.
+ * threads at once. The bits must be the same every time. Each op runs with all its types. op_ranges must name
+ * every byte that an op touches, and nothing else.
  *
- * The bits of some ops are defined by their source alone. A hash over all their variants pins these bits, so
- * that all compilers, instruction sets and sanitizers must agree. The bits of the other ops (golden 0) depend
- * on oneDNN or on the C library's log.
+ * The bits of some ops are defined by their source alone. A hash over all their cases with floats pins these
+ * bits, and another hash those of the cases with 16-bit types. So all compilers, instruction sets and
+ * sanitizers must agree. The bits of the other ops (golden 0) depend on oneDNN or on the C library's log.
  */
 #include <float.h>
 #include <math.h>
@@ -26,10 +26,10 @@
 
 static struct pool *pools[4]; /* pools[n]: of n threads */
 
-static void run(enum op op, uint32_t variant, size_t shift, struct pool *pool, struct tape *t,
+static void run(enum op op, uint32_t number, size_t shift, struct pool *pool, struct tape *t,
                 struct op_call *call)
 {
-    op_build(op, variant, shift, t, call);
+    op_build(op, number, shift, t, call);
     cpu_ops[op](call, pool);
 }
 
@@ -37,7 +37,7 @@ static void test_op_matches_reference(void **state)
 {
     enum op op = (enum op)(uintptr_t)*state;
 
-    for (uint32_t v = 0; v < op_tests[op]->variants; v++) {
+    for (uint32_t v = 0; v < op_case_count(op); v++) {
         struct tape before, after;
         struct op_call in, out;
         op_build(op, v, 0, &before, &in);
@@ -57,22 +57,35 @@ static uint64_t hash_outputs(const struct tape *t, uint64_t hash)
     return hash;
 }
 
-static void test_op_has_golden_bits(void **state)
+/* Runs the cases begin, ..., end - 1 and returns a hash of their results, or 0 if there are none. */
+static uint64_t hash_cases(enum op op, uint32_t begin, uint32_t end)
 {
-    enum op op = (enum op)(uintptr_t)*state;
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
-    if (op_tests[op]->golden == 0)
-        SKIP_TEST("its bits depend on a library");
-    for (uint32_t v = 0; v < op_tests[op]->variants; v++) {
+    for (uint32_t c = begin; c < end; c++) {
         struct tape t;
         struct op_call call;
-        run(op, v, 0, pools[2], &t, &call);
+        run(op, c, 0, pools[2], &t, &call);
         hash = hash_outputs(&t, hash);
         tape_finish(&t);
     }
-    if (hash != op_tests[op]->golden)
-        fail_msg("%s: the hash of all variants is 0x%016llx", op_names[op], (unsigned long long)hash);
+    return begin < end ? hash : 0;
+}
+
+static void test_op_has_golden_bits(void **state)
+{
+    enum op op = (enum op)(uintptr_t)*state;
+    const struct op_test *test = op_tests[op];
+
+    if (test->golden == 0)
+        SKIP_TEST("its bits depend on a library");
+    const uint64_t hash = hash_cases(op, 0, test->variants),
+                   hash_16 = hash_cases(op, test->variants, op_case_count(op));
+    if (hash != test->golden)
+        fail_msg("%s: the hash of all cases with floats is 0x%016llx", op_names[op],
+                 (unsigned long long)hash);
+    if (hash_16 != test->golden_16 && !test->only_f32)
+        fail_msg("%s: the hash of all other cases is 0x%016llx", op_names[op], (unsigned long long)hash_16);
 }
 
 static void test_op_has_same_bits(void **state)
@@ -80,10 +93,10 @@ static void test_op_has_same_bits(void **state)
     static const struct {
         uint32_t threads;
         size_t shift;
-    } ways[] = {{1, 4}, {2, 0}, {3, 12}, {3, 36}};
+    } ways[] = {{1, 2}, {2, 0}, {3, 12}, {3, 34}}; /* arrays of floats are shifted by 4, 0, 12 and 36 */
     enum op op = (enum op)(uintptr_t)*state;
 
-    for (uint32_t v = 0; v < op_tests[op]->variants; v++) {
+    for (uint32_t v = 0; v < op_case_count(op); v++) {
         struct tape first;
         struct op_call call;
         run(op, v, 0, pools[1], &first, &call);
@@ -123,7 +136,7 @@ static void test_op_has_ranges(void **state)
     unsigned char *built = malloc(REGION_BYTES), *bare = malloc(REGION_BYTES);
 
     assert_true(built && bare);
-    for (uint32_t v = 0; v < op_tests[op]->variants; v++) {
+    for (uint32_t v = 0; v < op_case_count(op); v++) {
         struct tape t;
         struct op_call call;
         struct op_range ranges[OP_RANGES];
@@ -149,7 +162,7 @@ static void test_op_has_ranges(void **state)
         }
         for (size_t i = 0; i < t.region_used; i++)
             if (bare[i] != 0xff)
-                fail_msg("%s, variant %u: byte %zu is in no range and was written", op_names[op], v, i);
+                fail_msg("%s, case %u: byte %zu is in no range and was written", op_names[op], v, i);
     }
     free(built);
     free(bare);
@@ -162,8 +175,8 @@ static void set_type(struct op_call *call, uint32_t i, enum dtype dtype)
 }
 
 /* Each type of an op decides about the size of at least one array, and no two types about the same array. The
- * calls of a test have 32-bit types, so an array of a 16-bit type has half as many bytes. Only ops without
- * arrays of different types have no types. */
+ * call that is changed here has 32-bit types, so an array of a 16-bit type has half as many bytes. Only ops
+ * without arrays of different types have no types. */
 static void test_op_has_types(void **state)
 {
     enum op op = (enum op)(uintptr_t)*state;
@@ -199,12 +212,14 @@ static void test_op_has_types(void **state)
 struct walk {
     pthread_t thread;
     bool backwards;
-    struct tape (*tapes)[4]; /* of each op, its last four variants: the large ones */
+    struct tape (*tapes)[4]; /* of four cases of each op */
 };
 
-static uint32_t walk_variant(enum op op, uint32_t i)
+/* The last cases of each op, which are the large ones: two with floats and two with other types, if there are
+ * any. */
+static uint32_t walk_case(enum op op, uint32_t i)
 {
-    uint32_t n = op_tests[op]->variants;
+    uint32_t n = i % 2 ? op_case_count(op) : op_tests[op]->variants;
     return n > 4 ? n - 1 - i : i % n;
 }
 
@@ -216,7 +231,7 @@ static void *walk_main(void *arg)
         enum op op = (enum op)(w->backwards ? OP_COUNT - 1 - i : i);
         for (uint32_t v = 0; v < 4; v++) {
             struct op_call call;
-            run(op, walk_variant(op, v), w->backwards ? 4 : 0, pools[3], &w->tapes[op][v], &call);
+            run(op, walk_case(op, v), w->backwards ? 4 : 0, pools[3], &w->tapes[op][v], &call);
         }
     }
     return NULL;
@@ -238,7 +253,7 @@ static void test_concurrent_ops_have_same_bits(void **state)
         for (uint32_t v = 0; v < 4; v++) {
             struct tape alone;
             struct op_call call;
-            run((enum op)op, walk_variant((enum op)op, v), 0, pools[1], &alone, &call);
+            run((enum op)op, walk_case((enum op)op, v), 0, pools[1], &alone, &call);
             for (int i = 0; i < 2; i++) {
                 tape_check_guards(&walks[i].tapes[op][v]);
                 assert_same_outputs(&alone, &walks[i].tapes[op][v]);
@@ -589,6 +604,152 @@ static void test_nan_gradient_leaves_weights(void **state)
     assert_true(m[0] == 0 && v[1] == 0);
 }
 
+/* Trains the weight of a norm, which begins at 1, with gradient 1 at the learning rate 1e-5. A single step is
+ * too small for BF16: 1 - 1e-5 rounds to 1. So a BF16 weight that is updated in place never moves. */
+static void test_small_updates_reach_bf16_weights(void **state)
+{
+    struct step_args step = {.lr = 1e-5f};
+    uint16_t w = bf16_from_float(1), in_place = w;
+    float master = 1, dw = 1;
+    struct op_call call = {
+        .op = OP_sgd,
+        .step = &step,
+        .sgd = {.w = &w, .master = &master, .g = {.dw = {&dw}, .n = 1}, .n = 1, .dtype = DTYPE_BF16}};
+    (void)state;
+
+    for (int i = 0; i < 300; i++) {
+        cpu_ops[OP_sgd](&call, pools[1]);
+        in_place = bf16_from_float(bf16_to_float(in_place) - step.lr * dw);
+        assert_true(w == bf16_from_float(master));
+        if (i == 0)
+            assert_true(master < 1 && bf16_to_float(w) == 1);
+    }
+    assert_near(master, 1 - 300e-5, 1e-5);
+    assert_true(bf16_to_float(w) == 1 - 0x1p-8f); /* the BF16 number nearest to 0.997 */
+    assert_true(bf16_to_float(in_place) == 1);
+}
+
+/* A norm reads BF16 weights, and its gradient in float updates the master weights by AdamW. */
+static void test_norm_weights_move_with_master(void **state)
+{
+    enum { N = 8 };
+    struct step_args step = {.lr = 1e-5f};
+    uint16_t x[N], w[N], dy[N], y[N], dx[N];
+    float master[N], stats[2], dw[N], m[N] = {0}, v[N] = {0};
+    const struct op_call calls[] = {
+        {.op = OP_rownorm_fwd,
+         .rownorm_fwd = {.x = x,
+                         .w = w,
+                         .y = y,
+                         .stats = stats,
+                         .rows = 1,
+                         .n = N,
+                         .eps = 1e-5f,
+                         .rms = true,
+                         .dtype = DTYPE_BF16,
+                         .w_dtype = DTYPE_BF16}},
+        {.op = OP_rownorm_bwd,
+         .rownorm_bwd = {.x = x,
+                         .w = w,
+                         .dy = dy,
+                         .stats = stats,
+                         .dx = dx,
+                         .dw = dw,
+                         .rows = 1,
+                         .n = N,
+                         .rms = true,
+                         .dtype = DTYPE_BF16,
+                         .w_dtype = DTYPE_BF16}},
+        {.op = OP_adamw,
+         .step = &step,
+         .adamw = {.w = w,
+                   .master = master,
+                   .g = {.dw = {dw}, .n = 1},
+                   .m = m,
+                   .v = v,
+                   .n = N,
+                   .beta1 = 0.9f,
+                   .beta2 = 0.999f,
+                   .eps = 1e-8f,
+                   .dtype = DTYPE_BF16}},
+    };
+    (void)state;
+
+    for (int i = 0; i < N; i++) {
+        x[i] = bf16_from_float((float)(i + 1));
+        dy[i] = w[i] = bf16_from_float(1);
+        master[i] = 1;
+    }
+    for (uint32_t c = 0; c < COUNT(calls); c++)
+        cpu_ops[calls[c].op](&calls[c], pools[1]);
+    for (int i = 0; i < N; i++) {
+        assert_true(master[i] < 1);
+        assert_true(bf16_to_float(w[i]) == 1);
+    }
+}
+
+/* Decides about one step with loss scaling. `norm` is the norm of its gradient without the loss scale. */
+static void decide_scaled(struct group_state *group, double norm, double clip)
+{
+    const double scaled = norm * (double)group->loss_scale;
+    struct step_decision decision = {.sumsq = scaled * scaled};
+    const struct op_call call = {.op = OP_decide,
+                                 .decide = {.decision = &decision,
+                                            .group = group,
+                                            .clip = clip,
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.999f,
+                                            .growth_steps = 3}};
+    cpu_ops[OP_decide](&call, pools[1]);
+    assert_int_equal(decision.apply, group->apply);
+}
+
+static void test_loss_scale_follows_overflows(void **state)
+{
+    static const struct {
+        double norm;
+        float used, next; /* the loss scale of this step and of the next one */
+        uint32_t good_steps;
+    } steps[] = {{(double)INFINITY, 64, 32, 0},
+                 {(double)NAN, 32, 16, 0},
+                 {5, 16, 16, 1},
+                 {5, 16, 16, 2},
+                 {5, 16, 32, 0},
+                 {5, 32, 32, 1},
+                 {5, 32, 32, 2},
+                 {(double)INFINITY, 32, 16, 0},
+                 {5, 16, 16, 1},
+                 {5, 16, 16, 2},
+                 {5, 16, 32, 0}};
+    struct group_state group = {.loss_scale = 64};
+    uint64_t t = 0;
+    (void)state;
+
+    for (uint32_t i = 0; i < COUNT(steps); i++) {
+        const bool clean = isfinite(steps[i].norm);
+        assert_true(group.loss_scale == steps[i].used);
+        decide_scaled(&group, steps[i].norm, 0);
+        t += clean;
+        assert_int_equal(group.apply, clean);
+        assert_int_equal(group.t, t);
+        assert_true(group.loss_scale == steps[i].next);
+        assert_int_equal(group.good_steps, steps[i].good_steps);
+        if (clean)
+            assert_true(group.scale == 1 / steps[i].used);
+    }
+}
+
+static void test_clipping_sees_unscaled_norm(void **state)
+{
+    struct group_state group = {.loss_scale = 64};
+    (void)state;
+
+    decide_scaled(&group, 5, 6);
+    assert_true(group.scale == 1.0f / 64);
+    decide_scaled(&group, 5, 2);
+    assert_bits(group.scale, (float)(2 / (5 + 1e-6) / 64));
+}
+
 static void test_add_passes_what_is_no_number(void **state)
 {
     static const float pairs[][2] = {{NAN, 1},         {1, NAN},      {NAN, NAN},    {INFINITY, -INFINITY},
@@ -672,6 +833,10 @@ int main(void)
         cmocka_unit_test(test_extreme_logits_give_finite_loss),
         cmocka_unit_test(test_equal_logits_count_the_first),
         cmocka_unit_test(test_nan_gradient_leaves_weights),
+        cmocka_unit_test(test_small_updates_reach_bf16_weights),
+        cmocka_unit_test(test_norm_weights_move_with_master),
+        cmocka_unit_test(test_loss_scale_follows_overflows),
+        cmocka_unit_test(test_clipping_sees_unscaled_norm),
         cmocka_unit_test(test_add_passes_what_is_no_number),
         cmocka_unit_test(test_dropout_keeps_number_equal_to_p),
         cmocka_unit_test(test_numerics_names_isa_and_library),
