@@ -523,7 +523,7 @@ static void bwd_strip(const struct attention_task *t, uint32_t h, uint32_t q0, u
             a->keep_scale);
     for (uint32_t i = 0; i < rows; i++) {
         size_t at = y_at(a, t->r, q0 + i, h);
-        /* t->out holds no results yet, and has at least GEMM_ROWS rows. Its first two rows are the buffers. */
+        /* t->out holds no results yet and has at least GEMM_ROWS rows. Two of them are the buffers. */
         s.factor[i] = row_dot(floats_in(a->dtype, o->dy, at, a->head, t->out),
                               floats_in(a->dtype, o->y, at, a->head, t->out + a->width), a->head);
     }

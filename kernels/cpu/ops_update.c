@@ -26,8 +26,8 @@
  *            (l += l + 8, then 4, 2, 1); blocks are added to 0 in ascending order, all in double
  *
  *   decide:  in double, scale rounded to float at the end; bias corrections as in kernels/bias.h
- *            with loss scaling: norm = sqrt(sumsq) / loss_scale, scale = (clip factor) / loss_scale, both with
- *            the old loss scale; then the new one is the old one, half of it or twice it
+ *            with loss scaling: norm = sqrt(sumsq) / loss_scale, scale = (clip factor) / loss_scale, both
+ *            with the old loss scale; the new loss scale is the old one, half of it or twice it
  *
  * A group whose apply is 0 leaves W and K untouched. Any thread may call it.
  */
