@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/clones.h"
 
 CPU_CLONES static void widen_bf16(const uint16_t *restrict from, float *restrict to, uint64_t n)
 {

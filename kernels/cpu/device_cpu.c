@@ -303,7 +303,7 @@ static const char *numerics(const struct devset *base)
 
 static int launch(struct devset *base, uint32_t stream, const struct op_call *call)
 {
-    if (!op_has_only(call, 1u << DTYPE_F32)) /* the only type that this backend implements */
+    if (!op_has_only(call, 1u << DTYPE_F32 | 1u << DTYPE_BF16 | 1u << DTYPE_F16))
         return -EINVAL;
     stream_push(cpu(base)->streams[stream].stream,
                 &(struct stream_command){.kind = COMMAND_LAUNCH, .launch = *call});

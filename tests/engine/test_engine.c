@@ -42,6 +42,7 @@ static void random_case(struct engine_case *c, uint32_t seed)
     struct rng r = {.seed = seed};
     *c = (struct engine_case){.seed = seed};
     random_chain(&c->chain, &r, 80);
+    random_precision(&c->chain, random_dtype(seed));
     c->chain.n_replicas = 1 + rng_below(&r, 4);
     c->chain.n_micro = c->chain.n_replicas * (1 + rng_below(&r, c->chain.n_replicas > 1 ? 3 : 5));
 }
@@ -133,6 +134,7 @@ static void transformer_case(struct engine_case *c, uint32_t seed)
     struct rng r = {.seed = seed};
     *c = (struct engine_case){.seed = seed};
     random_transformer(&c->chain, &r);
+    random_precision(&c->chain, random_dtype(seed));
     c->chain.n_replicas = 1 + rng_below(&r, 3);
     c->chain.n_micro = c->chain.n_replicas * (1 + rng_below(&r, 3));
 }
@@ -215,6 +217,7 @@ static void test_engine_linked_graphs_same_bits(void **state)
         struct engine_case c = {.seed = seed};
         struct rng r = {.seed = seed, .at = 6000};
         random_linked(&c.chain, &r, &f);
+        random_precision(&c.chain, random_dtype(seed));
         c.chain.n_replicas = 1 + rng_below(&r, 3);
         c.chain.n_micro = c.chain.n_replicas * (1 + rng_below(&r, 3));
         c.chain.steps = 1 + rng_below(&r, on_cpu() ? 3 : 2);
@@ -263,12 +266,14 @@ static void check_hand_built(const struct engine_case *c)
 }
 
 /* The graph by hand, with one optimizer per decision group. Seed 700 clips the gradients of both groups, with
- * AdamW and SGD. Seed 701 clips those of one group, and the other group only counts its updates. */
+ * AdamW and SGD. Seed 701 clips those of one group, and the other group only counts its updates. Seed 701 computes
+ * in fp16 and seed 703 in bf16. */
 static void hand_built_case(struct engine_case *c, uint32_t seed)
 {
     struct rng r = {.seed = seed};
     *c = (struct engine_case){.seed = seed};
     linked_by_hand(&c->chain, &r, 24, 7);
+    random_precision(&c->chain, random_dtype(seed));
     c->chain.rows = 5;
     c->chain.n_replicas = 1 + seed % 2;
     c->chain.n_micro = 4;
@@ -282,7 +287,7 @@ static void hand_built_case(struct engine_case *c, uint32_t seed)
 static void test_engine_hand_built_graph_same_bits(void **state)
 {
     (void)state;
-    for (uint32_t seed = 700; seed < 702; seed++) {
+    for (uint32_t seed = 700; seed < 704; seed++) {
         struct engine_case c;
         struct rng r = {.seed = seed, .at = 7000};
         struct engine_result want;

@@ -147,8 +147,6 @@ static bool takes(enum op op, const struct op_types *t)
 
     if (t == &all_types[0])
         return true;
-    if (op_tests[op]->only_f32)
-        return false;
     if (n == 0) /* losses are scaled in jobs of type F16, so decide has other cases with this type */
         return op == OP_decide && t->dtype == DTYPE_F16 && t->w == t->dtype && t->out == t->dtype;
     if (t->dtype == DTYPE_F32) /* only the gradient of float logits may be smaller */

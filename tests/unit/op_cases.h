@@ -89,7 +89,6 @@ struct op_test {
     /* Hashes of the results of all cases: of those whose types are all F32, and of the others. 0 means that
      * the bits depend on a library. */
     uint64_t golden, golden_16;
-    bool only_f32; /* the cpu backend has this op only with floats */
 };
 
 #define OP(name) extern const struct op_test name##_test;

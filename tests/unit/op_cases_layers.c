@@ -9,10 +9,6 @@
 #include "kernels/vmath.h"
 #include "tests/unit/reference.h"
 
-/* The cpu backend has the linear ops and the bias ops only with the type F32. When it has them with all
- * types, remove this macro and op_test.only_f32. */
-#define LINEAR_ONLY_F32 .only_f32 = true
-
 /* Against the product in double: |error| <= (k + 2) eps * sum of |a b|, for any order of summation. `a` and
  * `b` have the type `dtype`. */
 static void check_product(enum dtype dtype, const void *a, const void *b, const float *before, const float *c,
@@ -88,8 +84,7 @@ static void check_linear_fwd(const struct op_call *in, const struct op_call *out
     free(w);
 }
 
-const struct op_test linear_fwd_test = {LINEAR_FORMS * N_PRODUCTS, build_linear_fwd, check_linear_fwd,
-                                        LINEAR_ONLY_F32};
+const struct op_test linear_fwd_test = {LINEAR_FORMS * N_PRODUCTS, build_linear_fwd, check_linear_fwd};
 
 static void build_linear_bwd_data(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -128,8 +123,7 @@ static void check_linear_bwd_data(const struct op_call *in, const struct op_call
     free(w);
 }
 
-const struct op_test linear_bwd_data_test = {2 * N_PRODUCTS, build_linear_bwd_data, check_linear_bwd_data,
-                                             LINEAR_ONLY_F32};
+const struct op_test linear_bwd_data_test = {2 * N_PRODUCTS, build_linear_bwd_data, check_linear_bwd_data};
 
 static void build_linear_bwd_weight(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -155,7 +149,7 @@ static void check_linear_bwd_weight(const struct op_call *in, const struct op_ca
 }
 
 const struct op_test linear_bwd_weight_test = {2 * N_PRODUCTS, build_linear_bwd_weight,
-                                               check_linear_bwd_weight, LINEAR_ONLY_F32};
+                                               check_linear_bwd_weight};
 
 static void build_bias_fwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -179,7 +173,7 @@ static void check_bias_fwd(const struct op_call *in, const struct op_call *out)
                        get(o->dtype, o->x, i) + get(o->w_dtype, o->b, i % o->n));
 }
 
-const struct op_test bias_fwd_test = {2 * N_MATRICES, build_bias_fwd, check_bias_fwd, LINEAR_ONLY_F32};
+const struct op_test bias_fwd_test = {2 * N_MATRICES, build_bias_fwd, check_bias_fwd};
 
 static void build_bias_bwd(struct tape *t, uint32_t v, struct op_call *call)
 {
@@ -208,12 +202,8 @@ static void check_bias_bwd(const struct op_call *in, const struct op_call *out)
     }
 }
 
-const struct op_test bias_bwd_test = {2 * N_MATRICES,
-                                      build_bias_bwd,
-                                      check_bias_bwd,
-                                      UINT64_C(0x69e411ed03c9ff50),
-                                      UINT64_C(0x04bf757e71d48c05),
-                                      LINEAR_ONLY_F32};
+const struct op_test bias_bwd_test = {2 * N_MATRICES, build_bias_bwd, check_bias_bwd,
+                                      UINT64_C(0x69e411ed03c9ff50), UINT64_C(0x04bf757e71d48c05)};
 
 /* Variants: every length x every activation x in place or not. */
 static uint64_t act_length(uint32_t v)
