@@ -63,7 +63,7 @@ def main():
         run([*options.cc, *C_FLAGS, f"-I{HERE}", source, "-o", options.o, f"-L{options.lib}", "-l:libcudart.so.13",
              "-lm"])
     if options.depfile:
-        own = [HERE / n for n in ("bodies.py", "ptx2c.py", "ptx_emit.py", "ptx_parse.py", "ptxrt.h", "simt.h")]
+        own = [HERE / n for n in ("bodies.py", "ptx2c.py", "ptx_emit.py", "ptx_parse.py", "ptxrt.h", "half.h", "simt.h")]
         options.depfile.write_text(f"{options.o}: " + " \\\n ".join(
             str(p) for p in [*own, *(n for _, names in made for n in names)]) + "\n")
     return 0

@@ -26,6 +26,7 @@ struct cublasContext {
 
 struct matrix {
     const void *p;
+    enum gemm_type type;
     bool transpose;
     uint32_t rows, columns; /* as stored, column-major */
     uint32_t ld;
@@ -43,19 +44,20 @@ struct product {
 
 /* Checks and finds the i-th matrix of a batch. Columns are checked one by one: what lies between them is
  * not touched. */
-static float *resolve(const struct matrix *x, uint32_t i, bool read, bool write)
+static void *resolve(const struct matrix *x, uint32_t i, bool read, bool write)
 {
-    const float *p = (const float *)x->p + (long long)i * x->stride;
-    float *first = NULL;
+    const uint32_t size = gemm_bytes(x->type);
+    const char *p = (const char *)x->p + (long long)i * x->stride * size;
+    void *first = NULL;
 
     for (uint32_t j = 0; j < x->columns; j++) {
-        const float *column = p + (uint64_t)j * x->ld;
-        float *data = NULL;
+        const char *column = p + (uint64_t)j * x->ld * size;
+        void *data = NULL;
 
         if (read)
-            data = cudasim_access(column, x->rows * sizeof *p, 0);
+            data = cudasim_access(column, (size_t)x->rows * size, 0);
         if (write && (data || !read))
-            data = cudasim_access(column, x->rows * sizeof *p, 1);
+            data = cudasim_access(column, (size_t)x->rows * size, 1);
         if (!data)
             return NULL;
         if (j == 0)
@@ -82,14 +84,15 @@ static void run(void *data)
     if (p->workspace && !cudasim_access(p->workspace, p->workspace_bytes, 1))
         return;
     for (uint32_t i = 0; i < p->batch; i++) {
-        const float *a = p->k ? resolve(&p->a, i, true, false) : NULL,
-                    *b = p->k ? resolve(&p->b, i, true, false) : NULL;
-        float *c = resolve(&p->c, i, p->beta != 0, true);
+        const struct gemm_factor a = {p->k ? resolve(&p->a, i, true, false) : NULL, p->a.ld, p->a.transpose,
+                                      p->a.type},
+                                 b = {p->k ? resolve(&p->b, i, true, false) : NULL, p->b.ld, p->b.transpose,
+                                      p->b.type};
+        void *c = resolve(&p->c, i, p->beta != 0, true);
 
-        if (!c || (p->k && (!a || !b)))
+        if (!c || (p->k && (!a.p || !b.p)))
             return;
-        gemm(p->a.transpose, p->b.transpose, p->m, p->n, p->k, p->alpha, a, p->a.ld, b, p->b.ld, p->beta, c,
-             p->c.ld);
+        gemm(p->m, p->n, p->k, p->alpha, &a, &b, p->beta, c, p->c.ld, p->c.type);
     }
 }
 
@@ -113,12 +116,13 @@ static bool alive(cublasHandle_t h)
     return h && h->magic == HANDLE_ALIVE;
 }
 
-static struct matrix matrix(const void *p, cublasOperation_t op, int rows, int columns, int ld,
-                            long long stride)
+static struct matrix matrix(const void *p, enum gemm_type type, cublasOperation_t op, int rows, int columns,
+                            int ld, long long stride)
 {
     bool transpose = op != CUBLAS_OP_N;
 
     return (struct matrix){p,
+                           type,
                            transpose,
                            (uint32_t)(transpose ? columns : rows),
                            (uint32_t)(transpose ? rows : columns),
@@ -127,9 +131,9 @@ static struct matrix matrix(const void *p, cublasOperation_t op, int rows, int c
 }
 
 static cublasStatus_t product(cublasHandle_t h, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
-                              int k, const float *alpha, const float *a, int lda, long long stride_a,
-                              const float *b, int ldb, long long stride_b, const float *beta, float *c,
-                              int ldc, long long stride_c, int batch)
+                              int k, const float *alpha, const void *a, int lda, long long stride_a,
+                              const void *b, int ldb, long long stride_b, const float *beta, void *c, int ldc,
+                              long long stride_c, int batch, enum gemm_type type, enum gemm_type c_type)
 {
     struct product p;
 
@@ -141,9 +145,9 @@ static cublasStatus_t product(cublasHandle_t h, cublasOperation_t op_a, cublasOp
                          .n = (uint32_t)n,
                          .k = (uint32_t)k,
                          .batch = (uint32_t)batch,
-                         .a = matrix(a, op_a, m, k, lda, stride_a),
-                         .b = matrix(b, op_b, k, n, ldb, stride_b),
-                         .c = matrix(c, CUBLAS_OP_N, m, n, ldc, stride_c),
+                         .a = matrix(a, type, op_a, m, k, lda, stride_a),
+                         .b = matrix(b, type, op_b, k, n, ldb, stride_b),
+                         .c = matrix(c, c_type, CUBLAS_OP_N, m, n, ldc, stride_c),
                          .workspace = h->workspace,
                          .workspace_bytes = h->workspace_bytes};
     if (lda < 1 || ldb < 1 || ldc < 1 || p.a.ld < p.a.rows || p.b.ld < p.b.rows || p.c.ld < p.c.rows)
@@ -166,7 +170,8 @@ cublasStatus_t cublasSgemm_v2(cublasHandle_t h, cublasOperation_t op_a, cublasOp
                               int k, const float *alpha, const float *a, int lda, const float *b, int ldb,
                               const float *beta, float *c, int ldc)
 {
-    return product(h, op_a, op_b, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c, ldc, 0, 1);
+    return product(h, op_a, op_b, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c, ldc, 0, 1, GEMM_F32,
+                   GEMM_F32);
 }
 
 cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t h, cublasOperation_t op_a, cublasOperation_t op_b,
@@ -175,7 +180,22 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t h, cublasOperation_t op_
                                          const float *beta, float *c, int ldc, long long stride_c, int batch)
 {
     return product(h, op_a, op_b, m, n, k, alpha, a, lda, stride_a, b, ldb, stride_b, beta, c, ldc, stride_c,
-                   batch);
+                   batch, GEMM_F32, GEMM_F32);
+}
+
+static bool type_of(cudaDataType type, enum gemm_type *ret)
+{
+    *ret = type == CUDA_R_16BF ? GEMM_BF16 : type == CUDA_R_16F ? GEMM_F16 : GEMM_F32;
+    return type == CUDA_R_32F || type == CUDA_R_16BF || type == CUDA_R_16F;
+}
+
+/* The combinations of types that compute in float. The real library has more, which are refused here. */
+static bool is_supported(enum gemm_type type, enum gemm_type c_type, cublasComputeType_t compute)
+{
+    if (c_type != type && c_type != GEMM_F32)
+        return false;
+    return compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_PEDANTIC ||
+           (compute == CUBLAS_COMPUTE_32F_FAST_TF32 && type == GEMM_F32);
 }
 
 cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
@@ -184,11 +204,16 @@ cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t op_a, cublasOper
                             cudaDataType type_c, int ldc, cublasComputeType_t compute,
                             cublasGemmAlgo_t algorithm)
 {
+    enum gemm_type type, c_gemm_type;
+
     (void)algorithm;
-    if (type_a != CUDA_R_32F || type_b != CUDA_R_32F || type_c != CUDA_R_32F ||
-        (compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_PEDANTIC))
+    if (type_a != type_b || !type_of(type_a, &type) || !type_of(type_c, &c_gemm_type) ||
+        !is_supported(type, c_gemm_type, compute))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    return product(h, op_a, op_b, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c, ldc, 0, 1);
+    if (compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+        type = GEMM_TF32;
+    return product(h, op_a, op_b, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c, ldc, 0, 1, type,
+                   c_gemm_type);
 }
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t *h)

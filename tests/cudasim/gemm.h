@@ -5,9 +5,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* c[m][n] = alpha * op(a) * op(b) + beta * c, column-major as BLAS has it: element (i, j) of c is c[i + j
- * * ldc]. op is the transpose where the flag says so. beta 0: c is not read. */
-void gemm(bool transpose_a, bool transpose_b, uint32_t m, uint32_t n, uint32_t k, float alpha, const float *a,
-          uint32_t lda, const float *b, uint32_t ldb, float beta, float *c, uint32_t ldc);
+/* The types of elements. The elements of a GEMM_TF32 matrix are floats, and the product rounds them to TF32
+ * when it reads them. */
+enum gemm_type { GEMM_F32, GEMM_TF32, GEMM_BF16, GEMM_F16 };
+
+static inline uint32_t gemm_bytes(enum gemm_type type)
+{
+    return type == GEMM_BF16 || type == GEMM_F16 ? 2 : 4;
+}
+
+/* A factor of a product, column-major as BLAS has it: element (i, j) as stored is number i + j * ld. */
+struct gemm_factor {
+    const void *p;
+    uint32_t ld;
+    bool transpose; /* the factor is the transpose of what is stored */
+    enum gemm_type type;
+};
+
+/* c[m][n] = alpha * a * b + beta * c, column-major. The sums are floats. If the elements of c have 16 bits,
+ * each of them is rounded once, at the end. beta 0: c is not read. */
+void gemm(uint32_t m, uint32_t n, uint32_t k, float alpha, const struct gemm_factor *a,
+          const struct gemm_factor *b, float beta, void *c, uint32_t ldc, enum gemm_type c_type);
 
 #endif

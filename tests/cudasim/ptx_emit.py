@@ -23,9 +23,12 @@ FLOAT_FUNCTIONS = {"sqrt": "sqrt", "rcp": "1 /", "rsqrt": "1 / sqrt", "ex2": "ex
                    "cos": "cos", "tanh": "tanh"}
 
 
+HALVES = ("f16", "bf16")  # floats of 16 bits: they can be converted, and C computes with them as floats
+
+
 def c_type(t):
-    if t in ("f32", "f64"):
-        return "float" if t == "f32" else "double"
+    if is_float(t):
+        return "double" if t == "f64" else "float"
     return {"u": "uint%d_t", "s": "int%d_t", "b": "uint%d_t"}[t[0]] % type_bits(t)
 
 
@@ -34,7 +37,7 @@ def c_name(name):
 
 
 def is_float(t):
-    return t[0] == "f"
+    return t[0] == "f" or t in HALVES
 
 
 class Emitter:
@@ -119,6 +122,8 @@ class Emitter:
         method = getattr(self, "op_" + parts[0], None)
         if not method:
             raise PtxError(f"unknown instruction {opcode}")
+        if parts[0] != "cvt" and any(p.removesuffix("x2") in HALVES for p in parts):
+            raise PtxError(f"arithmetic of 16-bit floats: {opcode}")
         try:
             return method(parts, operands)
         except (KeyError, IndexError, StopIteration):
@@ -354,7 +359,19 @@ class Emitter:
 
     # ---- conversions
 
+    def halves(self, parts, a):
+        """cvt from and to floats of 16 bits; to a pair of them, the first operand goes to the upper half."""
+        to, source, t = parts[-2], parts[-1], parts[-2].removesuffix("x2")
+        if parts == ["cvt", "f32", source]:
+            return self.assign(a[0], "f32", self.value(a[1], source))
+        if parts != ["cvt", "rn", to, "f32"] or len(a) != (2 if to == t else 3):
+            raise PtxError(f"unknown form {'.'.join(parts)} {', '.join(a)}")
+        rounded = [f"of_{t}({self.value(x, 'f32')})" for x in a[1:]]
+        return self.assign(a[0], "b16" if to == t else "b32", " << 16 | ".join(f"(uint32_t){r}" for r in rounded))
+
     def op_cvt(self, parts, a):
+        if any(p.removesuffix("x2") in HALVES for p in parts):
+            return self.halves(parts, a)
         if len(a) != 2:
             raise PtxError("cvt of a pair")
         to, source, ftz = parts[-2], parts[-1], "ftz" in parts

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "half.h"
 #include "simt.h"
 
 extern const struct simt_module cudasim_module;

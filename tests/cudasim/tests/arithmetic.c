@@ -441,13 +441,134 @@ static void case_gemm(int argc, char **argv)
     REQUIRE(cublasDestroy(h) == CUBLAS_STATUS_SUCCESS);
 }
 
+/* Rounds to the nearest number with `bits` significant bits, in another way than the simulator. */
+static double significant(double x, int bits)
+{
+    int exponent;
+    const double fraction = frexp(x, &exponent);
+
+    return ldexp(rint(ldexp(fraction, bits)), exponent - bits);
+}
+
+/* Small numbers with few bits, which every type holds exactly. */
+static double small_number(void)
+{
+    return (double)(int)(random32() % 33) / 8 - 2;
+}
+
+/* Writes the number x, which has few bits, as element `i` of an array of this type. */
+static void put(void *array, cudaDataType type, size_t i, double x)
+{
+    const float f = (float)x;
+    uint32_t bits;
+
+    memcpy(&bits, &f, sizeof bits);
+    if (type == CUDA_R_32F)
+        ((float *)array)[i] = f;
+    else if (type == CUDA_R_16BF)
+        ((uint16_t *)array)[i] = (uint16_t)(bits >> 16);
+    else /* 0 or a normal number */
+        ((uint16_t *)array)[i] =
+            (uint16_t)(x == 0 ? 0 : (bits >> 16 & 0x8000) | ((bits >> 13 & 0x3ffff) - (112u << 10)));
+}
+
+static double get(const void *array, cudaDataType type, size_t i)
+{
+    const uint16_t v = type == CUDA_R_32F ? 0 : ((const uint16_t *)array)[i];
+    const uint32_t bits = (uint32_t)v << 16;
+    float f;
+
+    if (type == CUDA_R_32F)
+        return (double)((const float *)array)[i];
+    memcpy(&f, &bits, sizeof f);
+    if (type == CUDA_R_16BF)
+        return (double)f;
+    return (v >> 15 ? -1 : 1) *
+           (v >> 10 & 31 ? ldexp((v & 1023) + 1024, (v >> 10 & 31) - 25) : ldexp(v & 1023, -24));
+}
+
+/* c = a * b + beta * c, a[m][k] and b[k][n] column-major; all sums are exact in float. */
+static void check_gemm_types(cublasHandle_t h, cudaDataType type, cudaDataType c_type, float beta)
+{
+    enum { M = 37, N_ = 9, K = 50 };
+    const size_t size = type == CUDA_R_32F ? 4 : 2, c_size = c_type == CUDA_R_32F ? 4 : 2;
+    const int bits = c_type == CUDA_R_32F ? 24 : c_type == CUDA_R_16BF ? 8 : 11;
+    double a[M * K], b[K * N_], c[M * N_];
+    void *ha = malloc(M * K * size), *hb = malloc(K * N_ * size), *hc = malloc(M * N_ * c_size), *dc, *r;
+    const float one = 1;
+
+    REQUIRE(ha && hb && hc);
+    for (size_t i = 0; i < M * K; i++)
+        put(ha, type, i, a[i] = small_number());
+    for (size_t i = 0; i < K * N_; i++)
+        put(hb, type, i, b[i] = small_number());
+    for (size_t i = 0; i < M * N_; i++)
+        put(hc, c_type, i, c[i] = small_number());
+    dc = to_device(hc, M * N_ * c_size);
+    REQUIRE(cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, M, N_, K, &one, to_device(ha, M * K * size), type, M,
+                         to_device(hb, K * N_ * size), type, K, &beta, dc, c_type, M, CUBLAS_COMPUTE_32F,
+                         CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS);
+    r = from_device(dc, M * N_ * c_size);
+    for (size_t j = 0; j < N_; j++)
+        for (size_t i = 0; i < M; i++) {
+            double want = (double)beta * c[i + j * M];
+            for (size_t p = 0; p < K; p++)
+                want += a[i + p * M] * b[p + j * K];
+            REQUIRE(get(r, c_type, i + j * M) == significant(want, bits));
+        }
+    free(ha);
+    free(hb);
+    free(hc);
+    free(r);
+}
+
+/* Products of 16-bit numbers, and of floats that the product rounds to TF32. */
+static void case_gemm_types(int argc, char **argv)
+{
+    const cudaDataType halves[] = {CUDA_R_16BF, CUDA_R_16F};
+    const float one = 1, zero = 0, x[2] = {1 + 0x1p-11f + 0x1p-20f, 3};
+    float *d = to_device(x, sizeof x), *out = device_memory(4), *r;
+    cublasHandle_t h;
+
+    (void)argc, (void)argv;
+    REQUIRE(cublasCreate(&h) == CUBLAS_STATUS_SUCCESS);
+    check_gemm_types(h, CUDA_R_32F, CUDA_R_32F, 1);
+    for (int i = 0; i < 2; i++) {
+        check_gemm_types(h, halves[i], halves[i], 0);
+        check_gemm_types(h, halves[i], halves[i], 0.5f);
+        check_gemm_types(h, halves[i], CUDA_R_32F, 0);
+        check_gemm_types(h, halves[i], CUDA_R_32F, 1);
+        REQUIRE(cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, d, halves[i], 1, d, halves[1 - i], 1,
+                             &zero, out, CUDA_R_32F, 1, CUBLAS_COMPUTE_32F,
+                             CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_NOT_SUPPORTED);
+        REQUIRE(cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, d, CUDA_R_32F, 1, d, CUDA_R_32F, 1,
+                             &zero, out, halves[i], 1, CUBLAS_COMPUTE_32F,
+                             CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_NOT_SUPPORTED);
+    }
+    REQUIRE(cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, d, CUDA_R_32F, 1, d + 1, CUDA_R_32F, 1,
+                         &zero, out, CUDA_R_32F, 1, CUBLAS_COMPUTE_32F_FAST_TF32,
+                         CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS);
+    r = from_device(out, 4);
+    REQUIRE(*r == 3 * (1 + 0x1p-10f));
+    REQUIRE(cublasDestroy(h) == CUBLAS_STATUS_SUCCESS);
+}
+
 int main(int argc, char **argv)
 {
     static const struct program_case cases[] = {
-        {"add", case_add},     {"atomics", case_atomics},         {"convert", case_convert},
-        {"exact", case_exact}, {"functions", case_functions},     {"gemm", case_gemm},
-        {"ieee", case_ieee},   {"ieee-double", case_ieee_double}, {"integers", case_integers},
-        {"mixed", case_mixed}, {"philox", case_philox},           {"reduce", case_reduce},
+        {"add", case_add},
+        {"atomics", case_atomics},
+        {"convert", case_convert},
+        {"exact", case_exact},
+        {"functions", case_functions},
+        {"gemm", case_gemm},
+        {"gemm-types", case_gemm_types},
+        {"ieee", case_ieee},
+        {"ieee-double", case_ieee_double},
+        {"integers", case_integers},
+        {"mixed", case_mixed},
+        {"philox", case_philox},
+        {"reduce", case_reduce},
         {"warp", case_warp},
     };
 

@@ -290,7 +290,7 @@ def test_devices():
 
 
 TESTS = {f"kernels: {name}": arithmetic(name) for name in
-         ("add", "atomics", "convert", "exact", "functions", "gemm", "ieee", "ieee-double", "integers", "mixed",
+         ("add", "atomics", "convert", "exact", "functions", "gemm", "gemm-types", "ieee", "ieee-double", "integers", "mixed",
           "philox", "reduce", "warp")}
 TESTS.update({f"wrong kernel: {name}": wrong_kernel(name, problem, error) for name, problem, error in
               (("barrier", "divergent-barrier", "cudaErrorLaunchFailure"),

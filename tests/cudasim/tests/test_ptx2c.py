@@ -218,6 +218,35 @@ FORMS = [
     ("cvt.rpi.f64.f64 %fd0, %fd1;", [f64(2.5)], f64(3)),
     ("cvt.sat.f32.f32 %f0, %f1;", [f32(2.5)], f32(1)),
     ("cvt.sat.f32.f32 %f0, %f1;", [f32(NAN)], f32(0)),
+    # conversions of 16-bit floats: ties to even, subnormals, overflow, NaN
+    ("cvt.rn.bf16.f32 %rs0, %f1;", [f32(1 + 2 ** -8)], 0x3f80),
+    ("cvt.rn.bf16.f32 %rs0, %f1;", [f32(1 + 3 * 2 ** -8)], 0x3f82),
+    ("cvt.rn.bf16.f32 %rs0, %f1;", [f32(1 + 2 ** -8) + 1], 0x3f81),
+    ("cvt.rn.bf16.f32 %rs0, %f1;", [f32(-3.3e38)], 0xff78),
+    ("cvt.rn.bf16.f32 %rs0, %f1;", [0x7f7fffff], 0x7f80),
+    ("cvt.rn.bf16.f32 %rs0, %f1;", [0x80018000], 0x8002),
+    ("cvt.rn.bf16.f32 %rs0, %f1;", [f32(-INF)], 0xff80),
+    ("cvt.rn.bf16.f32 %rs0, %f1;", [0xffffffff], 0x7fff),
+    ("cvt.rn.bf16x2.f32 %r0, %f1, %f2;", [f32(1), f32(-2)], 0x3f80c000),
+    ("cvt.f32.bf16 %f0, %rs1;", [0x8001], 0x80010000),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(1 + 2 ** -11)], 0x3c00),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(1 + 3 * 2 ** -11)], 0x3c02),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(-65519)], 0xfbff),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(65520)], 0x7c00),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(-1e30)], 0xfc00),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(2 ** -14 - 2 ** -26)], 0x0400),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(2 ** -24 * 1.5)], 2),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(-2 ** -25)], 0x8000),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(2 ** -25) + 1], 1),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [1], 0),
+    ("cvt.rn.f16.f32 %rs0, %f1;", [f32(NAN)], 0x7fff),
+    ("cvt.rn.f16x2.f32 %r0, %f1, %f2;", [f32(1), f32(-2)], 0x3c00c000),
+    ("cvt.f32.f16 %f0, %rs1;", [0xc000], f32(-2)),
+    ("cvt.f32.f16 %f0, %rs1;", [0x8001], f32(-2 ** -24)),
+    ("cvt.f32.f16 %f0, %rs1;", [0x03ff], f32(1023 * 2 ** -24)),
+    ("cvt.f32.f16 %f0, %rs1;", [0x0400], f32(2 ** -14)),
+    ("cvt.f32.f16 %f0, %rs1;", [0xfc00], f32(-INF)),
+    ("cvt.f32.f16 %f5, %rs1; setp.nan.f32 %p0, %f5, %f5;", [0x7c01], 1),
     # moves
     ("mov.u32 %r0, %tid.x;", [], 5),
     ("mov.u32 %r0, %ctaid.y;", [], 2),
@@ -395,6 +424,29 @@ def run_form(k, inputs):
     return out.value
 
 
+def test_every_16_bit_float_survives_a_round_trip():
+    """Also every number halfway to the next one, which goes to the even one."""
+    source = STUB + """#include "half.h"
+int wrong(void) {
+  int n = 0;
+  for (uint32_t v = 0; v < 0x10000; v++) {
+    uint32_t odd = v & 1;
+    if ((v & 0x7fff) <= 0x7f80) n += of_bf16(as_bf16(v)) != v;
+    if ((v & 0x7fff) <= 0x7c00) n += of_f16(as_f16(v)) != v;
+    if ((v & 0x7fff) < 0x7f80) n += of_bf16(half_with_bits((v << 16) + 0x8000)) != v + odd;
+    if ((v & 0x7fff) < 0x7bff) n += of_f16((float)(((double)as_f16(v) + as_f16(v + 1)) / 2)) != v + odd;
+  }
+  n += round_tf32(half_with_bits(0x3f801000)) != 1 || round_tf32(half_with_bits(0x3f803000)) != 1 + 0x1p-9f;
+  n += round_tf32(half_with_bits(0x3f801001)) != 1 + 0x1p-10f || round_tf32(0x1.fffffep127f) != 1 / 0.0f;
+  return n; }"""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "half.c").write_text(source)
+        subprocess.run([*CC, "-std=gnu11", "-w", "-fPIC", "-shared", f"-I{HERE.parent}", folder / "half.c", "-o",
+                        folder / "half.so"], check=True)
+        assert ctypes.CDLL(str(folder / "half.so")).wrong() == 0
+
+
 def refused(ptx, words):
     try:
         ptx2c.translate([ptx])
@@ -412,7 +464,10 @@ def test_unknown_instructions_are_refused():
     for text, words in (("wmma.load.a.sync.f32 %r5;", "wmma"),
                         ("cp.async.ca.shared.global [%r5], [%in], 4;", "cp.async"),
                         ("activemask.b32 %r5;", "activemask"), ("bar.red.popc.u32 %r5, 0, %p1;", "bar.red"),
-                        ("bar.sync 0, 64;", "bar.sync"), ("cvt.rn.f16.f32 %rs5, %f1;", "cvt.rn.f16"),
+                        ("bar.sync 0, 64;", "bar.sync"), ("cvt.rz.bf16.f32 %rs5, %f1;", "cvt.rz.bf16"),
+                        ("cvt.rn.relu.f16.f32 %rs5, %f1;", "relu"), ("cvt.rn.f16.f64 %rs5, %fd1;", "f16.f64"),
+                        ("cvt.rn.bf16x2.f32 %r5, %f1;", "bf16x2"), ("add.f16 %rs5, %rs1, %rs2;", "16-bit floats"),
+                        ("fma.rn.bf16x2 %r5, %r1, %r2, %r3;", "16-bit floats"),
                         ("sqrt.rz.f32 %f5, %f1;", "sqrt.rz"), ("mul.s32 %r5, %r1, %r2;", "mul.s32"),
                         ("mov.u32 %r5, %clock;", "%clock"), ("add.sat.s32 %r5, %r1, %r2;", "saturating"),
                         ("call.uni unknown, (argument);", "unknown"), ("setp.odd.s32 %p5, %r1, %r2;", "setp.odd"),
