@@ -5,12 +5,19 @@ One C function per PTX function, one statement per instruction (ptx_emit.py). Co
 -fwrapv against ptxrt.h; bodies.py does all of this from .cu files."""
 import argparse
 import pathlib
+import re
 import sys
 
 from ptx_emit import Emitter, c_name
 from ptx_parse import PtxError, parse, type_bits
 
 SHARED_ALIGN = 16
+
+
+def uses(function, variable):
+    """Whether an instruction of the function names the variable."""
+    name = re.compile(rf"(?<![\w$.]){re.escape(variable.name)}(?![\w$.])")
+    return any(name.search(operand) for s in function.body for operand in s.operands)
 
 
 class Source:
@@ -23,7 +30,7 @@ class Source:
         for v in module.variables:
             if v.space in ("global", "const"):
                 self.symbols[v.name] = (f"(uint64_t)(uintptr_t){self.variable_name(v)}", v.space)
-            elif not v.extern:
+            elif not v.extern and any(uses(f, v) for f in module.functions if not f.is_kernel):
                 self.place_shared(self.symbols, v)
         for f in module.functions:  # shared memory of device functions is every kernel's
             if not f.is_kernel:
@@ -63,6 +70,9 @@ class Source:
     def function(self, f):
         """C lines of a function, and the bytes of its static shared memory."""
         symbols, saved = dict(self.symbols), self.shared_bytes
+        for v in self.module.variables:  # what only kernels use, each kernel has for itself
+            if v.space == "shared" and not v.extern and v.name not in symbols and uses(f, v):
+                self.place_shared(symbols, v)
         params = {p.name: f"((uint8_t *)A[{i}])" for i, p in enumerate(f.params)}
         if f.result:
             params[f.result.name] = "R"

@@ -4,6 +4,7 @@ is translated, compiled and run on numbers whose result is known. Needs no CUDA.
 import ctypes
 import math
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -501,6 +502,18 @@ def test_parameters_and_shared_memory_are_measured():
     c = ptx2c.translate([ptx])
     assert "_params[] = {8, 27, 1};" in c and "_params, 48}" in c
     assert "(48u)" in c and "(32u)" in c
+
+
+def test_kernels_have_only_the_shared_memory_they_use():
+    ptx = """.shared .align 16 .b8 a[100];
+.shared .align 16 .b8 ab[200];
+.shared .align 16 .b8 everyones[16];
+.func f() { .reg .b32 %r<2>; mov.u32 %r1, everyones; ret; }
+.visible .entry j() { .reg .b32 %r<2>; ld.shared.u32 %r1, [a+4]; ret; }
+.visible .entry k() { .reg .b32 %r<2>; mov.u32 %r1, ab; mov.u32 %r1, a; ret; }
+.visible .entry l() { ret; }"""
+    c = ptx2c.translate([ptx])
+    assert [re.search(rf'"{k}".*_params, (\d+)}}', c)[1] for k in "jkl"] == ["128", "336", "16"]
 
 
 def test_instructions_are_counted_by_block():
