@@ -28,10 +28,10 @@ def run(command):
         raise SystemExit(f"bodies: {' '.join(map(str, command))}\n{done.stdout}")
 
 
-def make_ptx(nvcc, flags, source, folder):
+def make_ptx(nvcc, arch, flags, source, folder):
     """The text of the PTX, and the files it was made from."""
     ptx, deps = folder / f"{source.stem}.ptx", folder / f"{source.stem}.d"
-    run([nvcc, "-arch=compute_80", "-lineinfo", *flags, "-ptx", "-MD", "-MF", deps, "-o", ptx, source])
+    run([nvcc, f"-arch={arch}", "-lineinfo", *flags, "-ptx", "-MD", "-MF", deps, "-o", ptx, source])
     names = re.sub(r"\\\n", " ", deps.read_text()).split(":", 1)[1].split()
     return ptx.read_text(), names
 
@@ -41,6 +41,7 @@ def main():
     at = argv.index("--") if "--" in argv else len(argv)
     args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     args.add_argument("--nvcc", required=True)
+    args.add_argument("--arch", default="compute_80", help="the architecture whose PTX is translated")
     args.add_argument("--cc", required=True, action="append", help="the C compiler; repeat it for its arguments")
     args.add_argument("--lib", required=True, type=pathlib.Path)
     args.add_argument("--depfile", type=pathlib.Path)
@@ -52,7 +53,8 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            made = list(pool.map(lambda cu: make_ptx(options.nvcc, argv[at + 1:], cu, folder), options.cu))
+            made = list(pool.map(lambda cu: make_ptx(options.nvcc, options.arch, argv[at + 1:], cu, folder),
+                                 options.cu))
         source = folder / "kernels.c"
         try:
             source.write_text(ptx2c.translate([ptx for ptx, _ in made]))
