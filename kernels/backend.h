@@ -87,7 +87,7 @@ struct backend_host {
  * version. The version contains the sizes of the shared structs, so it changes when their sizes change. Raise
  * the leading number after any other change of the interface. */
 #define BACKEND_ABI                                                                                          \
-    (5u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
+    (6u << 24 ^ (uint32_t)OP_COUNT << 16 ^ (uint32_t)sizeof(struct op_call) << 8 ^                           \
      (uint32_t)(sizeof(struct backend) + sizeof(struct backend_host) + sizeof(struct devset_config) +        \
                 sizeof(struct device_info)))
 

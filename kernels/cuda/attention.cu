@@ -21,6 +21,9 @@
  * columns. There are two kernels of each kind, which differ in their number of registers. Wider heads take
  * several blocks, and every one of these blocks computes the same scores.
  *
+ * T is the type of qkv, y and their gradients. A load into shared memory widens it to float, all products and
+ * the softmax are float, and each element of a result is rounded once, when it is stored.
+ *
  * Products are fused multiply-adds. Because of -fmad=false they are written explicitly as fmaf.
  *
  * Only the enqueueing thread runs this code.
@@ -29,6 +32,7 @@
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/element.cuh"
 
 #define VMATH_INLINE static inline __device__
 #include "kernels/cuda/kernel.cuh"
@@ -51,11 +55,11 @@ static_assert(TILE / PART == LANES && LANES * LANES == THREADS, "the threads of 
 /* The kernel arguments of one call of an attention op. All attention kernels of the call get the same
  * struct. */
 struct cuda_attention {
-    const float *qkv;
-    const float *y, *dy; /* backward only */
+    const void *qkv;    /* an array of T, as y, dy and out are */
+    const void *y, *dy; /* backward only */
     float *lse;
     float *delta; /* [rows][heads][seq]; backward only */
-    float *out;   /* y, or dqkv in the backward pass */
+    void *out;    /* y, or dqkv in the backward pass */
     uint32_t rows, seq, heads, kv_heads, head, first_head;
     uint32_t tiles; /* tiles in a sequence */
     float scale;
@@ -64,8 +68,8 @@ struct cuda_attention {
 };
 
 /* The tokens of one head, in the array qkv, y or dy. Element `c` of token `t` is at[t * pitch + c]. */
-struct head_tokens {
-    const float *at;
+template <class T> struct head_tokens {
+    const T *at;
     uint64_t pitch;
 };
 
@@ -99,7 +103,7 @@ static __device__ __forceinline__ uint32_t my_other(void)
 
 /* ---- where things are ---- */
 
-/* Returns the distance between two consecutive tokens in qkv, in floats. */
+/* Returns the distance between two consecutive tokens in qkv, in elements. */
 static __device__ __forceinline__ uint64_t qkv_pitch(const struct cuda_attention *a)
 {
     return ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head;
@@ -113,10 +117,11 @@ static __device__ __forceinline__ uint64_t qkv_at(const struct cuda_attention *a
     return (uint64_t)row * a->seq * qkv_pitch(a) + (uint64_t)index * a->head;
 }
 
-static __device__ __forceinline__ struct head_tokens qkv_of(const struct cuda_attention *a, uint32_t row,
-                                                            uint32_t index)
+template <class T>
+static __device__ __forceinline__ head_tokens<T> qkv_of(const struct cuda_attention *a, uint32_t row,
+                                                        uint32_t index)
 {
-    const struct head_tokens t = {a->qkv + qkv_at(a, row, index), qkv_pitch(a)};
+    const head_tokens<T> t = {(const T *)a->qkv + qkv_at(a, row, index), qkv_pitch(a)};
 
     return t;
 }
@@ -133,10 +138,11 @@ static __device__ __forceinline__ uint64_t y_at(const struct cuda_attention *a, 
     return (uint64_t)row * a->seq * y_pitch(a) + (uint64_t)h * a->head;
 }
 
-static __device__ __forceinline__ struct head_tokens dy_of(const struct cuda_attention *a, uint32_t row,
-                                                           uint32_t h)
+template <class T>
+static __device__ __forceinline__ head_tokens<T> dy_of(const struct cuda_attention *a, uint32_t row,
+                                                       uint32_t h)
 {
-    const struct head_tokens t = {a->dy + y_at(a, row, h), y_pitch(a)};
+    const head_tokens<T> t = {(const T *)a->dy + y_at(a, row, h), y_pitch(a)};
 
     return t;
 }
@@ -173,29 +179,31 @@ static __device__ __forceinline__ struct tile_block my_block(const struct cuda_a
 
 /* Loads a tile with one column for each token: to[k][i] = element depth + k of token first + i. Elements
  * beyond the end of the head or of the sequence become 0. */
-static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, struct head_tokens t,
+template <class T>
+static __device__ __forceinline__ void load_across(float *to, uint32_t to_pitch, head_tokens<T> t,
                                                    uint32_t first, uint32_t depth,
                                                    const struct cuda_attention *a)
 {
 #pragma unroll
-    for (uint32_t n = threadIdx.x; n < TILE * DEPTH; n += THREADS) {
-        const uint32_t i = n / 8 % TILE, k = n % 8 + n / (8 * TILE) * 8;
+    for (uint32_t u = 0; u < TILE * DEPTH / THREADS; u++) {
+        const uint32_t n = u * THREADS + threadIdx.x, i = n / 8 % TILE, k = n % 8 + n / (8 * TILE) * 8;
         const bool is_there = first + i < a->seq && depth + k < a->head;
-        to[k * to_pitch + i] = is_there ? t.at[(first + i) * t.pitch + depth + k] : 0.0f;
+        to[k * to_pitch + i] = is_there ? load(t.at + (first + i) * t.pitch + depth + k) : 0.0f;
     }
 }
 
 /* Loads a tile with one row for each token: to[k][j] = element column + j of token first + k. Elements beyond
  * the end of the head or of the sequence become 0. */
-static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], struct head_tokens t,
-                                                  uint32_t first, uint32_t column, uint32_t columns,
+template <class T>
+static __device__ __forceinline__ void load_along(float (*to)[WIDE_PITCH], head_tokens<T> t, uint32_t first,
+                                                  uint32_t column, uint32_t columns,
                                                   const struct cuda_attention *a)
 {
 #pragma unroll
-    for (uint32_t n = threadIdx.x; n < DEPTH * columns; n += THREADS) {
-        const uint32_t k = n / columns, j = n % columns;
+    for (uint32_t u = 0; u < DEPTH * columns / THREADS; u++) {
+        const uint32_t n = u * THREADS + threadIdx.x, k = n / columns, j = n % columns;
         const bool is_there = first + k < a->seq && column + j < a->head;
-        to[k][j] = is_there ? t.at[(first + k) * t.pitch + column + j] : 0.0f;
+        to[k][j] = is_there ? load(t.at + (first + k) * t.pitch + column + j) : 0.0f;
     }
 }
 
@@ -214,8 +222,9 @@ static __device__ __forceinline__ void add_outer(const float *x, const float *y,
 
 /* Sets c[i][j] to the dot product of token own + i of `x` and token other + j of `y`. All threads of the
  * block must call this function together, because they share the work and the shared memory *s. */
-static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, struct head_tokens x,
-                                                      uint32_t own, struct head_tokens y, uint32_t other,
+template <class T>
+static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, head_tokens<T> x, uint32_t own,
+                                                      head_tokens<T> y, uint32_t other,
                                                       const struct cuda_attention *a, float (*c)[PART])
 {
 #pragma unroll
@@ -235,10 +244,10 @@ static __device__ __forceinline__ void multiply_heads(struct shared_tiles *s, st
 /* Multiplies a tile of weights or gradients by TILE tokens of `y`, starting at token `other`, and adds the
  * product to `sum`. `c` is this thread's part of the tile. All threads of the block must call this function
  * together, because they share the memory *s. */
-static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, float (*c)[PART],
-                                                     struct head_tokens y, uint32_t other, uint32_t column,
-                                                     uint32_t wide, const struct cuda_attention *a,
-                                                     float (*sum)[PART][PART])
+template <class T>
+static __device__ __forceinline__ void
+multiply_tile(struct shared_tiles *s, float (*c)[PART], head_tokens<T> y, uint32_t other, uint32_t column,
+              uint32_t wide, const struct cuda_attention *a, float (*sum)[PART][PART])
 {
     const uint32_t count = a->seq - other < TILE ? a->seq - other : TILE;
 
@@ -259,7 +268,8 @@ static __device__ __forceinline__ void multiply_tile(struct shared_tiles *s, flo
 
 /* Writes this thread's part of the block's result to memory. `to` is the address where the head begins in
  * token 0. */
-static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, const struct tile_block *b,
+template <class T>
+static __device__ __forceinline__ void store_part(T *to, uint64_t pitch, const struct tile_block *b,
                                                   uint32_t wide, const struct cuda_attention *a,
                                                   float (*sum)[PART][PART])
 {
@@ -271,7 +281,7 @@ static __device__ __forceinline__ void store_part(float *to, uint64_t pitch, con
             for (uint32_t j = 0; j < PART; j++) {
                 const uint32_t t = b->own + my_own() + i, column = b->column + w * TILE + my_other() + j;
                 if (t < a->seq && column < a->head)
-                    to[t * pitch + column] = sum[w][i][j];
+                    store(to + t * pitch + column, sum[w][i][j]);
             }
 }
 
@@ -373,13 +383,14 @@ static __device__ __forceinline__ void weigh_tile(const struct cuda_attention *a
 }
 
 /* The forward kernel. */
+template <class T>
 static __device__ __forceinline__ void attend(const struct cuda_attention *a, uint32_t wide)
 {
     __shared__ __align__(16) struct shared_tiles s;
     const struct tile_block b = my_block(a, a->heads, wide * TILE, true);
     const uint32_t kv = key_head(a, b.head);
-    const struct head_tokens q = qkv_of(a, b.row, b.head), k = qkv_of(a, b.row, a->heads + kv);
-    const struct head_tokens v = qkv_of(a, b.row, a->heads + a->kv_heads + kv);
+    const head_tokens<T> q = qkv_of<T>(a, b.row, b.head), k = qkv_of<T>(a, b.row, a->heads + kv);
+    const head_tokens<T> v = qkv_of<T>(a, b.row, a->heads + a->kv_heads + kv);
     struct running running[PART];
     float c[PART][PART], sum[WIDE][PART][PART];
 
@@ -404,12 +415,12 @@ static __device__ __forceinline__ void attend(const struct cuda_attention *a, ui
         for (uint32_t n = 0; n < WIDE * PART; n++)
             sum[n / PART][i][n % PART] = sum[n / PART][i][n % PART] * inverse;
     }
-    store_part(a->out + y_at(a, b.row, b.head), y_pitch(a), &b, wide, a, sum);
+    store_part((T *)a->out + y_at(a, b.row, b.head), y_pitch(a), &b, wide, a, sum);
 }
 
 /* ---- backward ---- */
 
-static __global__ void attend_deltas(const struct cuda_attention a)
+template <class T> static __global__ void attend_deltas(const struct cuda_attention a)
 {
     /* Half a warp computes one element of delta. Element n belongs to head h of token t, with n = t * heads +
      * h. */
@@ -420,7 +431,7 @@ static __global__ void attend_deltas(const struct cuda_attention a)
     if (n >= a.rows * a.seq * a.heads)
         return;
     for (uint32_t i = lane; i < a.head; i += LANES)
-        sum = fmaf(a.dy[at + i], a.y[at + i], sum);
+        sum = fmaf(load((const T *)a.dy + at + i), load((const T *)a.y + at + i), sum);
     sum = fold_lanes_float(sum);
     const uint32_t h = n % a.heads, token = n / a.heads;
     if (lane == 0)
@@ -439,13 +450,15 @@ static __device__ __forceinline__ void weigh_back(const struct cuda_attention *a
 }
 
 /* The backward kernel for queries. */
+template <class T>
 static __device__ __forceinline__ void attend_queries(const struct cuda_attention *a, uint32_t wide)
 {
     __shared__ __align__(16) struct shared_tiles s;
     const struct tile_block b = my_block(a, a->heads, wide * TILE, true);
     const uint32_t kv = key_head(a, b.head);
-    const struct head_tokens q = qkv_of(a, b.row, b.head), k = qkv_of(a, b.row, a->heads + kv);
-    const struct head_tokens v = qkv_of(a, b.row, a->heads + a->kv_heads + kv), dy = dy_of(a, b.row, b.head);
+    const head_tokens<T> q = qkv_of<T>(a, b.row, b.head), k = qkv_of<T>(a, b.row, a->heads + kv);
+    const head_tokens<T> v = qkv_of<T>(a, b.row, a->heads + a->kv_heads + kv),
+                         dy = dy_of<T>(a, b.row, b.head);
     const uint64_t stats = query_at(a, b.row, b.head);
     float c[PART][PART], g[PART][PART], sum[WIDE][PART][PART], lse[PART], delta[PART];
 
@@ -469,17 +482,18 @@ static __device__ __forceinline__ void attend_queries(const struct cuda_attentio
                            &g[i][j]);
         multiply_tile(&s, g, k, other, b.column, wide, a, sum);
     }
-    store_part(a->out + qkv_at(a, b.row, b.head), qkv_pitch(a), &b, wide, a, sum);
+    store_part((T *)a->out + qkv_at(a, b.row, b.head), qkv_pitch(a), &b, wide, a, sum);
 }
 
 /* Adds the contribution of query head `h` to the gradients of a tile of keys and values. */
+template <class T>
 static __device__ __forceinline__ void attend_keys_of(struct shared_tiles *s, const struct cuda_attention *a,
                                                       const struct tile_block *b, uint32_t h, uint32_t wide,
                                                       float (*dk)[PART][PART], float (*dv)[PART][PART])
 {
-    const struct head_tokens q = qkv_of(a, b->row, h), dy = dy_of(a, b->row, h);
-    const struct head_tokens k = qkv_of(a, b->row, a->heads + b->head);
-    const struct head_tokens v = qkv_of(a, b->row, a->heads + a->kv_heads + b->head);
+    const head_tokens<T> q = qkv_of<T>(a, b->row, h), dy = dy_of<T>(a, b->row, h);
+    const head_tokens<T> k = qkv_of<T>(a, b->row, a->heads + b->head);
+    const head_tokens<T> v = qkv_of<T>(a, b->row, a->heads + a->kv_heads + b->head);
     const uint64_t stats = query_at(a, b->row, h);
     float c[PART][PART], g[PART][PART];
 
@@ -503,6 +517,7 @@ static __device__ __forceinline__ void attend_keys_of(struct shared_tiles *s, co
 }
 
 /* The backward kernel for keys and values. */
+template <class T>
 static __device__ __forceinline__ void attend_keys(const struct cuda_attention *a, uint32_t wide)
 {
     __shared__ __align__(16) struct shared_tiles s;
@@ -513,17 +528,19 @@ static __device__ __forceinline__ void attend_keys(const struct cuda_attention *
     clear_part(dk);
     clear_part(dv);
     for (uint32_t h = b.head * group; h < (b.head + 1) * group; h++)
-        attend_keys_of(&s, a, &b, h, wide, dk, dv);
-    store_part(a->out + qkv_at(a, b.row, a->heads + b.head), qkv_pitch(a), &b, wide, a, dk);
-    store_part(a->out + qkv_at(a, b.row, a->heads + a->kv_heads + b.head), qkv_pitch(a), &b, wide, a, dv);
+        attend_keys_of<T>(&s, a, &b, h, wide, dk, dv);
+    store_part((T *)a->out + qkv_at(a, b.row, a->heads + b.head), qkv_pitch(a), &b, wide, a, dk);
+    store_part((T *)a->out + qkv_at(a, b.row, a->heads + a->kv_heads + b.head), qkv_pitch(a), &b, wide, a,
+               dv);
 }
 
 /* ---- launches ---- */
 
 #define KERNEL(name, body, wide)                                                                             \
+    template <class T>                                                                                       \
     static __global__ void __launch_bounds__(THREADS, 2) name(const struct cuda_attention a)                 \
     {                                                                                                        \
-        body(&a, wide);                                                                                      \
+        body<T>(&a, wide);                                                                                   \
     }
 
 KERNEL(attend_64, attend, 1)
@@ -548,11 +565,10 @@ static void launch(const struct cuda_compute *at, const struct cuda_attention *a
 /* Builds the kernel arguments from the op `o`, which is an op_attention_fwd or an op_attention_bwd. This is a
  * macro because the two structs have fields of the same names. */
 #define ATTENTION_OF(o, step)                                                                                \
-    attention_of((const float *)(o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head,         \
-                 (o)->first_head, dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p),          \
-                 (step)->training != 0)
+    attention_of((o)->qkv, (o)->rows, (o)->seq, (o)->heads, (o)->kv_heads, (o)->head, (o)->first_head,       \
+                 dropout_of(step, RNG_SCORES, (o)->layer, (o)->first_row, (o)->p), (step)->training != 0)
 
-static struct cuda_attention attention_of(const float *qkv, uint32_t rows, uint32_t seq, uint32_t heads,
+static struct cuda_attention attention_of(const void *qkv, uint32_t rows, uint32_t seq, uint32_t heads,
                                           uint32_t kv_heads, uint32_t head, uint32_t first_head,
                                           struct dropout dropout, bool training)
 {
@@ -578,8 +594,8 @@ int cuda_op_attention_fwd(const struct cuda_compute *at, const struct op_call *c
     struct cuda_attention a = ATTENTION_OF(o, call->step);
 
     a.lse = o->lse;
-    a.out = (float *)o->y;
-    launch(at, &a, o->heads, attend_64, attend_128);
+    a.out = o->y;
+    WITH_TYPE(T, o->dtype, launch(at, &a, o->heads, attend_64<T>, attend_128<T>));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -588,15 +604,27 @@ int cuda_op_attention_bwd(const struct cuda_compute *at, const struct op_call *c
     const struct op_attention_bwd *o = &call->attention_bwd;
     struct cuda_attention a = ATTENTION_OF(o, call->step);
 
-    a.y = (const float *)o->y;
-    a.dy = (const float *)o->dy;
+    a.y = o->y;
+    a.dy = o->dy;
     a.lse = (float *)o->lse;
     a.delta = o->scratch;
-    a.out = (float *)o->dqkv;
-    attend_deltas<<<row_grid(o->rows * o->seq * o->heads), THREADS, 0, at->stream>>>(a);
-    launch(at, &a, o->heads, attend_queries_64, attend_queries_128);
-    launch(at, &a, o->kv_heads, attend_keys_64, attend_keys_128);
+    a.out = o->dqkv;
+    WITH_TYPE(T, o->dtype,
+              attend_deltas<T><<<row_grid(o->rows * o->seq * o->heads), THREADS, 0, at->stream>>>(a);
+              launch(at, &a, o->heads, attend_queries_64<T>, attend_queries_128<T>);
+              launch(at, &a, o->kv_heads, attend_keys_64<T>, attend_keys_128<T>));
     return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+template <class T> static void warm(const struct cuda_compute *at, const struct cuda_attention *none)
+{
+    attend_deltas<T><<<1, THREADS, 0, at->stream>>>(*none);
+    attend_64<T><<<1, THREADS, 0, at->stream>>>(*none);
+    attend_128<T><<<1, THREADS, 0, at->stream>>>(*none);
+    attend_queries_64<T><<<1, THREADS, 0, at->stream>>>(*none);
+    attend_queries_128<T><<<1, THREADS, 0, at->stream>>>(*none);
+    attend_keys_64<T><<<1, THREADS, 0, at->stream>>>(*none);
+    attend_keys_128<T><<<1, THREADS, 0, at->stream>>>(*none);
 }
 
 /* Launches every attention kernel once, so that CUDA loads the kernels. There are no tokens, so these
@@ -606,12 +634,8 @@ int cuda_warm_attention(const struct cuda_compute *at)
     struct cuda_attention none = {0};
 
     none.heads = none.kv_heads = none.tiles = 1;
-    attend_deltas<<<1, THREADS, 0, at->stream>>>(none);
-    attend_64<<<1, THREADS, 0, at->stream>>>(none);
-    attend_128<<<1, THREADS, 0, at->stream>>>(none);
-    attend_queries_64<<<1, THREADS, 0, at->stream>>>(none);
-    attend_queries_128<<<1, THREADS, 0, at->stream>>>(none);
-    attend_keys_64<<<1, THREADS, 0, at->stream>>>(none);
-    attend_keys_128<<<1, THREADS, 0, at->stream>>>(none);
+    warm<float>(at, &none);
+    warm<bf16>(at, &none);
+    warm<f16>(at, &none);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }

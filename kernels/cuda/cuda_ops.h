@@ -5,8 +5,8 @@
  * All addresses must lie in its arena.
  *
  * Bits: all .cu files are compiled without contraction (-fmad=false), with IEEE division and square root
- * and with denormals. Sums follow the order of the cpu backend (kernels/cpu/ops_*.c). So every op has the
- * bits of the cpu backend, with these exceptions: cuBLAS computes matrix products, attention uses other
+ * and with denormals. Sums follow the order of the cpu backend (kernels/cpu/ops_*.c). So every op, in every
+ * type, has the bits of the cpu backend, with these exceptions: cuBLAS computes matrix products, attention uses other
  * tiles, rope uses CUDA's sine in double, and the loss of softmax_xent uses CUDA's log in double. (The
  * payload bits of a NaN may differ.) No op uses atomics.
  */
@@ -24,6 +24,11 @@ extern "C" {
  * in order. An op that needs more partial sums fills the buffer several times. */
 #define CUDA_PARTIALS 65536u
 
+/* The number of floats in the buffer `sums` of each device. The buffer holds one tile of a matrix product whose
+ * result has 16 bits. 4 Mi floats are enough products to keep a large device busy, and 16 MiB stay in the L2
+ * cache of most. */
+#define CUDA_SUMS (UINT32_C(4) << 20)
+
 /* Everything that an op needs in order to run on one device. The fields do not change while the devset is
  * open. */
 struct cuda_compute {
@@ -33,6 +38,15 @@ struct cuda_compute {
     cudaStream_t stream;
     struct cublasContext *blas; /* bound to `stream`, with its own workspace */
     double *partials;           /* [CUDA_PARTIALS], on the device */
+    float *sums;                /* [CUDA_SUMS], on the device */
+};
+
+/* A tile of the result of a matrix product: its sums before they are rounded, and where they belong. The kernels
+ * get this struct by value. */
+struct cuda_tile {
+    float *sums; /* [rows][columns] */
+    /* The tile's first element in the result, and the tile's size. */
+    uint32_t row, column, rows, columns;
 };
 
 /* A function that enqueues one op and returns 0 or a negative errno. The table cuda_ops has one such
@@ -44,9 +58,17 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 #include "kernels/ops.def"
 #undef OP
 
-/* Adds the bias to the result of a matrix product, and then applies the activation. The result of the product
- * is in o->z, or in o->y if o->z is NULL. Does nothing if the op has neither a bias nor an activation. */
-int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd *o);
+/* Adds the bias to a tile of sums, applies the activation, and writes the tile to o->y, and to o->z if that is
+ * not NULL. Each sum is rounded to the type of y before the activation. */
+int cuda_finish_forward(const struct cuda_compute *at, const struct op_linear_fwd *o,
+                        const struct cuda_tile *t);
+/* Multiplies a tile of sums by the slope of the activation if o->z is not NULL, and writes the tile to o->dx. */
+int cuda_finish_backward(const struct cuda_compute *at, const struct op_linear_bwd_data *o,
+                         const struct cuda_tile *t);
+/* Computes a tile of the product of the 16-bit matrix a[rows][k_count] and of float weights, which are
+ * w[columns][k_count] or, if `along` is true, w[k_count][columns]. `pitch` is the length of a row of w. */
+int cuda_multiply_mixed(const struct cuda_compute *at, const struct cuda_tile *t, const void *a,
+                        enum dtype dtype, const float *w, uint32_t k_count, uint32_t pitch, bool along);
 
 /* Each of these functions launches all kernels of one .cu file once, on empty input. CUDA loads a kernel at
  * its first launch, which may allocate memory and block. The functions are therefore called while the devset
@@ -54,6 +76,7 @@ int cuda_finish_linear(const struct cuda_compute *at, const struct op_linear_fwd
 int cuda_warm_attention(const struct cuda_compute *at);
 int cuda_warm_elementwise(const struct cuda_compute *at);
 int cuda_warm_loss(const struct cuda_compute *at);
+int cuda_warm_product(const struct cuda_compute *at);
 int cuda_warm_rownorm(const struct cuda_compute *at);
 int cuda_warm_tokens(const struct cuda_compute *at);
 int cuda_warm_update(const struct cuda_compute *at);

@@ -118,7 +118,8 @@ static int open_stream(struct cuda_devset *ds, uint32_t stream)
 }
 
 /* Creates the cuBLAS handle of a device. cublasSetStream resets the workspace, so it must be called before
- * cublasSetWorkspace. */
+ * cublasSetWorkspace. Each product names its own kind of arithmetic (cuda_ops.c). The math mode forbids cuBLAS
+ * to add up parts of a sum as 16-bit numbers, which would round more than once. */
 static int open_blas(struct cuda_device *dev)
 {
     struct cuda_fault *f = dev->compute.fault;
@@ -127,7 +128,9 @@ static int open_blas(struct cuda_device *dev)
     CUBLAS_TRY(f, cublasCreate(&dev->compute.blas));
     CUBLAS_TRY(f, cublasSetStream(dev->compute.blas, dev->compute.stream));
     CUBLAS_TRY(f, cublasSetWorkspace(dev->compute.blas, dev->workspace, CUDA_WORKSPACE_BYTES));
-    CUBLAS_TRY(f, cublasSetMathMode(dev->compute.blas, CUBLAS_PEDANTIC_MATH));
+    CUBLAS_TRY(f, cublasSetMathMode(dev->compute.blas,
+                                    (cublasMath_t)((int)CUBLAS_DEFAULT_MATH |
+                                                   (int)CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
     CUBLAS_TRY(f, cublasSetAtomicsMode(dev->compute.blas, CUBLAS_ATOMICS_NOT_ALLOWED));
     return 0;
 }
@@ -136,9 +139,9 @@ static int open_blas(struct cuda_device *dev)
  * step. */
 static int warm_up(const struct cuda_compute *at)
 {
-    static int (*const files[])(const struct cuda_compute *at) = {cuda_warm_attention, cuda_warm_elementwise,
-                                                                  cuda_warm_loss,      cuda_warm_rownorm,
-                                                                  cuda_warm_tokens,    cuda_warm_update};
+    static int (*const files[])(const struct cuda_compute *at) = {
+        cuda_warm_attention, cuda_warm_elementwise, cuda_warm_loss,  cuda_warm_product,
+        cuda_warm_rownorm,   cuda_warm_tokens,      cuda_warm_update};
     int r = 0;
 
     for (size_t i = 0; r == 0 && i < sizeof files / sizeof files[0]; i++)
@@ -159,14 +162,15 @@ static int open_device_parts(struct cuda_devset *ds, uint32_t d)
     dev->compute.fault = &ds->fault;
     dev->compute.stream = ds->streams[LANE_COUNT * d + LANE_COMPUTE].stream;
     CUDA_TRY(&ds->fault, cudaMalloc((void **)&dev->compute.partials, CUDA_PARTIALS_BYTES));
+    CUDA_TRY(&ds->fault, cudaMalloc((void **)&dev->compute.sums, CUDA_SUMS_BYTES));
     r = open_blas(dev);
     return r < 0 ? r : warm_up(&dev->compute);
 }
 
 static int open_device(struct cuda_devset *ds, uint32_t d, uint64_t capacity_bytes, struct err *err)
 {
-    int r =
-        open_arena(ds, d, capacity_bytes, CUDA_WORKSPACE_BYTES + CUDA_PARTIALS_BYTES + CUDA_SPARE_BYTES, err);
+    int r = open_arena(ds, d, capacity_bytes,
+                       CUDA_WORKSPACE_BYTES + CUDA_PARTIALS_BYTES + CUDA_SUMS_BYTES + CUDA_SPARE_BYTES, err);
 
     if (r < 0)
         return r;
@@ -185,6 +189,7 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
         cublasDestroy(dev->compute.blas);
     cuda_errno(cudaFree(dev->workspace));
     cuda_errno(cudaFree(dev->compute.partials));
+    cuda_errno(cudaFree(dev->compute.sums));
 }
 
 /* ---- names ---- */

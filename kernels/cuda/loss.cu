@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/element.cuh"
 
 #define VMATH_INLINE static inline __device__
 #include "kernels/cuda/kernel.cuh"
@@ -30,70 +31,80 @@ static uint32_t valid_rows(const struct step_args *step, uint32_t first_row, uin
 
 /* ---- functions over a row of logits ---- */
 
-static __device__ float row_max(const float *x, uint32_t n)
+template <class T> static __device__ float row_max(const T *x, uint32_t n)
 {
     float most = -INFINITY;
 
 #pragma unroll 8
-    for (uint32_t i = threadIdx.x % LANES; i < n; i += LANES)
-        most = x[i] > most ? x[i] : most;
+    for (uint64_t i = threadIdx.x % LANES; i < n; i += LANES) {
+        const float v = load(x + i);
+        most = v > most ? v : most;
+    }
     return max_lanes(most);
 }
 
-static __device__ float row_sum(const float *x, uint32_t n)
+template <class T> static __device__ float row_sum(const T *x, uint32_t n)
 {
     float sum = 0;
 
 #pragma unroll 8
-    for (uint32_t i = threadIdx.x % LANES; i < n; i += LANES)
-        sum = sum + x[i];
+    for (uint64_t i = threadIdx.x % LANES; i < n; i += LANES)
+        sum = sum + load(x + i);
     return fold_lanes_float(sum);
 }
 
 /* Returns the sum of exp(x - max) over a row. The last group of 16 elements is filled up with -infinity if it
  * is incomplete. The cpu backend does the same, so both give the same bits. */
-static __device__ float row_exp_sum(const float *x, uint32_t n, float max)
+template <class T> static __device__ float row_exp_sum(const T *x, uint32_t n, float max)
 {
     const uint32_t lane = threadIdx.x % LANES;
     float sum = 0;
 
 #pragma unroll 4
     for (uint64_t group = 0; group < n; group += LANES)
-        sum = sum + vmath_exp((group + lane < n ? x[group + lane] : -INFINITY) - max);
+        sum = sum + vmath_exp((group + lane < n ? load(x + group + lane) : -INFINITY) - max);
     return fold_lanes_float(sum);
 }
 
 /* Returns true if the target's logit is the largest of the row. If several logits are equally large, only the
  * first of them counts as the largest. */
-static __device__ bool is_argmax(const float *x, uint32_t target, float max)
+template <class T> static __device__ bool is_argmax(const T *x, uint32_t target, float max)
 {
     bool earlier = false;
 
-    for (uint32_t i = threadIdx.x % LANES; i < target; i += LANES)
-        earlier = earlier || x[i] == max;
-    return !__any_sync(lanes_mask(), earlier) && x[target] == max;
+    for (uint64_t i = threadIdx.x % LANES; i < target; i += LANES)
+        earlier = earlier || load(x + i) == max;
+    return !__any_sync(lanes_mask(), earlier) && load(x + target) == max;
 }
 
 /* ---- softmax and cross-entropy ---- */
 
-/* The arguments of the softmax_xent kernel. */
-struct xent {
-    const float *x;
+/* The arguments of the softmax_xent kernel. T is the type of the logits, and D of their gradient. */
+template <class T, class D> struct xent_args {
+    const T *x;
     const int32_t *target;
-    float *dx;               /* NULL if no gradient is needed */
+    D *dx;                   /* NULL if no gradient is needed */
     double *loss, *correct;  /* [rows], or NULL */
     uint32_t rows, valid, n; /* valid: rows before the padding */
     float smoothing, scale;
+    const struct group_state *group; /* its loss scale also multiplies the gradient; or NULL */
 };
+
+/* Returns the factor of all gradients: `scale`, multiplied by the loss scale if there is one. */
+static __device__ __forceinline__ float loss_factor(float scale, const struct group_state *group)
+{
+    return group ? scale * group->loss_scale : scale;
+}
 
 /* Computes the loss of one valid row with the target class `target`. `sum` is the sum of exp(x - max) over
  * the row. */
-static __device__ void xent_loss(const struct xent *o, uint32_t r, uint32_t target, float max, float sum)
+template <class T, class D>
+static __device__ void xent_loss(const xent_args<T, D> *o, uint32_t r, uint32_t target, float max, float sum)
 {
-    const float *x = o->x + (uint64_t)r * o->n;
+    const T *x = o->x + (uint64_t)r * o->n;
     const bool known = target < o->n, first = is_argmax(x, known ? target : 0, max);
     const double log_sum = log((double)sum);
-    double loss = known ? log_sum - ((double)x[target] - (double)max) : (double)NAN;
+    double loss = known ? log_sum - ((double)load(x + target) - (double)max) : (double)NAN;
 
     if (o->smoothing > 0.0f) {
         const double mean = (double)row_sum(x, o->n) / o->n - (double)max;
@@ -105,33 +116,36 @@ static __device__ void xent_loss(const struct xent *o, uint32_t r, uint32_t targ
     }
 }
 
-static __device__ void xent_gradient(const struct xent *o, uint32_t r, uint32_t target, float max, float sum)
+template <class T, class D>
+static __device__ void xent_gradient(const xent_args<T, D> *o, uint32_t r, uint32_t target, float max,
+                                     float sum)
 {
-    const float *x = o->x + (uint64_t)r * o->n;
-    float *dx = o->dx + (uint64_t)r * o->n;
+    const T *x = o->x + (uint64_t)r * o->n;
+    D *dx = o->dx + (uint64_t)r * o->n;
+    const float scale = loss_factor(o->scale, o->group);
     const float inverse = 1.0f / sum, uniform = o->smoothing / (float)o->n, rest = 1.0f - o->smoothing;
 
 #pragma unroll 4
-    for (uint32_t i = threadIdx.x % LANES; i < o->n; i += LANES) {
-        const float p = vmath_exp(x[i] - max) * inverse - uniform;
-        dx[i] = (i == target ? p - rest : p) * o->scale;
+    for (uint64_t i = threadIdx.x % LANES; i < o->n; i += LANES) {
+        const float p = vmath_exp(load(x + i) - max) * inverse - uniform;
+        store(dx + i, (i == target ? p - rest : p) * scale);
     }
 }
 
 /* Sets the loss and the gradient of row `r` to 0. Used for padding rows and for rows with a negative target,
  * which do not contribute to the loss. */
-static __device__ void xent_nothing(const struct xent *o, uint32_t r)
+template <class T, class D> static __device__ void xent_nothing(const xent_args<T, D> *o, uint32_t r)
 {
     if (o->loss && threadIdx.x % LANES == 0) {
         o->loss[r] = 0;
         o->correct[r] = 0;
     }
     if (o->dx)
-        for (uint32_t i = threadIdx.x % LANES; i < o->n; i += LANES)
-            o->dx[(uint64_t)r * o->n + i] = 0.0f;
+        for (uint64_t i = threadIdx.x % LANES; i < o->n; i += LANES)
+            store(o->dx + (uint64_t)r * o->n + i, 0.0f);
 }
 
-static __global__ void xent(const struct xent o)
+template <class T, class D> static __global__ void xent(const xent_args<T, D> o)
 {
     const uint32_t r = my_row();
 
@@ -142,7 +156,7 @@ static __global__ void xent(const struct xent o)
         xent_nothing(&o, r);
         return;
     }
-    const float *x = o.x + (uint64_t)r * o.n;
+    const T *x = o.x + (uint64_t)r * o.n;
     const float max = row_max(x, o.n), sum = row_exp_sum(x, o.n, max);
     if (o.loss)
         xent_loss(&o, r, (uint32_t)target, max, sum);
@@ -155,7 +169,8 @@ static __global__ void xent(const struct xent o)
 
 /* ---- mean squared error ---- */
 
-static __global__ void mse_fwd(const float *x, const float *target, uint32_t rows, uint32_t n, double *loss,
+template <class T>
+static __global__ void mse_fwd(const T *x, const float *target, uint32_t rows, uint32_t n, double *loss,
                                double *correct)
 {
     const uint32_t r = my_row();
@@ -163,8 +178,8 @@ static __global__ void mse_fwd(const float *x, const float *target, uint32_t row
 
     if (r >= rows)
         return;
-    for (uint32_t i = threadIdx.x % LANES; i < n; i += LANES) {
-        const double d = (double)x[(uint64_t)r * n + i] - (double)target[(uint64_t)r * n + i];
+    for (uint64_t i = threadIdx.x % LANES; i < n; i += LANES) {
+        const double d = (double)load(x + (uint64_t)r * n + i) - (double)target[(uint64_t)r * n + i];
         sum = sum + d * d;
     }
     sum = fold_lanes(sum);
@@ -174,11 +189,24 @@ static __global__ void mse_fwd(const float *x, const float *target, uint32_t row
     }
 }
 
-static __global__ void mse_bwd(const float *x, const float *target, float *dx, uint64_t valid, uint64_t n,
-                               float factor)
+/* Elements from number `valid` on belong to padding rows. Each element of the gradient is (x - target) * (2 /
+ * columns * grad_scale), where the loss scale is a part of grad_scale. */
+template <class T>
+static __global__ void mse_bwd(const T *x, const float *target, T *dx, uint64_t valid, uint64_t n,
+                               uint32_t columns, float grad_scale, const struct group_state *group)
 {
-    FOR_EACH(i, n)
-    dx[i] = i < valid ? (x[i] - target[i]) * factor : 0.0f;
+    const uint32_t N = PACK_OF(T);
+    const float factor = (2.0f / (float)columns) * loss_factor(grad_scale, group);
+
+    FOR_EACH_PACK(at, n, N)
+    {
+        const pack<N> t = load_pack<N>(target + at, n - at);
+        pack<N> p = load_pack<N>(x + at, n - at);
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++)
+            p.v[k] = at + k < valid ? (p.v[k] - t.v[k]) * factor : 0.0f;
+        store_pack(dx + at, p, n - at);
+    }
 }
 
 int cuda_op_mse_bwd(const struct cuda_compute *at, const struct op_call *call)
@@ -187,9 +215,9 @@ int cuda_op_mse_bwd(const struct cuda_compute *at, const struct op_call *call)
     const uint64_t n = (uint64_t)o->rows * o->n;
     const uint64_t valid = (uint64_t)valid_rows(call->step, o->first_row, o->rows) * o->n;
 
-    mse_bwd<<<grid_for(n, THREADS), THREADS, 0, at->stream>>>((const float *)o->x, o->target, (float *)o->dx,
-                                                              valid, n,
-                                                              (2.0f / (float)o->n) * call->step->grad_scale);
+    WITH_TYPE(T, o->dtype,
+              mse_bwd<<<grid_for(n, THREADS * PACK_OF(T)), THREADS, 0, at->stream>>>(
+                  (const T *)o->x, o->target, (T *)o->dx, valid, n, o->n, call->step->grad_scale, o->group));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -219,21 +247,22 @@ static uint32_t batch_rows(uint32_t rows, uint64_t begin)
     return (uint32_t)(left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE);
 }
 
-int cuda_op_softmax_xent(const struct cuda_compute *at, const struct op_call *call)
+template <class T, class D>
+static void launch_xent(const struct cuda_compute *at, const struct op_softmax_xent *o,
+                        const struct step_args *step)
 {
-    const struct op_softmax_xent *o = &call->softmax_xent;
-    const struct step_args *step = call->step;
     const uint64_t targets = (uint64_t)step->valid_rows * o->seq;
     const uint64_t valid = targets > o->first_row ? targets - o->first_row : 0;
-    const float *x = (const float *)o->x;
-    float *dx = (float *)o->dx;
-    struct xent rows = {0};
+    const T *x = (const T *)o->x;
+    D *dx = (D *)o->dx;
+    xent_args<T, D> rows = {0};
 
     rows.loss = o->result ? at->partials : NULL;
     rows.correct = o->result ? at->partials + ROWS_AT_ONCE : NULL;
     rows.n = o->n;
     rows.smoothing = step->training ? o->smoothing : 0.0f;
     rows.scale = step->grad_scale;
+    rows.group = o->group;
     for (uint64_t begin = 0; begin == 0 || begin < o->rows; begin += ROWS_AT_ONCE) {
         rows.x = x + begin * o->n;
         rows.dx = dx ? dx + begin * o->n : NULL;
@@ -247,14 +276,20 @@ int cuda_op_softmax_xent(const struct cuda_compute *at, const struct op_call *ca
                                                     begin == 0 && !o->accumulate,
                                                     begin == 0 && !o->accumulate, o->result);
     }
+}
+
+int cuda_op_softmax_xent(const struct cuda_compute *at, const struct op_call *call)
+{
+    const struct op_softmax_xent *o = &call->softmax_xent;
+
+    WITH_TYPES(T, D, o->dtype, o->dx_dtype, launch_xent<T, D>(at, o, call->step));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-int cuda_op_mse_fwd(const struct cuda_compute *at, const struct op_call *call)
+template <class T>
+static void launch_mse_fwd(const struct cuda_compute *at, const struct op_mse_fwd *o, uint32_t rows)
 {
-    const struct op_mse_fwd *o = &call->mse_fwd;
-    const uint32_t rows = valid_rows(call->step, o->first_row, o->rows);
-    const float *x = (const float *)o->x;
+    const T *x = (const T *)o->x;
     double *loss = at->partials, *correct = at->partials + ROWS_AT_ONCE;
 
     for (uint64_t begin = 0; begin == 0 || begin < rows; begin += ROWS_AT_ONCE) {
@@ -265,16 +300,41 @@ int cuda_op_mse_fwd(const struct cuda_compute *at, const struct op_call *call)
         add_rows<<<1, THREADS, 0, at->stream>>>(loss, correct, count, begin == 0,
                                                 begin == 0 && !o->keep_correct, o->result);
     }
+}
+
+int cuda_op_mse_fwd(const struct cuda_compute *at, const struct op_call *call)
+{
+    const struct op_mse_fwd *o = &call->mse_fwd;
+
+    WITH_TYPE(T, o->dtype, launch_mse_fwd<T>(at, o, valid_rows(call->step, o->first_row, o->rows)));
     return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+template <class T, class D> static void warm_xent(const struct cuda_compute *at)
+{
+    const xent_args<T, D> none = {0};
+
+    xent<<<1, THREADS, 0, at->stream>>>(none);
+}
+
+template <class T> static void warm(const struct cuda_compute *at)
+{
+    T *const nowhere = NULL;
+
+    warm_xent<T, T>(at);
+    mse_fwd<<<1, THREADS, 0, at->stream>>>(nowhere, NULL, 0, 0, NULL, NULL);
+    mse_bwd<<<1, THREADS, 0, at->stream>>>(nowhere, NULL, nowhere, 0, 0, 0, 0, NULL);
 }
 
 int cuda_warm_loss(const struct cuda_compute *at)
 {
-    const struct xent none = {0};
-
-    xent<<<1, THREADS, 0, at->stream>>>(none);
-    mse_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, 0, NULL, NULL);
-    mse_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0, 0);
+    warm<float>(at);
+    warm<bf16>(at);
+    warm<f16>(at);
+    warm_xent<bf16, float>(at);
+    warm_xent<f16, float>(at);
+    warm_xent<float, bf16>(at);
+    warm_xent<float, f16>(at);
     add_rows<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0, true, true, (struct step_result *)at->partials);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }

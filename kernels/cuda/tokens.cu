@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernel.cuh"
 
 #define WARP  32u
@@ -20,13 +21,23 @@
 
 /* ---- embedding ---- */
 
-static __global__ void embedding_fwd(const int32_t *ids, const float *table, float *y, uint32_t rows,
-                                     uint32_t n, uint32_t vocab)
+template <class T, class W>
+static __global__ void embedding_fwd(const int32_t *ids, const W *table, T *y, uint32_t rows, uint32_t n,
+                                     uint32_t vocab)
 {
-    FOR_EACH(i, (uint64_t)rows * n)
+    const uint32_t N = PACK_OF(T), packs = packs_in_row(n, N);
+
+    FOR_EACH(i, (uint64_t)rows * packs)
     {
-        const uint32_t column = column_of(i, n), id = (uint32_t)ids[(i - column) / n];
-        y[i] = id < vocab ? table[(uint64_t)id * n + column] : NAN;
+        const row_pack at = row_pack_at<N>(i, packs);
+        const uint32_t id = (uint32_t)ids[at.row], left = n - at.column;
+        pack<N> p;
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++)
+            p.v[k] = NAN;
+        if (id < vocab)
+            p = load_pack<N>(table + (uint64_t)id * n + at.column, left);
+        store_pack(y + (uint64_t)at.row * n + at.column, p, left);
     }
 }
 
@@ -52,13 +63,22 @@ static __device__ bool is_repeated(const int32_t *ids, uint32_t row)
 
 /* Adds one row of dy to a row of the table. A thread handles the same columns in every call, so the threads
  * need not wait for each other. */
-static __device__ __forceinline__ void add_row(float *to, const float *from, uint32_t n)
+template <class T> static __device__ __forceinline__ void add_row(float *to, const T *from, uint32_t n)
 {
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS)
-        to[i] = to[i] + from[i];
+    const uint32_t N = PACK_OF(T);
+
+    for (uint64_t at = threadIdx.x * N; at < n; at += THREADS * N) {
+        const pack<N> x = load_pack<N>(from + at, n - at);
+        pack<N> sum = load_pack<N>(to + at, n - at);
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++)
+            sum.v[k] = sum.v[k] + x.v[k];
+        store_pack(to + at, sum, n - at);
+    }
 }
 
-static __global__ void embedding_bwd(const int32_t *ids, const float *dy, float *dtable, uint32_t rows,
+template <class T>
+static __global__ void embedding_bwd(const int32_t *ids, const T *dy, float *dtable, uint32_t rows,
                                      uint32_t n, uint32_t vocab)
 {
     /* A bit mask of the rows that have the same token id as this thread block's row. Bit l of word w stands
@@ -86,8 +106,9 @@ int cuda_op_embedding_fwd(const struct cuda_compute *at, const struct op_call *c
 {
     const struct op_embedding_fwd *o = &call->embedding_fwd;
 
-    embedding_fwd<<<grid_for((uint64_t)o->rows * o->n, THREADS), THREADS, 0, at->stream>>>(
-        o->ids, (const float *)o->table, (float *)o->y, o->rows, o->n, o->vocab);
+    WITH_TYPES(T, W, o->dtype, o->w_dtype,
+               embedding_fwd<<<row_pack_grid(o->rows, o->n, PACK_OF(T)), THREADS, 0, at->stream>>>(
+                   o->ids, (const W *)o->table, (T *)o->y, o->rows, o->n, o->vocab));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -95,8 +116,9 @@ int cuda_op_embedding_bwd(const struct cuda_compute *at, const struct op_call *c
 {
     const struct op_embedding_bwd *o = &call->embedding_bwd;
 
-    embedding_bwd<<<o->rows, THREADS, 0, at->stream>>>(o->ids, (const float *)o->dy, (float *)o->dtable,
-                                                       o->rows, o->n, o->vocab);
+    WITH_TYPE(T, o->dtype,
+              embedding_bwd<<<o->rows, THREADS, 0, at->stream>>>(o->ids, (const T *)o->dy, o->dtable, o->rows,
+                                                                 o->n, o->vocab));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -107,8 +129,8 @@ int cuda_op_embedding_bwd(const struct cuda_compute *at, const struct op_call *c
 #define ROPE_BLOCKS 1024u
 
 /* The arguments of the rope kernel. */
-struct rope {
-    float *x;
+template <class T> struct rope_args {
+    T *x;
     uint32_t rows, seq, n, heads, head;
     float theta;
     bool inverse;
@@ -117,7 +139,7 @@ struct rope {
 /* Each thread computes the angle of one pair of elements at one position. This angle is the same in all heads
  * and all sequences, so the thread then rotates the pair in many of them. The angle is a double, because a
  * float is not precise enough at large positions. */
-static __global__ void rope(const struct rope o)
+template <class T> static __global__ void rope(const rope_args<T> o)
 {
     const uint32_t half = o.head / 2;
 
@@ -129,33 +151,48 @@ static __global__ void rope(const struct rope o)
         sincos(o.inverse ? -angle : angle, &sine, &cosine);
         const float s = (float)sine, c = (float)cosine;
         for (uint32_t r = blockIdx.y; r < o.rows; r += gridDim.y) {
-            float *token = o.x + ((uint64_t)r * o.seq + t) * o.n + pair;
+            T *token = o.x + ((uint64_t)r * o.seq + t) * o.n + pair;
             for (uint32_t h = 0; h < o.heads; h++, token += o.head) {
-                const float a = token[0], b = token[half];
-                token[0] = a * c - b * s;
-                token[half] = a * s + b * c;
+                const float a = load(token), b = load(token + half);
+                store(token, a * c - b * s);
+                store(token + half, a * s + b * c);
             }
         }
     }
 }
 
+template <class T> static void launch_rope(const struct cuda_compute *at, const struct op_rope *o)
+{
+    const unsigned blocks = grid_for((uint64_t)o->seq * (o->head / 2), THREADS);
+    const unsigned most = blocks < ROPE_BLOCKS ? ROPE_BLOCKS / blocks : 1;
+    const rope_args<T> args = {(T *)o->x, o->rows, o->seq, o->n, o->heads, o->head, o->theta, o->inverse};
+
+    rope<<<dim3(blocks, o->rows < most ? o->rows : most), THREADS, 0, at->stream>>>(args);
+}
+
 int cuda_op_rope(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_rope *o = &call->rope;
-    const unsigned blocks = grid_for((uint64_t)o->seq * (o->head / 2), THREADS);
-    const unsigned most = blocks < ROPE_BLOCKS ? ROPE_BLOCKS / blocks : 1;
-    const struct rope args = {(float *)o->x, o->rows, o->seq, o->n, o->heads, o->head, o->theta, o->inverse};
 
-    rope<<<dim3(blocks, o->rows < most ? o->rows : most), THREADS, 0, at->stream>>>(args);
+    WITH_TYPE(T, o->dtype, launch_rope<T>(at, o));
     return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+template <class T> static void warm(const struct cuda_compute *at)
+{
+    const rope_args<T> none = {0};
+    T *const nowhere = NULL;
+
+    embedding_fwd<<<1, THREADS, 0, at->stream>>>(NULL, (const T *)NULL, nowhere, 0, 0, 0);
+    embedding_fwd<<<1, THREADS, 0, at->stream>>>(NULL, (const float *)NULL, nowhere, 0, 0, 0);
+    embedding_bwd<<<1, THREADS, 0, at->stream>>>(NULL, nowhere, NULL, 0, 0, 0);
+    rope<<<1, THREADS, 0, at->stream>>>(none);
 }
 
 int cuda_warm_tokens(const struct cuda_compute *at)
 {
-    const struct rope none = {0};
-
-    embedding_fwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0, 0);
-    embedding_bwd<<<1, THREADS, 0, at->stream>>>(NULL, NULL, NULL, 0, 0, 0);
-    rope<<<1, THREADS, 0, at->stream>>>(none);
+    warm<float>(at);
+    warm<bf16>(at);
+    warm<f16>(at);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernel.cuh"
 
 #define BIAS_INLINE static __device__ __forceinline__
@@ -14,17 +15,28 @@
 
 /* ---- add ---- */
 
-static __global__ void add(float *y, const float *x, uint64_t n)
+template <class T> static __global__ void add(T *y, const T *x, uint64_t n)
 {
-    FOR_EACH(i, n)
-    y[i] = y[i] + x[i];
+    const uint32_t N = PACK_OF(T);
+
+    FOR_EACH_PACK(at, n, N)
+    {
+        const pack<N> p = load_pack<N>(x + at, n - at);
+        pack<N> sum = load_pack<N>(y + at, n - at);
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++)
+            sum.v[k] = sum.v[k] + p.v[k];
+        store_pack(y + at, sum, n - at);
+    }
 }
 
 int cuda_op_add(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_add *o = &call->add;
 
-    add<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->y, (const float *)o->x, o->n);
+    WITH_TYPE(T, o->dtype,
+              add<<<grid_for(o->n, THREADS * PACK_OF(T)), THREADS, 0, at->stream>>>((T *)o->y,
+                                                                                    (const T *)o->x, o->n));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -53,6 +65,57 @@ static __device__ __forceinline__ float gradient(const struct op_gradients &g, u
     return g.mean ? sum * (1.0f / (float)g.n) : sum;
 }
 
+/* Returns a pack of the combined gradients, from element `at` on. `n` is the size of the arrays. */
+template <uint32_t N>
+static __device__ __forceinline__ pack<N> gradients_at(const struct op_gradients &g, uint64_t at, uint64_t n)
+{
+    pack<N> sum = load_pack<N>(g.dw[0] + at, n - at);
+
+#pragma unroll
+    for (uint32_t u = 1; u < OP_USES; u++)
+        if (u < g.n) {
+            const pack<N> p = load_pack<N>(g.dw[u] + at, n - at);
+#pragma unroll
+            for (uint32_t k = 0; k < N; k++)
+                sum.v[k] = sum.v[k] + p.v[k];
+        }
+    const float part = 1.0f / (float)g.n;
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++)
+        sum.v[k] = g.mean ? sum.v[k] * part : sum.v[k];
+    return sum;
+}
+
+/* The weights that an update reads and writes. */
+template <class T> struct weights {
+    float *master; /* the weights themselves if T is float */
+    T *rounded;    /* also gets each new weight, rounded to type T; NULL if T is float */
+};
+
+template <class T> static weights<T> weights_of(void *w, float *master)
+{
+    const weights<T> result = {master, (T *)w};
+
+    return result;
+}
+
+template <> weights<float> weights_of<float>(void *w, float *)
+{
+    const weights<float> result = {(float *)w, NULL};
+
+    return result;
+}
+
+/* Writes a pack of new weights. */
+template <uint32_t N, class T>
+static __device__ __forceinline__ void store_weights(const weights<T> &to, uint64_t at, const pack<N> &w,
+                                                     uint64_t n)
+{
+    store_pack(to.master + at, w, n - at);
+    if (to.rounded)
+        store_pack(to.rounded + at, w, n - at);
+}
+
 /* ---- sgd ---- */
 
 /* The constants of one sgd update. The scale of the gradients is not one of them, because the kernel reads
@@ -61,22 +124,33 @@ struct cuda_sgd_scalars {
     float momentum, weight_decay, lr;
 };
 
-static __global__ void sgd(float *w, struct op_gradients gradients, float *v, const struct group_state *group,
-                           uint64_t n, struct cuda_sgd_scalars s)
+template <class T>
+static __global__ void sgd(weights<T> w, struct op_gradients gradients, float *v,
+                           const struct group_state *group, uint64_t n, struct cuda_sgd_scalars s)
 {
+    const uint32_t N = PACK_OF(T);
     const float scale = group_scale(group);
 
     if (group_skips(group))
         return;
-    FOR_EACH(i, n)
+    FOR_EACH_PACK(at, n, N)
     {
-        const float g = gradient(gradients, i) * scale;
-        float d = g + s.weight_decay * w[i];
+        const pack<N> g = gradients_at<N>(gradients, at, n);
+        pack<N> x = load_pack<N>(w.master + at, n - at), d;
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++)
+            d.v[k] = g.v[k] * scale + s.weight_decay * x.v[k];
         if (v) {
-            d = s.momentum * v[i] + d;
-            v[i] = d;
+            const pack<N> old = load_pack<N>(v + at, n - at);
+#pragma unroll
+            for (uint32_t k = 0; k < N; k++)
+                d.v[k] = s.momentum * old.v[k] + d.v[k];
+            store_pack(v + at, d, n - at);
         }
-        w[i] = w[i] - s.lr * d;
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++)
+            x.v[k] = x.v[k] - s.lr * d.v[k];
+        store_weights(w, at, x, n);
     }
 }
 
@@ -85,7 +159,9 @@ int cuda_op_sgd(const struct cuda_compute *at, const struct op_call *call)
     const struct op_sgd *o = &call->sgd;
     const struct cuda_sgd_scalars s = {o->momentum, o->weight_decay, call->step->lr};
 
-    sgd<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->w, o->g, o->v, o->group, o->n, s);
+    WITH_TYPE(T, o->dtype,
+              sgd<<<grid_for(o->n, THREADS * PACK_OF(T)), THREADS, 0, at->stream>>>(
+                  weights_of<T>(o->w, o->master), o->g, o->v, o->group, o->n, s));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -97,24 +173,33 @@ struct cuda_adamw_scalars {
     float beta1, beta2, c1, c2, eps, decay, lr;
 };
 
-static __global__ void adamw(float *w, struct op_gradients gradients, float *m, float *v,
+template <class T>
+static __global__ void adamw(weights<T> w, struct op_gradients gradients, float *m, float *v,
                              const struct group_state *group, uint64_t n, struct cuda_adamw_scalars s)
 {
+    const uint32_t N = PACK_OF(T);
     const float scale = group_scale(group);
     const float bias_correct1 = group ? group->bias_correct1 : 1.0f;
     const float bias_correct2 = group ? group->bias_correct2 : 1.0f;
 
     if (group_skips(group))
         return;
-    FOR_EACH(i, n)
+    FOR_EACH_PACK(at, n, N)
     {
-        const float g = gradient(gradients, i) * scale;
-        const float m1 = s.beta1 * m[i] + s.c1 * g;
-        const float v1 = s.beta2 * v[i] + (s.c2 * g) * g;
-        const float step = (s.lr * (m1 * bias_correct1)) / (sqrtf(v1 * bias_correct2) + s.eps);
-        m[i] = m1;
-        v[i] = v1;
-        w[i] = (w[i] - s.decay * w[i]) - step;
+        const pack<N> sum = gradients_at<N>(gradients, at, n);
+        pack<N> x = load_pack<N>(w.master + at, n - at);
+        pack<N> m1 = load_pack<N>(m + at, n - at), v1 = load_pack<N>(v + at, n - at);
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++) {
+            const float g = sum.v[k] * scale;
+            m1.v[k] = s.beta1 * m1.v[k] + s.c1 * g;
+            v1.v[k] = s.beta2 * v1.v[k] + (s.c2 * g) * g;
+            const float step = (s.lr * (m1.v[k] * bias_correct1)) / (sqrtf(v1.v[k] * bias_correct2) + s.eps);
+            x.v[k] = (x.v[k] - s.decay * x.v[k]) - step;
+        }
+        store_pack(m + at, m1, n - at);
+        store_pack(v + at, v1, n - at);
+        store_weights(w, at, x, n);
     }
 }
 
@@ -131,8 +216,9 @@ int cuda_op_adamw(const struct cuda_compute *at, const struct op_call *call)
     s.eps = o->eps;
     s.decay = step->lr * o->weight_decay;
     s.lr = step->lr;
-    adamw<<<grid_for(o->n, THREADS), THREADS, 0, at->stream>>>((float *)o->w, o->g, o->m, o->v, o->group,
-                                                               o->n, s);
+    WITH_TYPE(T, o->dtype,
+              adamw<<<grid_for(o->n, THREADS * PACK_OF(T)), THREADS, 0, at->stream>>>(
+                  weights_of<T>(o->w, o->master), o->g, o->m, o->v, o->group, o->n, s));
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -202,44 +288,72 @@ int cuda_op_norm_add(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-static __global__ void decide(struct step_decision *d, struct group_state *g, double clip, float beta1,
-                              float beta2)
+/* Changes the loss scale after a step: half of it after an overflow, and twice of it after `growth_steps` steps
+ * without one. */
+static __device__ void change_loss_scale(struct group_state *g, uint32_t growth_steps)
 {
-    const double norm = d ? sqrt(d->sumsq) : 0;
+    if (!g->apply) {
+        g->loss_scale = g->loss_scale * 0.5f;
+        g->good_steps = 0;
+    } else if (++g->good_steps >= growth_steps) {
+        g->loss_scale = g->loss_scale * 2.0f;
+        g->good_steps = 0;
+    }
+}
+
+static __global__ void decide(const struct op_decide o)
+{
+    struct step_decision *d = o.decision;
+    struct group_state *g = o.group;
+    /* The gradients of this step were computed from losses multiplied by this number. The field exists only if
+     * losses are scaled. */
+    const double loss_scale = o.growth_steps > 0 ? (double)g->loss_scale : 1.0;
+    const double norm = d ? sqrt(d->sumsq) / loss_scale : 0;
 
     g->apply = isfinite(norm) ? 1 : 0;
     if (d)
         d->apply = g->apply;
+    if (o.growth_steps > 0)
+        change_loss_scale(g, o.growth_steps);
     if (!g->apply)
         return;
     g->t++;
-    g->scale = clip > 0 && norm > clip ? (float)(clip / (norm + 1e-6)) : 1.0f;
-    g->bias_correct1 = bias_correction(beta1, g->t);
-    g->bias_correct2 = bias_correction(beta2, g->t);
+    g->scale = (float)((o.clip > 0 && norm > o.clip ? o.clip / (norm + 1e-6) : 1.0) / loss_scale);
+    g->bias_correct1 = bias_correction(o.beta1, g->t);
+    g->bias_correct2 = bias_correction(o.beta2, g->t);
 }
 
 int cuda_op_decide(const struct cuda_compute *at, const struct op_call *call)
 {
-    const struct op_decide *o = &call->decide;
-
-    decide<<<1, 1, 0, at->stream>>>(o->decision, o->group, o->clip, o->beta1, o->beta2);
+    decide<<<1, 1, 0, at->stream>>>(call->decide);
     return CUDA_CHECK(at->fault, cudaGetLastError());
+}
+
+template <class T> static void warm(const struct cuda_compute *at)
+{
+    const struct cuda_sgd_scalars s = {0};
+    const struct cuda_adamw_scalars a = {0};
+    const struct op_gradients none = {{NULL}, 1, false};
+    const weights<T> nowhere = {NULL, NULL};
+
+    add<<<1, THREADS, 0, at->stream>>>((T *)NULL, (const T *)NULL, 0);
+    sgd<<<1, THREADS, 0, at->stream>>>(nowhere, none, NULL, NULL, 0, s);
+    adamw<<<1, THREADS, 0, at->stream>>>(nowhere, none, NULL, NULL, NULL, 0, a);
 }
 
 int cuda_warm_update(const struct cuda_compute *at)
 {
-    const struct cuda_sgd_scalars s = {0};
-    const struct cuda_adamw_scalars a = {0};
-    struct step_decision *scratch = (struct step_decision *)at->partials;
-    struct group_state *group = (struct group_state *)(at->partials + 4);
+    struct op_decide decision = {0};
     const struct op_gradients none = {{NULL}, 1, false};
 
-    add<<<1, THREADS, 0, at->stream>>>(NULL, NULL, 0);
-    sgd<<<1, THREADS, 0, at->stream>>>(NULL, none, NULL, NULL, 0, s);
-    adamw<<<1, THREADS, 0, at->stream>>>(NULL, none, NULL, NULL, NULL, 0, a);
+    warm<float>(at);
+    warm<bf16>(at);
+    warm<f16>(at);
+    decision.decision = (struct step_decision *)at->partials;
+    decision.group = (struct group_state *)(at->partials + 4);
     block_sumsq<<<1, THREADS, 0, at->stream>>>(none, 0, 0, NULL, 0);
     add_blocks<<<1, THREADS, 0, at->stream>>>(NULL, 0, true, at->partials);
-    norm_add<<<1, 1, 0, at->stream>>>(at->partials, scratch, true, 0);
-    decide<<<1, 1, 0, at->stream>>>(scratch, group, 0, 0, 0);
+    norm_add<<<1, 1, 0, at->stream>>>(at->partials, decision.decision, true, 0);
+    decide<<<1, 1, 0, at->stream>>>(decision);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
