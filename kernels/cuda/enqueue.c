@@ -14,6 +14,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/arena.h"
 #include "kernels/cuda/cuda.h"
@@ -32,12 +33,34 @@ static struct cuda_event *cuda_event(struct event *e)
     return (struct cuda_event *)e;
 }
 
+/* The types that the ops implement: on devices, and on the host, where the ops of the cpu backend run. */
+#define DEVICE_TYPES (1u << DTYPE_F32 | 1u << DTYPE_BF16 | 1u << DTYPE_F16)
+#define HOST_TYPES   (1u << DTYPE_F32)
+
+/* Returns true if the types of a call occur together. All its 16-bit types must be the same. If the activations
+ * are F32, all types are F32, except that the gradient of F32 logits may have 16 bits. */
+static bool types_agree(const struct op_call *call)
+{
+    const struct op_dtypes *fields = &op_dtypes[call->op];
+    enum dtype first = DTYPE_F32; /* op.h calls this field `dtype` */
+
+    for (uint32_t i = 0; i < fields->n; i++) {
+        enum dtype found;
+        memcpy(&found, (const char *)call + fields->at[i], sizeof found);
+        if (i == 0)
+            first = found;
+        else if (found != first && found != DTYPE_F32 && !(first == DTYPE_F32 && call->op == OP_softmax_xent))
+            return false;
+    }
+    return true;
+}
+
 int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call)
 {
     struct cuda_devset *ds = cuda(base);
     const uint32_t device = stream / LANE_COUNT;
 
-    if (!op_has_only(call, 1u << DTYPE_F32)) /* the only type that this backend implements */
+    if (!op_has_only(call, device == base->n_devices ? HOST_TYPES : DEVICE_TYPES) || !types_agree(call))
         return -EINVAL;
     if (ds->fault.code < 0)
         return ds->fault.code;
