@@ -31,6 +31,7 @@ struct devset {
  * function of the same name. device.c checks the arguments before it calls a backend. */
 struct backend {
     const char *name;
+    bool has_tf32; /* devset_config.tf32 is allowed */
     int (*probe)(uint64_t asked, struct device_info *ret, uint32_t max, uint32_t *ret_n, struct err *err);
     int (*open)(const struct devset_config *config, struct devset **ret, struct err *err);
     void (*close)(struct devset *ds); /* drains first */
@@ -64,8 +65,8 @@ struct backend {
 };
 
 extern const struct backend backend_cpu;
-/* The cuda backend as the program sees it. Only `name`, `probe` and `open` are set. `probe` and `open` load
- * the cuda module. Devsets that `open` returns use the module's own table of functions. */
+/* The cuda backend as the program sees it. Only `name`, `has_tf32`, `probe` and `open` are set. `probe` and
+ * `open` load the cuda module. Devsets that `open` returns use the module's own table of functions. */
 extern const struct backend backend_cuda;
 
 /* ---- backends in modules ---- */

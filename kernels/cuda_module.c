@@ -131,4 +131,5 @@ static int open_cuda(const struct devset_config *config, struct devset **ret, st
     return r < 0 ? r : b->open(config, ret, err);
 }
 
-const struct backend backend_cuda = {.name = "cuda", .probe = probe_cuda, .open = open_cuda};
+const struct backend backend_cuda = {
+    .name = "cuda", .has_tf32 = true, .probe = probe_cuda, .open = open_cuda};

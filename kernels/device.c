@@ -101,6 +101,9 @@ int devset_open(const struct devset_config *config, struct devset **ret, struct 
     r = check_config(config, err);
     if (r < 0)
         return r;
+    if (config->tf32 && !b->has_tf32)
+        return err_set(err, -EOPNOTSUPP, "the %s backend has no TF32; use a cuda device, or train in F32",
+                       name);
     return b->open(config, ret, err);
 }
 

@@ -123,6 +123,7 @@ struct cuda_devset {
     struct host_block *host_blocks;
     uint64_t host_chunk_bytes;
     char numerics[256];
+    bool tf32;              /* as in devset_config */
     int number[DEVICE_MAX]; /* CUDA's number for each device */
     uint32_t n_streams;
     struct cuda_device devices[DEVICE_MAX];

@@ -14,9 +14,9 @@
  *                              after another, and the kernel rounds each tile into the result
  *
  * To get the same bits every time, each device has one handle on one stream, with a fixed workspace of its
- * own. F32 products use pedantic math (plain float, no TF32). Reductions inside cuBLAS must not use 16-bit
- * numbers (open_blas). The order of the sums depends on the shapes, the types, the kind of device and the
- * library version. devset_numerics names the last two.
+ * own. F32 products use pedantic math (plain float), or TF32 if the devset was opened so. Reductions inside
+ * cuBLAS must not use 16-bit numbers (open_blas). The order of the sums depends on the shapes, the types, the
+ * kind of device and the library version. devset_numerics names the last two.
  *
  * Only the enqueueing thread runs this code.
  */
@@ -51,9 +51,11 @@ static cudaDataType blas_type(enum dtype dtype)
 }
 
 /* Returns how cuBLAS computes with factors of this type. The sums are always floats. */
-static cublasComputeType_t compute_type(enum dtype dtype)
+static cublasComputeType_t compute_type(const struct cuda_compute *at, enum dtype dtype)
 {
-    return dtype == DTYPE_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
+    if (dtype != DTYPE_F32)
+        return CUBLAS_COMPUTE_32F;
+    return at->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F_PEDANTIC;
 }
 
 static int multiply(const struct cuda_compute *at, const struct product *p)
@@ -69,7 +71,7 @@ static int multiply(const struct cuda_compute *at, const struct product *p)
                cublasGemmEx(at->blas, p->b_trans ? CUBLAS_OP_T : CUBLAS_OP_N,
                             p->a_trans ? CUBLAS_OP_T : CUBLAS_OP_N, (int)p->n, (int)p->m, (int)p->k, &one,
                             p->b, type, (int)p->b_pitch, p->a, type, (int)p->a_pitch, &beta, p->c, c_type,
-                            (int)p->c_pitch, compute_type(p->dtype), CUBLAS_GEMM_DEFAULT));
+                            (int)p->c_pitch, compute_type(at, p->dtype), CUBLAS_GEMM_DEFAULT));
     return 0;
 }
 

@@ -39,6 +39,7 @@ struct cuda_compute {
     struct cublasContext *blas; /* bound to `stream`, with its own workspace */
     double *partials;           /* [CUDA_PARTIALS], on the device */
     float *sums;                /* [CUDA_SUMS], on the device */
+    bool tf32;                  /* products of F32 matrices may round their factors to TF32 */
 };
 
 /* A tile of the result of a matrix product: its sums before they are rounded, and where they belong. The kernels

@@ -160,6 +160,7 @@ static int open_device_parts(struct cuda_devset *ds, uint32_t d)
             return r;
     }
     dev->compute.fault = &ds->fault;
+    dev->compute.tf32 = ds->tf32;
     dev->compute.stream = ds->streams[LANE_COUNT * d + LANE_COMPUTE].stream;
     CUDA_TRY(&ds->fault, cudaMalloc((void **)&dev->compute.partials, CUDA_PARTIALS_BYTES));
     CUDA_TRY(&ds->fault, cudaMalloc((void **)&dev->compute.sums, CUDA_SUMS_BYTES));
@@ -194,16 +195,16 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
 
 /* ---- names ---- */
 
-/* Writes the version of cuBLAS and the kinds of devices to ds->numerics, because the bits of a matrix product
- * depend on both. Several devices of one kind are named once. */
+/* Writes the version of cuBLAS, the use of TF32 and the kinds of devices to ds->numerics, because the bits of a
+ * matrix product depend on them. Several devices of one kind are named once. */
 static int name_devices(struct cuda_devset *ds)
 {
     char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;
     int version = 0;
 
     CUBLAS_TRY(&ds->fault, cublasGetVersion(ds->devices[0].compute.blas, &version));
-    at += snprintf(at, (size_t)(end - at), "cuda cuBLAS %d.%d.%d", version / 10000, version / 100 % 100,
-                   version % 100);
+    at += snprintf(at, (size_t)(end - at), "cuda cuBLAS %d.%d.%d%s", version / 10000, version / 100 % 100,
+                   version % 100, ds->tf32 ? " TF32" : "");
     for (uint32_t d = 0; d < ds->base.n_devices; d++) {
         struct cudaDeviceProp p;
         char kind[sizeof p.name + 32];
@@ -319,6 +320,7 @@ static int cuda_open(const struct devset_config *config, struct devset **ret, st
     ds->base.n_devices = config->n_devices;
     for (uint32_t d = 0; d < config->n_devices; d++)
         ds->number[d] = (int)device_number(config, d);
+    ds->tf32 = config->tf32;
     ds->n_streams = LANE_COUNT * config->n_devices + 1;
     host_memory_init(ds, config->host_chunk_bytes);
     r = open_parts(ds, config, err);
@@ -340,6 +342,7 @@ static void cuda_close(struct devset *base)
 
 static const struct backend module_backend = {
     .name = "cuda",
+    .has_tf32 = true,
     .probe = cuda_probe,
     .open = cuda_open,
     .close = cuda_close,

@@ -464,6 +464,41 @@ static void test_large_products_in_tiles(void **state)
     }
 }
 
+/* With TF32, 1 + 2^-11 + 2^-20 becomes 1 + 2^-10 (or 1, if a GPU drops bits), and 3 stays 3. The sum is exact. */
+static void test_tf32_rounds_factors(void **state)
+{
+    struct devset_config c = rig_config("cuda", 1);
+    struct {
+        float x, w, y;
+    } *a = (void *)host;
+    struct devset *f32 = ds;
+
+    (void)state;
+    c.capacity_bytes[0] = UINT64_C(1) << 20;
+    c.tf32 = true;
+    ds = rig_open(&c);
+    void *p = NULL;
+    assert_int_equal(devset_host_alloc(ds, 4096, &p, NULL), 0);
+    a = p;
+    assert_non_null(strstr(devset_numerics(ds), "TF32"));
+    assert_null(strstr(devset_numerics(f32), "TF32"));
+    struct {
+        float x, w, y;
+    } *dev = devset_address(ds, 0, 0);
+    const struct op_call call = {
+        .op = OP_linear_fwd,
+        .linear_fwd = {.x = &dev->x, .w = &dev->w, .y = &dev->y, .rows = 1, .in = 1, .out = 1}};
+    a->x = 1 + 0x1p-11f + 0x1p-20f;
+    a->w = 3;
+    launch_around(&call, 1, a, sizeof *a);
+    assert_true(a->y == 3 * (1 + 0x1p-10f) || (!is_simulated && fabsf(a->y - 3) < 0.01f));
+    devset_host_free(ds, p, 4096);
+    devset_close(ds);
+    ds = f32;
+    c.backend = "cpu";
+    rig_refused(&c, -EOPNOTSUPP, "TF32");
+}
+
 /* ---- the loss scale ---- */
 
 /* The gradients of a loss with a group are those of the same loss with grad_scale * loss_scale. */
@@ -649,6 +684,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_large_products_in_tiles),
         cmocka_unit_test(test_loss_scale_multiplies_gradients),
         cmocka_unit_test(test_mixed_types_refused),
+        cmocka_unit_test(test_tf32_rounds_factors),
     };
 
     for (int i = 1; i < argc; i++)
