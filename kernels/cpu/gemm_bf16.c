@@ -39,7 +39,7 @@ struct primitive {
 
 /* The primitives of one thread. The thread makes the cache when it computes its first BF16 product, and the
  * cache is freed when the thread ends. */
-struct cache {
+struct primitive_cache {
     dnnl_stream_t stream;
     void *scratch; /* memory in which primitives work */
     size_t scratch_bytes;
@@ -51,7 +51,7 @@ struct cache {
 static dnnl_engine_t engine; /* written once, by process_once */
 static pthread_key_t at_exit;
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
-static _Thread_local struct cache *caches;
+static _Thread_local struct primitive_cache *own_cache;
 
 /* Ends the process if a call into oneDNN failed. oneDNN fails here only if it cannot allocate memory. An op
  * cannot return an error. */
@@ -82,7 +82,7 @@ static void finish_primitive(struct primitive *p)
 
 static void destroy_cache(void *arg)
 {
-    struct cache *c = arg;
+    struct primitive_cache *c = arg;
 
     for (uint32_t i = 0; i < c->n; i++)
         finish_primitive(&c->primitives[i]);
@@ -98,16 +98,16 @@ static void init_process(void)
         abort();
 }
 
-static struct cache *thread_cache(void)
+static struct primitive_cache *thread_cache(void)
 {
-    if (caches)
-        return caches;
+    if (own_cache)
+        return own_cache;
     pthread_once(&process_once, init_process);
-    caches = check_memory(calloc(1, sizeof *caches));
-    check(dnnl_stream_create(&caches->stream, engine, dnnl_stream_default_flags), "dnnl_stream_create");
-    if (pthread_setspecific(at_exit, caches) != 0)
+    own_cache = check_memory(calloc(1, sizeof *own_cache));
+    check(dnnl_stream_create(&own_cache->stream, engine, dnnl_stream_default_flags), "dnnl_stream_create");
+    if (pthread_setspecific(at_exit, own_cache) != 0)
         check_memory(NULL);
-    return caches;
+    return own_cache;
 }
 
 /* Returns the description of a matrix with `rows` rows and `columns` columns. If `trans` is true, its columns
@@ -169,7 +169,7 @@ static void init_primitive(struct primitive *p, const struct gemm_bf16_shape *s)
 
 /* Returns a free place in the cache. If the cache is full, the primitive that was used least recently makes
  * room. */
-static struct primitive *free_place(struct cache *c)
+static struct primitive *free_place(struct primitive_cache *c)
 {
     struct primitive *oldest = &c->primitives[0];
 
@@ -183,7 +183,7 @@ static struct primitive *free_place(struct cache *c)
 }
 
 /* Returns the thread's primitive for the shape *s. Makes the primitive if there is none. */
-static struct primitive *find_primitive(struct cache *c, const struct gemm_bf16_shape *s)
+static struct primitive *find_primitive(struct primitive_cache *c, const struct gemm_bf16_shape *s)
 {
     for (uint32_t i = 0; i < c->n; i++)
         if (memcmp(&c->primitives[i].shape, s, sizeof *s) == 0)
@@ -194,7 +194,7 @@ static struct primitive *find_primitive(struct cache *c, const struct gemm_bf16_
 }
 
 /* Makes the thread's scratch memory at least `bytes` bytes long. */
-static void grow_scratch(struct cache *c, size_t bytes)
+static void grow_scratch(struct primitive_cache *c, size_t bytes)
 {
     if (bytes <= c->scratch_bytes)
         return;
@@ -212,7 +212,7 @@ static void set_address(dnnl_memory_t memory, const void *at)
 
 void gemm_bf16_run(const struct gemm_bf16 *g)
 {
-    struct cache *c = thread_cache();
+    struct primitive_cache *c = thread_cache();
     struct primitive *p = find_primitive(c, &g->shape);
 
     p->last_use = ++c->uses;
