@@ -50,8 +50,9 @@
 /* The number of tiles that a large product should have. Many small tiles finish at about the same time on all
  * threads, so no thread waits long for the last tile. */
 #define TILES_WANTED 8
-/* Used instead of TILES_WANTED if a product transposes an operand or if k is large. Each tile then transposes
- * or copies its own parts of the operands, so more tiles would repeat more of this work. */
+/* Used instead of TILES_WANTED if a product transposes an operand, if k is large or if oneDNN multiplies BF16
+ * operands. Each tile then transposes or copies its own parts of the operands, so more tiles would repeat
+ * more of this work. */
 #define TILES_TURNED 4
 
 /* If the distance between the rows of an operand is a multiple of FAR_APART floats, the rows compete for the
@@ -76,11 +77,11 @@ static uint32_t div_up(uint32_t a, uint32_t b)
 }
 
 /* Sets the number of rows and columns of tiles. The choice depends only on the shape of the product and on
- * which operands are transposed. */
+ * how the operands are copied. */
 static void choose_tiles(struct tiling *t)
 {
     bool deep = t->g->k >= DEEP;
-    uint32_t wanted = t->turn_a || t->turn_b || deep ? TILES_TURNED : TILES_WANTED;
+    uint32_t wanted = t->turn_a || t->turn_b || t->bf16 || deep ? TILES_TURNED : TILES_WANTED;
     uint32_t m = t->g->m, n = t->g->n, least_n = deep ? TILE_N_DEEP : TILE_N_LEAST;
 
     t->rows = div_up(m, TILE_M);
