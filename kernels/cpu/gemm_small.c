@@ -294,20 +294,29 @@ static void put(const struct small *s, const struct gemm_part *to, uint32_t coun
             put_line(to->at + j * to->ld, out + j * out_j, out_i, s->n_narrow, add);
 }
 
-static void rows_block(const struct small *s, struct wide_block wide, const struct gemm_part *to,
-                       uint32_t count, uint32_t n, const panel p, bool add)
+/* The number of rows that rows_block widens at a time. Their floats fit into the first-level cache. */
+#define WIDENED_ROWS 16
+
+static void rows_block(const struct small *s, const struct gemm_part *to, uint32_t j0, uint32_t count,
+                       uint32_t k0, uint32_t n, const panel p, struct small_memory *memory)
 {
     float out[WIDE_PIECE][LANES];
+    uint32_t step = s->wide_type == DTYPE_F32 ? WIDE_PIECE : WIDENED_ROWS;
 
-    s->kernels->rows(wide.at, wide.ld, count, p, n, out);
-    put(s, to, count, out[0], LANES, 1, add);
+    for (uint32_t j = 0; j < count; j += step) {
+        uint32_t some = count - j < step ? count - j : step;
+        struct wide_block wide = wide_block(s, j0 + j, some, k0, n, memory);
+        s->kernels->rows(wide.at, wide.ld, some, p, n, out + j);
+    }
+    put(s, to, count, out[0], LANES, 1, k0 > 0 || s->accumulate);
 }
 
-static void lanes_block(const struct small *s, struct wide_block wide, const struct gemm_part *to,
-                        uint32_t count, uint32_t n, const panel p, bool add)
+static void lanes_block(const struct small *s, const struct gemm_part *to, uint32_t j0, uint32_t count,
+                        uint32_t k0, uint32_t n, const panel p, struct small_memory *memory)
 {
     float out[LANES][WIDE_PIECE];
     uint32_t whole = count - count % LANES, rest = count - whole;
+    struct wide_block wide = wide_block(s, j0, count, k0, n, memory);
 
     s->kernels->lanes(wide.at, wide.ld, whole, p, s->n_narrow, n, out);
     /* The last columns do not fill a vector. Copy them to a buffer whose other columns are zero. */
@@ -318,7 +327,7 @@ static void lanes_block(const struct small *s, struct wide_block wide, const str
             memcpy(tail[k], wide.at + k * wide.ld + whole, rest * sizeof(float));
         s->kernels->lanes(tail[0], LANES, LANES, p, s->n_narrow, n, (float(*)[WIDE_PIECE])(out[0] + whole));
     }
-    put(s, to, count, out[0], 1, WIDE_PIECE, add);
+    put(s, to, count, out[0], 1, WIDE_PIECE, k0 > 0 || s->accumulate);
 }
 
 /* Returns the part of c that belongs to the piece with j0 <= j < j0 + count. */
@@ -354,12 +363,11 @@ static void run_piece(void *ctx, uint32_t piece)
 
     for (uint32_t k0 = 0; k0 < s->k; k0 += GEMM_K_BLOCK) {
         uint32_t n = s->k - k0 < GEMM_K_BLOCK ? s->k - k0 : GEMM_K_BLOCK;
-        struct wide_block wide = wide_block(s, j0, count, k0, n, memory);
         pack_narrow(s, k0, n, p);
         if (s->wide_k == 1)
-            rows_block(s, wide, &part, count, n, p, k0 > 0 || s->accumulate);
+            rows_block(s, &part, j0, count, k0, n, p, memory);
         else
-            lanes_block(s, wide, &part, count, n, p, k0 > 0 || s->accumulate);
+            lanes_block(s, &part, j0, count, k0, n, p, memory);
         if (n < GEMM_K_BLOCK)
             break; /* k0 must not wrap around */
     }
