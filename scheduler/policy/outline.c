@@ -469,7 +469,7 @@ void outline_measure(const struct outline_request *q, struct outline *o)
     o->device_bytes = device_bytes(&k);
     count_bytes(&k, &in, &out);
     /* Every wave gathers W for its forward and its backward pass, and a step exchanges the gradients once. */
-    uint64_t rounds = 2 * o->waves * w + dw;
+    uint64_t rounds = UINT64_C(2) * o->waves * w + dw;
     uint64_t peers = at_rate(rounds / o->n_devices * (o->n_devices - 1), q->machine->peer_bytes_per_s);
     o->ns = most(most(o->compute_ns, chain_ns(&k, turned)), most(host_ns(&k), peers));
     o->ns = most(o->ns, most(at_rate(in, links), at_rate(out, links)));
