@@ -210,3 +210,18 @@ void model_number(const struct model *m)
         number_inner(&m->layers[i], i, &n);
     }
 }
+
+void layer_set_types(struct layer *l, enum dtype dtype)
+{
+    struct layer *inner = (struct layer *)(uintptr_t)l->inner;
+
+    l->dtype = l->w_dtype = dtype;
+    for (uint32_t i = 0; i < l->n_inner; i++)
+        layer_set_types(&inner[i], dtype);
+}
+
+void model_set_types(const struct model *m, enum dtype dtype)
+{
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        layer_set_types(&m->layers[i], dtype);
+}

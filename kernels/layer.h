@@ -103,6 +103,11 @@ struct model {
 /* Sets the id and the key of every layer and every inner layer. The function writes to the inner layers. They
  * must therefore be in writable memory, although `inner` points to const. */
 void model_number(const struct model *m);
+/* Sets the types of one layer and of all layers inside it. `dtype` becomes the type of activations and of
+ * weights. The inner layers must be in writable memory, as with model_number. */
+void layer_set_types(struct layer *l, enum dtype dtype);
+/* Calls layer_set_types for every layer of the model. */
+void model_set_types(const struct model *m, enum dtype dtype);
 
 /* The sizes in bytes of a layer's arrays, for a given number of rows. Size 0 means that the layer has no such
  * array. Only the weights W, the input X, the output Y and the targets T have an element type. The layer
@@ -318,6 +323,9 @@ struct state_part {
     /* The part takes the bytes [begin, end) of the optimizer state. There may be a gap at the end, which
      * aligns the next part if it has larger elements. */
     uint64_t begin, end;
+    /* True if the part holds the master weights. It is then the first part, and its elements are floats. In
+     * files, the master weights are the parameters of the model, and not a part of the optimizer state. */
+    bool is_master;
 };
 
 #define OPTIMIZER_PARTS 3 /* largest number of parts of K */

@@ -62,6 +62,7 @@ static bool has_momentum(const struct optimizer *o)
 struct part_kind {
     const char *name; /* as in PyTorch's optimizers */
     enum dtype dtype;
+    bool is_master;
 };
 
 /* Lists the kinds of parts in the order in which they are stored, and returns their number. */
@@ -70,15 +71,15 @@ static uint32_t part_kinds(const struct optimizer *o, struct part_kind ret[OPTIM
     uint32_t n = 0;
 
     if (o->master)
-        ret[n++] = (struct part_kind){"master", DTYPE_F32};
+        ret[n++] = (struct part_kind){"master", DTYPE_F32, true};
     switch (o->kind) {
     case OPTIMIZER_ADAMW:
-        ret[n++] = (struct part_kind){"exp_avg", DTYPE_F32};
-        ret[n++] = (struct part_kind){"exp_avg_sq", DTYPE_F32};
+        ret[n++] = (struct part_kind){"exp_avg", DTYPE_F32, false};
+        ret[n++] = (struct part_kind){"exp_avg_sq", DTYPE_F32, false};
         break;
     case OPTIMIZER_SGD:
         if (has_momentum(o))
-            ret[n++] = (struct part_kind){"momentum_buffer", DTYPE_F32};
+            ret[n++] = (struct part_kind){"momentum_buffer", DTYPE_F32, false};
         break;
     case OPTIMIZER_COUNT:
         assert(!"no such optimizer");
@@ -96,7 +97,8 @@ uint32_t optimizer_parts(const struct optimizer *o, uint64_t w_elements,
     for (uint32_t p = 0; p < n; p++) {
         const uint64_t end = at + w_elements * dtype_size(kinds[p].dtype);
         const uint64_t next = p + 1 < n ? dtype_size(kinds[p + 1].dtype) : 1;
-        ret[p] = (struct state_part){kinds[p].name, kinds[p].dtype, w_elements, at, round_up(end, next)};
+        ret[p] = (struct state_part){kinds[p].name,       kinds[p].dtype,    w_elements, at,
+                                     round_up(end, next), kinds[p].is_master};
         at = ret[p].end;
     }
     return n;

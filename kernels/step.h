@@ -4,6 +4,7 @@
 #ifndef KERNELS_STEP_H
 #define KERNELS_STEP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The values of a training step that are known when the step is enqueued. Every launch gets these values.
@@ -83,5 +84,22 @@ struct loss_scaling {
      * are not scaled. */
     uint32_t growth_steps;
 };
+
+/* The largest loss scale. Doubling stops there, so that the scale stays finite even if all gradients are 0. */
+#define LOSS_SCALE_MOST 0x1p32f
+
+/* Changes a loss scale after one step. The op `decide` does it on a device, and the trainer follows it from
+ * the decisions. `growth_steps` is as in struct loss_scaling. `finite` says whether the gradient of the step
+ * was finite. *good_steps is the number of such steps in a row since the last change. */
+static inline void loss_scale_change(uint32_t growth_steps, bool finite, float *scale, uint32_t *good_steps)
+{
+    *good_steps = finite ? *good_steps + 1 : 0;
+    if (!finite) {
+        *scale *= 0.5f;
+    } else if (*good_steps >= growth_steps) {
+        *scale = *scale < LOSS_SCALE_MOST / 2 ? *scale * 2.0f : LOSS_SCALE_MOST;
+        *good_steps = 0;
+    }
+}
 
 #endif

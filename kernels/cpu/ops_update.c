@@ -335,18 +335,6 @@ void cpu_op_norm_add(const struct op_call *call, struct pool *pool)
         o->decision->bad_layer = o->layer;
 }
 
-/* Changes the loss scale after a step. `clean` tells whether the norm of the step's gradient is finite. */
-static void adapt_loss_scale(struct group_state *g, uint32_t growth_steps, bool clean)
-{
-    g->good_steps = clean ? g->good_steps + 1 : 0;
-    if (!clean)
-        g->loss_scale *= 0.5f;
-    else if (g->good_steps >= growth_steps) {
-        g->loss_scale *= 2.0f;
-        g->good_steps = 0;
-    }
-}
-
 void cpu_op_decide(const struct op_call *call, struct pool *pool)
 {
     const struct op_decide *o = &call->decide;
@@ -360,7 +348,7 @@ void cpu_op_decide(const struct op_call *call, struct pool *pool)
     if (o->decision)
         o->decision->apply = g->apply;
     if (o->growth_steps > 0)
-        adapt_loss_scale(g, o->growth_steps, g->apply);
+        loss_scale_change(o->growth_steps, g->apply != 0, &g->loss_scale, &g->good_steps);
     if (!g->apply)
         return;
     g->t++;
