@@ -13,6 +13,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #include "base/fs.h"
 #include "base/strbuf.h"
 #include "daemon/worker/model/st_header.h"
+#include "kernels/half.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "safetensors data is little-endian, and this code writes memory as it is"
@@ -66,6 +68,12 @@ static int put(struct sink *s, const void *p, uint64_t bytes)
     return 0;
 }
 
+/* Returns the type of the elements of a tensor in memory. */
+static enum dtype memory_dtype(const struct st_tensor *t)
+{
+    return t->rounded ? DTYPE_F32 : t->dtype;
+}
+
 /* Copies `n` elements of `size` bytes from a dense array. Element i goes to position i * `step` of the array
  * `to`. The two usual sizes have separate loops, because a memcpy of a constant size is fast: one load and
  * one store. */
@@ -82,12 +90,35 @@ static void spread_elements(char *to, uint64_t step, const char *from, uint64_t 
             memcpy(to + i * step * size, from + i * size, size);
 }
 
+/* Writes `n` elements of a tensor. If its memory contains floats, the function rounds them block by block. */
+static int put_elements(struct sink *s, const struct st_tensor *t, const void *p, uint64_t n)
+{
+    const uint64_t most = FS_BLOCK_BYTES / dtype_size(t->dtype);
+    const float *from = p;
+    char *block;
+    int r;
+
+    if (!t->rounded)
+        return put(s, p, n * dtype_size(t->dtype));
+    block = malloc(FS_BLOCK_BYTES);
+    r = block ? 0 : -ENOMEM;
+    while (r == 0 && n > 0) {
+        uint64_t some = n < most ? n : most;
+        half_round(t->dtype, from, block, some);
+        r = put(s, block, some * dtype_size(t->dtype));
+        from += some;
+        n -= some;
+    }
+    free(block);
+    return r;
+}
+
 /* Writes a tensor that is transposed in memory, so that a row of the file is a column in memory. The function
  * collects as many rows as fit into a block before it writes them. In this way it reads neighbouring elements
  * of the memory together, which is faster. */
 static int put_transposed(struct sink *s, const struct st_tensor *t)
 {
-    uint64_t rows = t->shape[0], columns = t->shape[1], size = dtype_size(t->dtype),
+    uint64_t rows = t->shape[0], columns = t->shape[1], size = dtype_size(memory_dtype(t)),
              row_bytes = columns * size, most;
     char *block;
     int r;
@@ -102,10 +133,24 @@ static int put_transposed(struct sink *s, const struct st_tensor *t)
         for (uint64_t c = 0; c < columns; c++)
             spread_elements(block + c * size, columns, (const char *)t->data + (c * rows + first) * size, n,
                             size);
-        r = put(s, block, n * row_bytes);
+        r = put_elements(s, t, block, n * columns);
     }
     free(block);
     return r;
+}
+
+/* Checks that no finite element of a tensor becomes infinite when it is rounded to F16. */
+static int check_range(const char *file, const struct st_tensor *t, uint64_t n, struct err *err)
+{
+    const float *v = t->data;
+
+    for (uint64_t i = 0; t->rounded && t->dtype == DTYPE_F16 && i < n; i++)
+        if (isfinite(v[i]) && (f16_from_float(v[i]) & 0x7fffu) == 0x7c00u)
+            return err_set_at(err, -ERANGE, file,
+                              "tensor \"%s\" has the element %.9g, but the largest number of F16 is 65504; "
+                              "choose bf16 or f32",
+                              t->name, (double)v[i]);
+    return 0;
 }
 
 static void add_metadata(struct strbuf *b, const struct st_meta *meta, size_t n)
@@ -175,7 +220,12 @@ int safetensors_write(int fd, const char *file, const struct st_tensor *tensors,
         uint64_t bytes = 0;
         /* build_header has checked that the size does not overflow. */
         shape_bytes(tensors[i].rank, tensors[i].shape, tensors[i].dtype, &bytes);
-        r = tensors[i].transposed ? put_transposed(&s, &tensors[i]) : put(&s, tensors[i].data, bytes);
+        const uint64_t count = dtype_elements(tensors[i].dtype, bytes);
+        const int range = check_range(file, &tensors[i], count, err);
+        if (range < 0)
+            return range;
+        r = tensors[i].transposed ? put_transposed(&s, &tensors[i])
+                                  : put_elements(&s, &tensors[i], tensors[i].data, count);
     }
     if (r < 0)
         return fs_fail(err, r, NULL, file, "write");
@@ -390,14 +440,47 @@ static int fail_shape(const struct safetensors *f, const struct st_entry *e, con
                       t->name, dtype_names[e->dtype], found, dtype_names[t->dtype], needed);
 }
 
-int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err)
+/* Finds the tensor `t` in the file and checks that it has the shape of `t` and the type `dtype`. */
+static int find_tensor(const struct safetensors *f, const struct st_tensor *t, enum dtype dtype,
+                       const struct st_entry **ret, struct err *err)
 {
-    const struct st_entry *e = safetensors_find(f, t->name);
+    const struct st_entry *e = *ret = safetensors_find(f, t->name);
 
     if (!e)
         return err_set_at(err, -ENOENT, f->file, "there is no tensor \"%s\" in the file", t->name);
-    if (e->dtype != t->dtype || e->rank != t->rank ||
+    if (e->dtype != dtype || e->rank != t->rank ||
         memcmp(e->shape, t->shape, t->rank * sizeof t->shape[0]) != 0)
         return fail_shape(f, e, t, err);
-    return safetensors_read(f, e, t->data, err);
+    return 0;
+}
+
+int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err)
+{
+    const struct st_entry *e;
+    int r = find_tensor(f, t, t->dtype, &e, err);
+
+    return r < 0 ? r : safetensors_read(f, e, t->data, err);
+}
+
+int safetensors_read_rounded(const struct safetensors *f, const struct st_tensor *t, struct err *err)
+{
+    const uint64_t most = FS_BLOCK_BYTES / sizeof(float);
+    const struct st_entry *e = safetensors_find(f, t->name);
+    char *to = t->data;
+
+    if (!e || e->dtype == t->dtype || (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16))
+        return safetensors_read_tensor(f, t, err);
+    int r = find_tensor(f, t, DTYPE_F32, &e, err);
+    if (r < 0)
+        return r;
+    float *block = malloc(FS_BLOCK_BYTES);
+    r = block ? 0 : err_set_at(err, -ENOMEM, f->file, "no memory to read tensor \"%s\" with", t->name);
+    for (uint64_t at = 0, n = dtype_elements(DTYPE_F32, e->end - e->begin); r == 0 && at < n; at += most) {
+        uint64_t some = n - at < most ? n - at : most;
+        r = safetensors_read_floats(f, e, at, some, block, err);
+        if (r == 0)
+            half_round(t->dtype, block, to + at * dtype_size(t->dtype), some);
+    }
+    free(block);
+    return r;
 }

@@ -29,6 +29,9 @@ struct st_tensor {
     /* True if the memory contains the transpose of the tensor, [shape[1]][shape[0]]. Allowed only when a
      * tensor with two dimensions is written. */
     bool transposed;
+    /* True if the memory contains floats. They are rounded to the tensor's type, BF16 or F16, when the tensor
+     * is written. Not allowed when a tensor is read. */
+    bool rounded;
 };
 
 /* One key and its value in the member "__metadata__" of a safetensors file. */
@@ -38,7 +41,7 @@ struct st_meta {
 
 /* Writes a whole safetensors file to `fd` at the current position, without a sync. Error messages call the
  * file `file`. *ret_bytes receives the length of the file, and *ret_crc its CRC-32C. Both pointers may be
- * NULL. */
+ * NULL. Returns -ERANGE with a message that names the tensor if a finite float is too large for F16. */
 int safetensors_write(int fd, const char *file, const struct st_tensor *tensors, size_t n,
                       const struct st_meta *meta, size_t n_meta, uint64_t *ret_bytes, uint32_t *ret_crc,
                       struct err *err);
@@ -84,6 +87,10 @@ int safetensors_read(const struct safetensors *f, const struct st_entry *e, void
 /* Reads the tensor with the name t->name into t->data. Returns -ENOENT if the file does not have this tensor.
  * Returns -EINVAL if the tensor has another type or another shape than `t`. */
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err);
+
+/* Reads the tensor with the name t->name into t->data, like safetensors_read_tensor. But if `t` is BF16 or F16
+ * and the tensor in the file is F32, rounds its elements to the type of `t`. */
+int safetensors_read_rounded(const struct safetensors *f, const struct st_tensor *t, struct err *err);
 
 /* Reads `n` elements of the tensor `e` as floats, starting at element `first`. The conversion to float is
  * exact, even for a NaN. Returns -EINVAL unless the tensor is F32, F16 or BF16. */
