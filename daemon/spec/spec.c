@@ -36,23 +36,38 @@ const char *const method_names[METHOD_COUNT + 1] = {
 #undef METHOD
 };
 
+const char *const spec_precision_names[PRECISION_COUNT + 1] = {"fp32", "bf16", "fp16", NULL};
+
+enum dtype spec_dtype(enum spec_precision p)
+{
+    return p == PRECISION_BF16 ? DTYPE_BF16 : p == PRECISION_FP16 ? DTYPE_F16 : DTYPE_F32;
+}
+
+/* Finds the precision with the name `text`. `path` is the place of the name, for messages. */
+static int find_precision(const char *text, const char *path, enum spec_precision *ret, struct err *err)
+{
+    if (strcmp(text, "auto") == 0) {
+        *ret = PRECISION_FP32;
+        return 0;
+    }
+    for (int i = 0; i < PRECISION_COUNT; i++)
+        if (strcmp(text, spec_precision_names[i]) == 0) {
+            *ret = (enum spec_precision)i;
+            return 0;
+        }
+    if (strcmp(text, "tf32") == 0)
+        return err_set_at(err, -EOPNOTSUPP, path,
+                          "\"tf32\" is not supported yet; write \"fp32\", \"bf16\" or \"fp16\"");
+    return err_set_at(err, -EINVAL, path,
+                      "found \"%s\"; write \"fp32\", \"bf16\", \"fp16\", or \"auto\", which is fp32", text);
+}
+
 static int read_precision(const struct spec_reader *r, const struct json *node)
 {
-    static const char *const now[] = {"auto", "fp32", NULL};
-    static const char *const later[] = {"bf16", "fp16", "tf32", NULL};
     const char *text;
     int status = json_string(node, "precision", &text, r->err);
 
-    if (status < 0)
-        return status;
-    for (int i = 0; now[i]; i++)
-        if (strcmp(text, now[i]) == 0)
-            return 0;
-    for (int i = 0; later[i]; i++)
-        if (strcmp(text, later[i]) == 0)
-            return err_set_at(r->err, -EOPNOTSUPP, "precision",
-                              "\"%s\" is not supported yet; write \"fp32\" or \"auto\"", text);
-    return err_set_at(r->err, -EINVAL, "precision", "found \"%s\"; write \"fp32\" or \"auto\"", text);
+    return status < 0 ? status : find_precision(text, "precision", &r->s->precision, r->err);
 }
 
 static int refuse_prune(const struct spec_reader *r, const struct json *node)
@@ -97,6 +112,7 @@ static void set_defaults(struct spec *s)
     s->rate.gamma = 0.1;
     s->resources.devices_min = 1;
     s->memory.cycle_steps = 1;
+    s->train.loss_scale = (struct loss_scaling){.start = 65536, .growth_steps = 2000};
 }
 
 /* Returns true if `name` may be the name of a job. The name becomes part of a path and appears in printed
@@ -261,6 +277,36 @@ static int apply_across_sections(struct spec *s, struct err *err)
     return 0;
 }
 
+static void set_optimizer(const struct spec *s, struct optimizer *o)
+{
+    o->master = s->precision != PRECISION_FP32;
+    o->scaling = s->precision == PRECISION_FP16 ? s->train.loss_scale : (struct loss_scaling){0};
+}
+
+/* Sets the types of all layers, and what the precision asks of the optimizers. */
+static int settle_precision(const struct spec_reader *r)
+{
+    struct spec *s = r->s;
+    const char *option = r->options->precision;
+    int status = option ? find_precision(option, "--precision", &s->precision, r->err) : 0;
+
+    if (status < 0)
+        return status;
+    if (s->train.loss_scale_given && s->precision != PRECISION_FP16 && !option)
+        return err_set_at(r->err, -EINVAL, "train.loss_scale",
+                          "only the precision fp16 scales losses, and this job has %s; remove "
+                          "\"loss_scale\", or write \"precision\": \"fp16\"",
+                          spec_precision_names[s->precision]);
+    model_set_types(&s->model, spec_dtype(s->precision));
+    set_optimizer(s, &s->optimizer);
+    if (s->method != METHOD_sil)
+        return 0;
+    for (uint32_t i = 0; i < s->sil.partitions; i++)
+        set_optimizer(s, &s->sil.each[i].optimizer);
+    set_optimizer(s, &s->sil.recovery.optimizer);
+    return 0;
+}
+
 /* ------------------------------------------------------------------------------------------ entry points */
 
 /* Reads and checks a whole spec. All memory of the spec comes from `arena`. If this function fails, the
@@ -279,6 +325,8 @@ static int read_spec(struct spec_reader *reader, struct arena *arena, const stru
         r = check_eval(reader->s, reader->err);
     if (r == 0)
         r = apply_across_sections(reader->s, reader->err);
+    if (r == 0)
+        r = settle_precision(reader);
     if (r == 0)
         r = check_activations(reader->s, reader->err);
     if (r == 0)

@@ -44,13 +44,20 @@ extern const char *const method_names[METHOD_COUNT + 1]; /* NULL-terminated */
 
 enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COUNT };
 enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
+/* The types of numbers in which a job computes. With PRECISION_BF16 and PRECISION_FP16, the weights W, the
+ * activations and their gradients have 16 bits, and the optimizer keeps the master weights in float. */
+enum spec_precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16, PRECISION_COUNT };
 enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
 
 /* The names that specs use for the values of the enums above. An enum value is the index of its name in the
  * array. The last entry of each array is NULL. */
 extern const char *const data_format_names[DATA_FORMAT_COUNT + 1];
 extern const char *const spec_schedule_names[SCHEDULE_COUNT + 1];
-extern const char *const spec_best_names[BEST_COUNT + 1]; /* "none", "val/accuracy", "val/loss" */
+extern const char *const spec_best_names[BEST_COUNT + 1];           /* "none", "val/accuracy", "val/loss" */
+extern const char *const spec_precision_names[PRECISION_COUNT + 1]; /* "fp32", "bf16", "fp16" */
+
+/* Returns the type of weights and activations in a job of this precision. */
+enum dtype spec_dtype(enum spec_precision p);
 
 /* Says how often evaluations or checkpoints happen. {.epochs = 2} means after every second epoch. {.steps =
  * 100} means after every 100th training step. At most one of the two fields is set. If both are 0, the event
@@ -217,8 +224,14 @@ struct spec {
         uint32_t replicas;    /* 0: auto */
         bool skip_nonfinite;  /* on_nonfinite: true for "skip", false for "stop" */
         double label_smoothing;
+        /* How losses are scaled if the precision is fp16. The defaults are filled in. */
+        struct loss_scaling loss_scale;
+        bool loss_scale_given; /* the spec has the key loss_scale */
     } train;
 
+    /* All layers of the model, and all optimizers of the spec, agree with the precision: the layers have its
+     * types, and the optimizers keep master weights and scale losses as it needs. */
+    enum spec_precision precision;
     struct optimizer optimizer; /* its field `clip` holds train.grad_clip */
     /* True if the spec has the key optimizer.no_decay. If it is false, the kind of model decides which
      * parameters have no weight decay. */
@@ -286,6 +299,8 @@ struct spec_options {
     /* True if a daemon has accepted this spec before. Keys that earlier versions of Tutti ignored are then
      * ignored again, instead of refused. */
     bool accepted;
+    /* The name of a precision that replaces the precision of the spec, or NULL. */
+    const char *precision;
     /* The function that reads the folder of {"model": {"from": DIR}}. If this field is NULL, the folder is
      * not opened, and the spec has no layers. The daemon uses NULL, because the folder belongs to a user. */
     spec_folder_fn *read_folder;
@@ -369,6 +384,10 @@ bool spec_due(const struct spec *s, const struct spec_every *every, uint32_t bat
  * The number of training steps is included only if the learning rates depend on it. So a job with a constant
  * learning rate can be extended. Call spec_resolve first. */
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
+
+/* Finds the precision in `resolved_json`, a text made by spec_resolved_json. Returns false if the text names no
+ * precision that this program knows. */
+bool spec_resolved_precision(const char *resolved_json, size_t bytes, enum spec_precision *ret);
 
 /* Appends the layer `l` as a JSON object, in the same form as spec_resolved_json. */
 void spec_layer_json(const struct layer *l, struct strbuf *b);

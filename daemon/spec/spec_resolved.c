@@ -379,7 +379,11 @@ void spec_resolved_json(const struct spec *s, struct strbuf *b)
     strbuf_add(b, "}");
     add_optimizer(b, s);
     add_schedule(b, s);
-    strbuf_addf(b, ",\"precision\":\"fp32\",\"method\":\"%s\"", method_names[s->method]);
+    strbuf_addf(b, ",\"precision\":\"%s\"", spec_precision_names[s->precision]);
+    if (s->precision == PRECISION_FP16)
+        strbuf_addf(b, ",\"loss_scale\":{\"start\":%.9g,\"growth_steps\":%" PRIu32 "}",
+                    (double)s->train.loss_scale.start, s->train.loss_scale.growth_steps);
+    strbuf_addf(b, ",\"method\":\"%s\"", method_names[s->method]);
     if (s->method == METHOD_sil)
         add_sil(b, &s->sil);
     if (s->method == METHOD_local)
@@ -458,4 +462,23 @@ int spec_resolved_sizes(const char *resolved_json, size_t bytes, uint32_t n_phas
         memcpy(ret, sizes, n_phases * sizeof *ret);
     xfree(sizes);
     return r;
+}
+
+bool spec_resolved_precision(const char *resolved_json, size_t bytes, enum spec_precision *ret)
+{
+    struct json *doc;
+    const char *name = "";
+    int i = 0;
+
+    if (json_parse(resolved_json, bytes, "resolved spec", false, &doc, NULL) < 0)
+        return false;
+    if (json_string(json_get(doc, "precision"), "precision", &name, NULL) < 0)
+        name = "";
+    while (spec_precision_names[i] && strcmp(spec_precision_names[i], name) != 0)
+        i++;
+    json_free(doc);
+    if (i == PRECISION_COUNT)
+        return false;
+    *ret = (enum spec_precision)i;
+    return true;
 }

@@ -77,9 +77,29 @@ static void read_grad_clip(const struct spec_reader *r, struct json_obj *o)
         spec_take_float(o, "grad_clip", JSON_OPTIONAL, SPEC_POSITIVE_OR_NULL, &r->s->optimizer.clip);
 }
 
+/* Reads train.loss_scale, which only the precision fp16 uses. A spec may give one of its keys or both. */
+static int read_loss_scale(const struct spec_reader *r, const struct json *node)
+{
+    struct loss_scaling *scale = &r->s->train.loss_scale;
+    struct json_obj o;
+    double start = 0;
+
+    json_obj_begin(&o, node, "train.loss_scale", r->err);
+    if (spec_take_float(&o, "start", JSON_OPTIONAL, SPEC_POSITIVE, &start)) {
+        scale->start = (float)start;
+        if (start < 1 || start > (double)LOSS_SCALE_MOST)
+            json_fail(&o, "start", -EINVAL, "must be from 1 to %.0f, found %.9g", (double)LOSS_SCALE_MOST,
+                      start);
+    }
+    spec_take_u32(&o, "growth_steps", JSON_OPTIONAL, 1, INT32_MAX, &scale->growth_steps);
+    r->s->train.loss_scale_given = true;
+    return json_obj_end(&o);
+}
+
 int spec_read_train(const struct spec_reader *r, const struct json *node)
 {
     static const char *const nonfinite[] = {"stop", "skip", NULL};
+    const struct json *loss_scale = NULL;
     struct spec *s = r->s;
     struct json_obj o;
     bool epochs, steps;
@@ -95,6 +115,7 @@ int spec_read_train(const struct spec_reader *r, const struct json *node)
     spec_take_float(&o, "label_smoothing", JSON_OPTIONAL, SPEC_FRACTION, &s->train.label_smoothing);
     if (json_take_enum(&o, "on_nonfinite", JSON_OPTIONAL, nonfinite, &skip))
         s->train.skip_nonfinite = skip == 1;
+    json_take(&o, "loss_scale", JSON_OPTIONAL, &loss_scale);
     spec_check_batch(&o, s->train.global_batch, s->train.micro_batch, s->train.replicas);
     if (epochs && steps)
         json_fail(&o, "steps", -EINVAL, "\"epochs\" and \"steps\" are both given; keep one of them");
@@ -103,7 +124,7 @@ int spec_read_train(const struct spec_reader *r, const struct json *node)
     if (!epochs && !steps)
         return err_set_at(r->err, -EINVAL, "train",
                           "does not say how long to train; add \"epochs\" or \"steps\"");
-    return 0;
+    return loss_scale ? read_loss_scale(r, loss_scale) : 0;
 }
 
 /* ------------------------------------------------------------------------------------------ optimizer */

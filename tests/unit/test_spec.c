@@ -294,6 +294,93 @@ static void test_every_name_of_the_tables_is_accepted(void **state)
     }
 }
 
+static void check_types(const struct layer *layers, uint32_t n, enum dtype dtype)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(layers[i].dtype, dtype);
+        assert_int_equal(layers[i].w_dtype, dtype);
+        check_types(layers[i].inner, layers[i].n_inner, dtype);
+    }
+}
+
+/* The precision sets the types of all layers, also of those inside blocks, and the settings of all optimizers.
+ * The resolved spec names it, and so does the hash. */
+static void test_precision_reaches_layers_and_optimizers(void **state)
+{
+    static const char gpt[] =
+        "{\"type\":\"gpt2\",\"layers\":2,\"width\":8,\"heads\":2,\"vocab\":9,\"context\":4}";
+    static const char *const words[] = {"", ",\"precision\":\"bf16\"", ",\"precision\":\"fp16\"",
+                                        ",\"precision\":\"auto\"", ",\"precision\":\"fp32\""};
+    static const enum spec_precision wanted[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16,
+                                                 PRECISION_FP32, PRECISION_FP32};
+    uint64_t hash[5];
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        struct strbuf b = {0};
+        enum spec_precision read = PRECISION_COUNT;
+        struct spec *s = parse(job(gpt, "{\"format\":\"synthetic\",\"samples\":16}", NULL, NULL, words[i]));
+        assert_int_equal(s->precision, wanted[i]);
+        check_types(s->model.layers, s->model.n_layers, spec_dtype(wanted[i]));
+        assert_int_equal(s->optimizer.master, wanted[i] != PRECISION_FP32);
+        assert_int_equal(s->optimizer.scaling.growth_steps, wanted[i] == PRECISION_FP16 ? 2000 : 0);
+        assert_true(s->optimizer.scaling.start == (wanted[i] == PRECISION_FP16 ? 65536 : 0));
+        assert_int_equal(spec_resolve(s, (struct spec_sizes){0}, 16, 0, NULL), 0);
+        spec_resolved_json(s, &b);
+        assert_true(spec_resolved_precision(b.at, b.n, &read));
+        assert_int_equal(read, wanted[i]);
+        strbuf_finish(&b);
+        hash[i] = spec_hash(s);
+        spec_destroy(s);
+    }
+    assert_true(hash[0] == hash[3] && hash[0] == hash[4]);
+    assert_true(hash[0] != hash[1] && hash[0] != hash[2] && hash[1] != hash[2]);
+}
+
+static void test_precision_of_every_part(void **state)
+{
+    struct spec *s =
+        parse(job("{\"type\":\"mlp\",\"input\":8,\"hidden\":[16,8],\"classes\":3}", NULL,
+                  "{\"epochs\":1,\"global_batch\":8,\"loss_scale\":{\"start\":512,\"growth_steps\":7}}", NULL,
+                  ",\"precision\":\"fp16\",\"method\":{\"type\":\"sil\",\"recovery_epochs\":1,"
+                  "\"each\":[{},{\"optimizer\":{\"type\":\"sgd\",\"lr\":1}}]}"));
+    const struct optimizer *all[] = {&s->optimizer, &s->sil.each[0].optimizer, &s->sil.each[1].optimizer,
+                                     &s->sil.recovery.optimizer};
+    uint64_t hash;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_true(all[i]->master && all[i]->scaling.start == 512);
+        assert_int_equal(all[i]->scaling.growth_steps, 7);
+    }
+    assert_int_equal(spec_resolve(s, (struct spec_sizes){0}, 64, 0, NULL), 0);
+    hash = spec_hash(s);
+    s->train.loss_scale.growth_steps = 8;
+    assert_true(hash != spec_hash(s));
+    spec_destroy(s);
+}
+
+/* An option replaces the precision of the spec. Settings of the spec that belong to its own precision are then
+ * without effect. */
+static void test_precision_can_be_replaced(void **state)
+{
+    const char *text = job(NULL, NULL, "{\"epochs\":1,\"global_batch\":8,\"loss_scale\":{\"start\":512}}",
+                           NULL, ",\"precision\":\"fp16\"");
+    struct spec_options how = {.precision = "bf16"};
+    struct spec *s = NULL;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(spec_parse(text, strlen(text), "job", &how, &s, &err), 0);
+    assert_int_equal(s->precision, PRECISION_BF16);
+    check_types(s->model.layers, s->model.n_layers, DTYPE_BF16);
+    assert_int_equal(s->optimizer.scaling.growth_steps, 0);
+    spec_destroy(s);
+    how.precision = "half";
+    assert_int_equal(spec_parse(text, strlen(text), "job", &how, &s, &err), -EINVAL);
+    assert_string_equal(err.path, "--precision");
+}
+
 static int parse_closed(const char *text, struct spec **ret, struct err *err)
 {
     struct json *doc = NULL;
@@ -655,7 +742,32 @@ static const struct wrong wrongs[] = {
      .code = -EOPNOTSUPP,
      .path = "data.format",
      .part = "\"idx\", \"synthetic\""},
-    {.rest = ",\"precision\":\"bf16\"", .code = -EOPNOTSUPP, .path = "precision", .part = "fp32"},
+    {.rest = ",\"precision\":\"tf32\"", .code = -EOPNOTSUPP, .path = "precision", .part = "fp32"},
+    {.rest = ",\"precision\":\"fp8\"", .code = -EINVAL, .path = "precision", .part = "\"bf16\""},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"loss_scale\":{}}",
+     .code = -EINVAL,
+     .path = "train.loss_scale",
+     .part = "this job has fp32"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"loss_scale\":{\"start\":128}}",
+     .rest = ",\"precision\":\"bf16\"",
+     .code = -EINVAL,
+     .path = "train.loss_scale",
+     .part = "this job has bf16"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"loss_scale\":{\"start\":0.5}}",
+     .rest = ",\"precision\":\"fp16\"",
+     .code = -EINVAL,
+     .path = "train.loss_scale.start",
+     .part = "from 1 to"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"loss_scale\":{\"growth_steps\":0}}",
+     .rest = ",\"precision\":\"fp16\"",
+     .code = -EINVAL,
+     .path = "train.loss_scale.growth_steps",
+     .part = "1"},
+    {.train = "{\"epochs\":1,\"global_batch\":8,\"loss_scale\":3}",
+     .rest = ",\"precision\":\"fp16\"",
+     .code = -EINVAL,
+     .path = "train.loss_scale",
+     .part = "an object"},
     {.rest = ",\"memory\":{\"recompute\":\"always\"}",
      .code = -EOPNOTSUPP,
      .path = "memory.recompute",
@@ -1122,6 +1234,9 @@ int main(void)
         cmocka_unit_test(test_mlp_becomes_a_chain),
         cmocka_unit_test(test_chain_is_expanded),
         cmocka_unit_test(test_every_name_of_the_tables_is_accepted),
+        cmocka_unit_test(test_precision_reaches_layers_and_optimizers),
+        cmocka_unit_test(test_precision_of_every_part),
+        cmocka_unit_test(test_precision_can_be_replaced),
         cmocka_unit_test(test_closed_spec_opens_no_folder),
         cmocka_unit_test(test_wrong_specs_are_refused_with_path_and_advice),
         cmocka_unit_test(test_accepted_spec_may_have_keys_that_are_refused_now),
