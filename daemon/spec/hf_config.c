@@ -532,7 +532,7 @@ static void write_llama(const struct transformer *t, struct strbuf *b)
     add_text(b, "eos_token_id", "null");
 }
 
-void hf_config_write(const struct transformer *t, struct strbuf *b)
+void hf_config_write(const struct transformer *t, enum dtype dtype, struct strbuf *b)
 {
     strbuf_addf(b, "{\n  \"architectures\": [\"%s\"]", architectures[t->arch][0]);
     strbuf_addf(b, ",\n  \"model_type\": \"%s\"", transformer_arch_names[t->arch]);
@@ -543,6 +543,9 @@ void hf_config_write(const struct transformer *t, struct strbuf *b)
         write_llama(t, b);
     add_text(b, "tie_word_embeddings", t->tied ? "true" : "false");
     add_float(b, "initializer_range", t->init_std);
-    add_text(b, "torch_dtype", "\"float32\"");
+    add_text(b, "torch_dtype",
+             dtype == DTYPE_BF16  ? "\"bfloat16\""
+             : dtype == DTYPE_F16 ? "\"float16\""
+                                  : "\"float32\"");
     strbuf_add(b, "\n}\n");
 }

@@ -27,9 +27,9 @@ static void check_round_trip(const struct transformer *t)
 {
     struct strbuf a = {0}, b = {0};
     struct transformer back;
-    hf_config_write(t, &a);
+    hf_config_write(t, DTYPE_F32, &a);
     HOLDS(hf_config_parse(a.at, a.n, "written", &back, NULL) == 0);
-    hf_config_write(&back, &b);
+    hf_config_write(&back, DTYPE_F32, &b);
     HOLDS(a.n == b.n && memcmp(a.at, b.at, a.n) == 0);
     HOLDS(t->eps == back.eps && t->init_std == back.init_std && t->rope_theta == back.rope_theta);
     HOLDS(t->attn_dropout == back.attn_dropout && t->hidden == back.hidden && t->act == back.act);

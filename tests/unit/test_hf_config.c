@@ -315,7 +315,7 @@ static void test_what_is_written_reads_back(void **state)
                                         .resid_dropout = 0,
                                         .init_std = i == 5 ? 0.02f : floats[i]};
                 struct strbuf b = {0};
-                hf_config_write(&t, &b);
+                hf_config_write(&t, DTYPE_F32, &b);
                 struct transformer back = read_good(b.at);
                 check_same(&t, &back);
                 strbuf_finish(&b);
@@ -340,7 +340,7 @@ static void test_written_numbers_are_the_short_ones(void **state)
     struct strbuf b = {0};
 
     (void)state;
-    hf_config_write(&t, &b);
+    hf_config_write(&t, DTYPE_F32, &b);
     assert_non_null(strstr(b.at, "\"architectures\": [\"LlamaForCausalLM\"]"));
     assert_non_null(strstr(b.at, "\"rms_norm_eps\": 1e-05,"));
     assert_non_null(strstr(b.at, "\"initializer_range\": 0.02,"));

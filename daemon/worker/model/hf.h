@@ -54,6 +54,9 @@ struct hf_save_options {
     /* The largest number of bytes that the tensors in one weight file may take. 0 means HF_SHARD_BYTES. */
     uint64_t shard_bytes;
     bool replace; /* replace an earlier export */
+    /* The type of the tensors in the files: F32, BF16 or F16. The tensors in memory are F32. They are rounded
+     * when they are written. */
+    enum dtype dtype;
 };
 
 /* What hf_save has written. */

@@ -45,6 +45,7 @@ struct export_target {
 /* The content of the folder. */
 struct hf_export {
     const struct transformer *t;
+    enum dtype dtype;          /* of the tensors in the files */
     struct st_tensor *tensors; /* with the names that Hugging Face uses */
     size_t n;
     /* shards[i] is the number of the shard that tensor number i belongs to. */
@@ -72,9 +73,10 @@ static void fill_tensors(struct hf_export *x, const struct hf_names *names,
         const struct hf_link *l = &names->links[i];
         struct st_tensor *t = &x->tensors[i];
         *t = (struct st_tensor){
-            .name = l->name, .dtype = bound[i]->dtype, .rank = l->rank, .transposed = l->transposed};
+            .name = l->name, .dtype = x->dtype, .rank = l->rank, .transposed = l->transposed};
+        t->rounded = x->dtype != DTYPE_F32;
         memcpy(t->shape, l->shape, sizeof l->shape);
-        t->data = (char *)bound[i]->data + l->row * hf_link_columns(l) * dtype_size(t->dtype);
+        t->data = (char *)bound[i]->data + l->row * hf_link_columns(l) * dtype_size(bound[i]->dtype);
         x->bytes += tensor_bytes(t);
         x->parameters += dtype_elements(t->dtype, tensor_bytes(t));
     }
@@ -142,7 +144,7 @@ static int write_config(const struct hf_export *x, int fd, const char *dir, stru
     struct strbuf b = {0};
     int r;
 
-    hf_config_write(x->t, &b);
+    hf_config_write(x->t, x->dtype, &b);
     r = write_text(fd, dir, CONFIG, &b, err);
     strbuf_finish(&b);
     return r;
@@ -415,7 +417,7 @@ int hf_save(const char *dir, const struct transformer *t, const struct st_tensor
             const char *from, const struct hf_save_options *options, struct hf_saved *ret, struct err *err)
 {
     const struct st_tensor **bound = NULL;
-    struct hf_export x = {.t = t};
+    struct hf_export x = {.t = t, .dtype = options->dtype};
     struct hf_names names;
     uint64_t bytes = 0;
     int r = check_expressible(t, dir, err);

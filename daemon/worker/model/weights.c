@@ -18,6 +18,8 @@
 #define MODEL_FILE "model.safetensors"
 #define TEXT_MAX   (1u << 20)
 
+#define RESOLVED_MAX (64u << 20) /* largest resolved.json */
+
 /* ---- choosing ---- */
 
 /* Reads result.json and returns whether the job is done. If the job is done, stores the number of training
@@ -328,12 +330,28 @@ int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t 
 
 /* ---- the model ---- */
 
+enum spec_precision weights_precision(const struct outdir *out)
+{
+    enum spec_precision precision = PRECISION_FP32;
+    char *text = NULL;
+    size_t bytes = 0;
+    uint64_t hash;
+    bool known = fs_read_text(out->fd, RUN_RESOLVED_FILE, RESOLVED_MAX, &text, &bytes) == 0 &&
+                 spec_resolved_precision(text, bytes, &precision);
+    free(text);
+    text = NULL;
+    if (!known && checkpoint_resolved(out, &text, &hash) == 0)
+        spec_resolved_precision(text, strlen(text), &precision);
+    free(text);
+    return precision;
+}
+
 int weights_describe(const struct outdir *out, const struct transformer *t, struct err *err)
 {
     struct strbuf b = {0};
     char *before = NULL;
     size_t bytes;
-    hf_config_write(t, &b);
+    hf_config_write(t, DTYPE_F32, &b); /* files of a run hold floats */
     bool same = fs_read_text(out->fd, WEIGHTS_TRANSFORMER, TEXT_MAX, &before, &bytes) == 0 && bytes == b.n &&
                 memcmp(before, b.at, bytes) == 0;
     int r = same ? 0 : fs_replace(out, WEIGHTS_TRANSFORMER, b.at, b.n, err);

@@ -18,11 +18,14 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "daemon/spec/spec.h"
 #include "daemon/spec/transformer.h"
 #include "daemon/worker/model/safetensors.h"
 
 /* Names of files in a job's output directory. */
 #define WEIGHTS_TRANSFORMER "transformer.json" /* describes the model like a config.json */
+/* resolved.json has the resolved spec of the job. */
+#define RUN_RESOLVED_FILE "resolved.json"
 /* result.json is written last, when the job is done or has failed. */
 #define RUN_RESULT_FILE "result.json"
 
@@ -77,6 +80,10 @@ uint64_t weights_hash(uint64_t h, const void *at, enum dtype dtype, uint64_t ele
  * call the copy `to_path`. *ret_hash receives the same hash that train.c computes. Returns -EBADMSG if the
  * file is damaged. The caller must then discard the copy. */
 int weights_copy(const struct weights *w, int to, const char *to_path, uint64_t *ret_hash, struct err *err);
+
+/* Reads the precision with which the job was trained, from resolved.json or from the newest checkpoint. The
+ * result is fp32 if neither says it. */
+enum spec_precision weights_precision(const struct outdir *out);
 
 /* Writes transformer.json, which describes the model of the job. Does nothing if the file already has this
  * content. */
