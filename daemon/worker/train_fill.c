@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/worker/train_private.h"
+#include "kernels/half.h"
 
 struct train_source train_source_of(const struct trainer *t, enum data_split split)
 {
@@ -36,20 +37,21 @@ static void copy_targets(const struct trainer *t, uint32_t micro, struct train_p
         memcpy(target_of(t, i, micro, at), target_of(t, 0, micro, at), t->plan->tensors[id].bytes);
 }
 
-/* Fills the inputs of a micro-batch that are label vectors. The targets of the micro-batch must be known. A
- * row without a target gets zeros. */
+/* Fills the inputs of a micro-batch that are label vectors. The vectors are floats, which are rounded if inputs
+ * have 16 bits. The targets of the micro-batch must be known. A row without a target gets zeros. */
 static void fill_sources(const struct trainer *t, uint32_t micro, struct train_place at)
 {
     const int32_t *target = t->phase->n_sources > 0 ? target_of(t, 0, micro, at) : NULL;
     for (uint32_t i = 0; i < t->phase->n_sources; i++) {
         const struct phase_source *s = &t->phase->sources[i];
         tensor_id id = store_find(t->store, TENSOR_X, s->reader, micro, at.step);
-        uint64_t row = t->plan->tensors[id].bytes / t->plan->rows;
+        enum dtype dtype = t->phase->graph->layers[s->reader].size.x_dtype;
+        uint64_t row = t->plan->tensors[id].bytes / t->plan->rows, n = dtype_elements(dtype, row);
         char *x = store_ptr(t->store, id, at.slot);
-        const char *vectors = store_ptr(t->store, store_find(t->store, TENSOR_B, s->loss, PLAN_NONE, 0), 0);
+        const float *vectors = store_ptr(t->store, store_find(t->store, TENSOR_B, s->loss, PLAN_NONE, 0), 0);
         for (uint32_t r = 0; r < t->plan->rows; r++)
             if (target[r] >= 0)
-                memcpy(x + r * row, vectors + (uint64_t)target[r] * row, row);
+                half_round(dtype, vectors + (uint64_t)target[r] * n, x + r * row, n);
             else
                 memset(x + r * row, 0, row);
     }

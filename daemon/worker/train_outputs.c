@@ -66,6 +66,12 @@ static int read_batch(struct trainer *t, const struct pass *pass, struct err *er
     return 0;
 }
 
+/* Returns the suffix of files whose elements have this type. */
+static const char *file_suffix(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? "bf16" : dtype == DTYPE_F16 ? "f16" : "f32";
+}
+
 /* Runs the samples of one split of the data through the phase's layers and keeps the outputs in *ret. If a
  * stop is requested, the outputs are incomplete and are not kept. */
 static int keep_split(struct trainer *t, enum data_split split, struct kept **ret, struct err *err)
@@ -80,7 +86,8 @@ static int keep_split(struct trainer *t, enum data_split split, struct kept **re
     char name[64];
     struct kept_place place = {.out = t->out, .in_memory = job_outputs_in_memory(t->job)};
     if (p->keep_as != NULL) {
-        snprintf(name, sizeof name, "%s-%s.f32", p->keep_as, split == DATA_TRAIN ? "train" : "val");
+        snprintf(name, sizeof name, "%s-%s.%s", p->keep_as, split == DATA_TRAIN ? "train" : "val",
+                 file_suffix(size.y_dtype));
         place.name = name;
     }
     int r = kept_create(&place, pass.samples, size.y, &pass.kept, err);

@@ -18,6 +18,7 @@
 #include "daemon/worker/data/idx.h"
 #include "daemon/worker/data/synthetic.h"
 #include "daemon/worker/data/token_set.h"
+#include "kernels/half.h"
 
 const char *const data_split_names[DATA_SPLIT_COUNT] = {"train", "val"};
 
@@ -186,11 +187,14 @@ int dataset_open(const struct spec *s, enum data_split split, struct dataset **r
     d->classes = s->classes;
     d->mse = s->mse;
     d->tokens = s->tokens;
+    d->dtype = spec_dtype(s->precision);
     d->seq = s->seq;
     d->vocab = s->vocab;
     d->format = s->data.format;
     d->split = split;
     r = open_by_format(s, d, err);
+    if (!d->tokens && d->dtype != DTYPE_F32)
+        d->bytes += d->features * sizeof(float); /* the row that fill_rounded allocates */
     if (r < 0) {
         dataset_close(d);
         return r;
@@ -229,13 +233,35 @@ static uint32_t label_of(const struct dataset *d, uint64_t index)
     return d->format == DATA_SYNTHETIC ? synthetic_label(d, index) : d->labels[index];
 }
 
-static void fill_inputs(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, float *x)
+/* Fills inputs of 16 bits. Each row is computed as floats and then rounded. */
+static int fill_rounded(const struct dataset *d, const uint64_t *indices, uint32_t n, char *x,
+                        struct err *err)
 {
-    memset(x + (size_t)n * d->features, 0, (size_t)(rows - n) * d->features * sizeof *x);
+    float *row = malloc(d->features * sizeof *row);
+
+    if (!row)
+        return err_set(err, -ENOMEM, "no memory for a sample of %" PRIu32 " features", d->features);
     for (uint32_t i = 0; i < n; i++) {
-        assert(indices[i] < d->n_samples);
-        fill_row(d, indices[i], x + (size_t)i * d->features);
+        fill_row(d, indices[i], row);
+        half_round(d->dtype, row, x + (size_t)i * d->features * dtype_size(d->dtype), d->features);
     }
+    free(row);
+    return 0;
+}
+
+static int fill_inputs(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
+                       struct err *err)
+{
+    const size_t row_bytes = d->features * dtype_size(d->dtype);
+
+    memset((char *)x + n * row_bytes, 0, (rows - n) * row_bytes);
+    for (uint32_t i = 0; i < n; i++)
+        assert(indices[i] < d->n_samples);
+    if (d->dtype != DTYPE_F32)
+        return fill_rounded(d, indices, n, x, err);
+    for (uint32_t i = 0; i < n; i++)
+        fill_row(d, indices[i], (float *)x + (size_t)i * d->features);
+    return 0;
 }
 
 static void fill_targets(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows,
@@ -290,12 +316,11 @@ int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, u
     assert(n <= rows);
     if (d->tokens)
         return fill_tokens(d, indices, n, rows, x, target, ret_targets, err);
-    if (x)
-        fill_inputs(d, indices, n, rows, x);
+    int r = x ? fill_inputs(d, indices, n, rows, x, err) : 0;
     if (target)
         fill_targets(d, indices, n, rows, target);
     *ret_targets = n;
-    return 0;
+    return r;
 }
 
 void dataset_prefetch(const struct dataset *d, const uint64_t *indices, uint32_t n)

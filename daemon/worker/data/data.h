@@ -27,8 +27,9 @@ struct dataset {
     bool mse;
     /* True if the samples are sequences of token ids. A copy of spec.tokens. */
     bool tokens;
-    uint32_t seq;   /* number of tokens in a sample */
-    uint32_t vocab; /* number of tokens in the vocabulary */
+    enum dtype dtype; /* type of the inputs, if the samples are numbers */
+    uint32_t seq;     /* number of tokens in a sample */
+    uint32_t vocab;   /* number of tokens in the vocabulary */
     /* Number of tokens in all files of this split together. 0 if the data are not tokens. */
     uint64_t n_tokens;
     /* Number of files with tokens or text. 0 if the data are not tokens. */
@@ -62,13 +63,14 @@ void dataset_close(struct dataset *d);
  * the samples `indices`, which are below n_samples; the other rows are padding. Stores the number of
  * targets that count in the loss in *ret_targets.
  *
- *     numbers   x is float [rows][features]. target is int32_t [rows], or one-hot float [rows][classes] if
- *               d->mse. Padding is 0 with target 0. Every sample has one target, which counts.
+ *     numbers   x is [rows][features] of the type d->dtype: float, or a 16-bit type to which the floats are
+ *               rounded. target is int32_t [rows], or one-hot float [rows][classes] if d->mse. Padding is 0
+ *               with target 0. Every sample has one target, which counts.
  *     tokens    x is int32_t [rows][seq]. target is int32_t [rows][seq], the token after each token of x.
  *               Targets that do not count are -1. Padding is 0 with targets -1.
  *
- * Only token files can fail: returns -ERANGE for an id outside the vocabulary, with the file, position and id
- * in the message, or -ESTALE if a file has become shorter. */
+ * Token files can fail: returns -ERANGE for an id outside the vocabulary, with the file, position and id in the
+ * message, or -ESTALE if a file has become shorter. Inputs of 16 bits can fail with -ENOMEM. */
 int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
                  void *target, uint64_t *ret_targets, struct err *err);
 
