@@ -91,7 +91,8 @@ static void find_kinds(struct timing *t)
     }
     for (uint32_t l = 0; l < s->model.n_layers; l++) {
         struct kind k = {.layer = l, .update = true};
-        time_shape_update(&s->optimizer, weight_bytes(&s->model.layers[l]), k.shape);
+        time_shape_update(&s->optimizer, s->model.layers[l].w_dtype, weight_bytes(&s->model.layers[l]),
+                          k.shape);
         if (weight_bytes(&s->model.layers[l]) > 0)
             add_kind(t, k);
     }
@@ -273,6 +274,7 @@ static int open_timer(const struct timing *t, struct timer **ret, struct err *er
     uint64_t device = most <= limit ? most : layers;
     uint64_t spare = limit - device < TIMER_COLD_BYTES ? limit - device : TIMER_COLD_BYTES;
     struct timer_config c = {.backend = t->job.backend,
+                             .dtype = spec_dtype(t->job.spec->precision),
                              .device_index = t->job.real_devices ? t->job.device_index : NULL,
                              .threads = t->job.threads,
                              .bytes = most,

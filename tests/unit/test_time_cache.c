@@ -107,10 +107,10 @@ static void test_shapes_differ_where_times_do(void **state)
     assert_string_equal(a, b);
 
     const struct optimizer plain = {.kind = OPTIMIZER_SGD}, heavy = {.kind = OPTIMIZER_SGD, .momentum = 0.9f};
-    time_shape_update(&plain, 16, a);
-    time_shape_update(&heavy, 16, b);
+    time_shape_update(&plain, DTYPE_F32, 16, a);
+    time_shape_update(&heavy, DTYPE_F32, 16, b);
     assert_string_not_equal(a, b);
-    time_shape_update(&adamw, 16, b);
+    time_shape_update(&adamw, DTYPE_F32, 16, b);
     assert_string_equal(b, "adamw 16");
 }
 

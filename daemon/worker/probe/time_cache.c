@@ -98,21 +98,28 @@ static struct time_words words_of(const struct layer *l)
     return (struct time_words){0};
 }
 
+/* Returns the word for a type in a description. Floats have no word, because they were once the only type. */
+static const char *type_word(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? " bf16" : dtype == DTYPE_F16 ? " fp16" : "";
+}
+
 void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX])
 {
     const struct time_words w = words_of(l);
     char rest[16];
 
     describe_rest(l, rest);
-    snprintf(ret, TIME_SHAPE_MAX, "%s %ux%u%s%s%s%s%s%s", layer_type(l)->name, layer_in(l), layer_out(l),
+    snprintf(ret, TIME_SHAPE_MAX, "%s %ux%u%s%s%s%s%s%s%s", layer_type(l)->name, layer_in(l), layer_out(l),
              w.bias ? " bias" : "", w.act != ACT_NONE ? " " : "", w.act != ACT_NONE ? act_names[w.act] : "",
-             w.dropout > 0 ? " dropout" : "", rest, dx ? " dx" : "");
+             w.dropout > 0 ? " dropout" : "", rest, dx ? " dx" : "", type_word(l->dtype));
 }
 
-void time_shape_update(const struct optimizer *o, uint64_t w_bytes, char ret[TIME_SHAPE_MAX])
+void time_shape_update(const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes,
+                       char ret[TIME_SHAPE_MAX])
 {
-    snprintf(ret, TIME_SHAPE_MAX, "%s%s %" PRIu64, optimizer_names[o->kind],
-             o->kind == OPTIMIZER_SGD && o->momentum > 0 ? " momentum" : "", w_bytes);
+    snprintf(ret, TIME_SHAPE_MAX, "%s%s %" PRIu64 "%s", optimizer_names[o->kind],
+             o->kind == OPTIMIZER_SGD && o->momentum > 0 ? " momentum" : "", w_bytes, type_word(w_dtype));
 }
 
 static uint64_t hash_text(uint64_t h, const char *s)
@@ -412,7 +419,7 @@ static void fill_layer(const struct time_cache *c, const struct model *m, const 
     to->w = size.w;
     if (!m->layers[l].tied)
         fill_state(t, to, o, &size);
-    time_shape_update(o, size.w, shape);
+    time_shape_update(o, size.w_dtype, size.w, shape);
     const struct time_entry *update = size.w > 0 ? time_cache_find(c, shape, 0) : NULL;
     if (update != NULL) {
         to->update_cpu_s = update->first_s;

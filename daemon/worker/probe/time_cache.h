@@ -55,9 +55,10 @@ void time_cache_cpu(char *ret, size_t size);
  * text take the same time. `dx` tells whether the backward pass computes the gradient of the input. */
 void time_shape_layer(const struct layer *l, bool dx, char ret[TIME_SHAPE_MAX]);
 
-/* Writes a text that describes an optimizer update to `ret`: the optimizer's name and `w_bytes`, the number
- * of bytes of weights. */
-void time_shape_update(const struct optimizer *o, uint64_t w_bytes, char ret[TIME_SHAPE_MAX]);
+/* Writes a text that describes an optimizer update to `ret`: the optimizer's name, `w_bytes`, the number of
+ * bytes of weights, and the type of the weights if it has 16 bits. */
+void time_shape_update(const struct optimizer *o, enum dtype w_dtype, uint64_t w_bytes,
+                       char ret[TIME_SHAPE_MAX]);
 
 /* Loads the measured times for `place`. If there is no cache file, *ret is empty. A damaged cache file is
  * ignored with a warning. */

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "kernels/device.h"
+#include "kernels/half.h"
 
 #define BUDGET_NS 300000000ull /* time budget of one measurement */
 
@@ -30,6 +31,7 @@
 
 struct timer {
     struct devset *devices;
+    enum dtype dtype; /* of the numbers with which memory is filled */
     void *host;
     uint64_t bytes;        /* size of `host` */
     uint64_t device_bytes; /* memory on the device */
@@ -109,12 +111,15 @@ static void *take(struct blocks *b, uint64_t bytes)
 }
 
 /* Fills host memory with numbers between 0.25 and 0.5. Such numbers cause no infinities and no slow
- * denormals, and they are valid as AdamW's second moments, which must not be negative. */
+ * denormals, and they are valid as AdamW's second moments, which must not be negative. If the numbers have 16
+ * bits, each pair of them is also a float that is small, but neither negative nor denormal. */
 static void fill(struct timer *t, uint64_t bytes)
 {
-    float *v = t->host;
-    for (uint64_t i = 0; i < bytes / sizeof *v; i++)
-        v[i] = 0.25f + (float)(i * 2654435761u >> 8 & 1023) / 4096;
+    const uint64_t size = dtype_size(t->dtype);
+    for (uint64_t i = 0; i < bytes / size; i++) {
+        const float v = 0.25f + (float)(i * 2654435761u >> 8 & 1023) / 4096;
+        half_round(t->dtype, &v, (char *)t->host + i * size, 1);
+    }
 }
 
 static int copy_in(struct timer *t, void *to, const void *from, uint64_t bytes)
@@ -147,6 +152,7 @@ int timer_open(const struct timer_config *c, struct timer **ret, struct err *err
     struct timer *t = calloc(1, sizeof *t);
     if (t == NULL)
         return err_set(err, -ENOMEM, "no memory to measure with");
+    t->dtype = c->dtype;
     t->step = (struct step_args){.lr = 1e-6f, .grad_scale = 1e-3f, .valid_rows = UINT32_MAX, .training = 1};
     int r = open_devices(c, t, err);
     if (r < 0) {
