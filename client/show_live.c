@@ -75,6 +75,16 @@ static void add_stall(struct line *l, const struct view *v)
     end_part(l, &part);
 }
 
+/* Adds the factor by which the losses of an fp16 job are multiplied. */
+static void add_scale(struct line *l, const struct view *v)
+{
+    struct strbuf part = {0};
+    if (isnan(v->loss_scale))
+        return;
+    strbuf_addf(&part, "scale %.6g", v->loss_scale);
+    end_part(l, &part);
+}
+
 static void add_moved(struct line *l, const struct view *v)
 {
     struct strbuf part = {0};
@@ -94,6 +104,7 @@ static void add_moved(struct line *l, const struct view *v)
 static void add_figures(struct line *l, const struct style *s, const struct view *v)
 {
     add_loss(l, s, v);
+    add_scale(l, v);
     add_rate(l, v);
     add_stall(l, v);
     add_moved(l, v);

@@ -41,6 +41,7 @@ static void take_progress(struct view *v, const struct json *p)
     get_number(p, "samples_per_s", &v->samples_per_s);
     get_number(p, "eta_s", &v->eta_s);
     get_number(p, "stall_share", &v->stall_share);
+    get_number(p, "loss_scale", &v->loss_scale);
     v->n_blocks = take_numbers(get_array(p, "blocks"), v->block_loss);
     take_numbers(get_array(p, "block_accuracies"), v->block_accuracy);
     if (get_count(p, "in_bytes", &in) && get_count(p, "out_bytes", &out)) {
@@ -58,7 +59,8 @@ void view_from_job(struct view *v, const struct json *job)
     int n_known = v->n_evals;
     uint64_t known_step = v->eval_step;
     memcpy(known, v->accuracies, sizeof known);
-    *v = (struct view){.loss = NAN, .samples_per_s = NAN, .eta_s = NAN, .stall_share = NAN};
+    *v =
+        (struct view){.loss = NAN, .samples_per_s = NAN, .eta_s = NAN, .stall_share = NAN, .loss_scale = NAN};
     utf8_copy(v->name, sizeof v->name, get_text(job, "name"));
     utf8_copy(v->state, sizeof v->state, get_text(job, "state"));
     utf8_copy(v->reason, sizeof v->reason, get_text(job, "reason"));

@@ -21,6 +21,7 @@ struct view {
     uint64_t step, total;                           /* total 0: unknown */
     uint64_t in_bytes, out_bytes, peer_bytes;       /* bytes moved so far */
     double loss, samples_per_s, eta_s, stall_share; /* NAN: unknown */
+    double loss_scale;                              /* NAN: losses are not scaled */
     bool moved;                                     /* the byte counts are known */
     /* The losses and accuracies of the first blocks, for a job that trains the blocks of its model separately
      * ("local updates"), and the number of these blocks. An

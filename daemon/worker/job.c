@@ -16,13 +16,21 @@
 #include "base/clock.h"
 #include "daemon/worker/model/checkpoint.h"
 #include "daemon/worker/model/hf.h"
+#include "daemon/worker/model/weights.h"
 
 #define RESOLVED_MAX (64u << 20)
+
+/* Returns whether the job is planned in another way than its spec says. An earlier run of the job in the output
+ * directory is then of no interest. */
+static bool is_comparison(const struct job_options *o)
+{
+    return o->as_backprop || o->precision != NULL;
+}
 
 int job_load_spec(const struct job_options *o, struct prepared_job *ret, struct err *err)
 {
     *ret = (struct prepared_job){0};
-    struct spec_options how = {.base_dir = o->dir, .read_folder = hf_read_folder};
+    struct spec_options how = {.base_dir = o->dir, .precision = o->precision, .read_folder = hf_read_folder};
     int r;
     if (o->spec_json != NULL) {
         how.accepted = true;
@@ -50,7 +58,7 @@ static int open_data(struct prepared_job *j, struct err *err)
 static int fail_damaged(const struct outdir *out, const char *why, struct err *err)
 {
     char path[FS_PATH_BYTES];
-    fs_path(path, sizeof path, out->name, JOB_RESOLVED);
+    fs_path(path, sizeof path, out->name, RUN_RESOLVED_FILE);
     return err_set_at(
         err, -EBADMSG, path,
         "damaged: %s; remove this file and run the job again: it is written anew, and the checkpoints know "
@@ -67,11 +75,11 @@ static int read_resolved(const struct outdir *out, char **ret, uint32_t n, struc
     struct err why = {0};
     size_t bytes;
     *ret = NULL;
-    int r = fs_read_text(out->fd, JOB_RESOLVED, RESOLVED_MAX, ret, &bytes);
+    int r = fs_read_text(out->fd, RUN_RESOLVED_FILE, RESOLVED_MAX, ret, &bytes);
     if (r == -ENOENT)
         return 0;
     if (r < 0)
-        return fs_fail(err, r, out->name, JOB_RESOLVED, "read");
+        return fs_fail(err, r, out->name, RUN_RESOLVED_FILE, "read");
     r = spec_resolved_sizes(*ret, bytes, n, ret_sizes, &why);
     if (r < 0) {
         char text[sizeof why.path + sizeof why.msg];
@@ -82,9 +90,24 @@ static int read_resolved(const struct outdir *out, char **ret, uint32_t n, struc
     return r;
 }
 
-/* Reports that resolved.json differs from this spec. If the newest checkpoint has the same spec as the job,
- * resolved.json is damaged. Otherwise the output directory belongs to another job. */
-static int fail_other_spec(const struct outdir *out, const struct spec *s, struct err *err)
+int job_check_precision(const struct outdir *out, const struct spec *s, const char *resolved, struct err *err)
+{
+    enum spec_precision old = s->precision;
+    spec_resolved_precision(resolved, strlen(resolved), &old);
+    if (old == s->precision)
+        return 0;
+    return err_set_at(err, -EEXIST, out->name,
+                      "the output holds a run with the precision %s, and this job has %s; a run keeps its "
+                      "precision, so choose another output, or write \"precision\": \"%s\"",
+                      spec_precision_names[old], spec_precision_names[s->precision],
+                      spec_precision_names[old]);
+}
+
+/* Reports that resolved.json differs from this spec. `before` is the text of resolved.json. If the newest
+ * checkpoint has the same spec as the job, resolved.json is damaged. Otherwise the output directory belongs to
+ * another job. */
+static int fail_other_spec(const struct outdir *out, const struct spec *s, const char *before,
+                           struct err *err)
 {
     char *text = NULL;
     uint64_t hash = 0;
@@ -92,11 +115,14 @@ static int fail_other_spec(const struct outdir *out, const struct spec *s, struc
     free(text);
     if (ours)
         return fail_damaged(out, "it differs from what the newest checkpoint has", err);
+    int r = job_check_precision(out, s, before, err);
+    if (r < 0)
+        return r;
     return err_set_at(
         err, -EEXIST, out->name,
         "the output belongs to a job with another spec (see %s there); choose another output, or remove "
         "that directory to start afresh",
-        JOB_RESOLVED);
+        RUN_RESOLVED_FILE);
 }
 
 int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *ret_there, struct err *err)
@@ -112,7 +138,7 @@ int job_compare_resolved(const struct outdir *out, const struct spec *s, bool *r
     strbuf_add(&b, "\n");
     *ret_there = before != NULL;
     if (before != NULL && strcmp(before, b.at) != 0)
-        r = fail_other_spec(out, s, err);
+        r = fail_other_spec(out, s, before, err);
     strbuf_finish(&b);
     free(before);
     return r;
@@ -175,7 +201,7 @@ static int make_phases(const struct job_options *o, struct prepared_job *j, stru
     if (r < 0)
         return r;
     struct spec_sizes *earlier = xcalloc(j->phases.n, sizeof *earlier);
-    if (has_auto(&j->phases) && !o->as_backprop)
+    if (has_auto(&j->phases) && !is_comparison(o))
         r = earlier_sizes(j, earlier, err);
     for (uint32_t i = 0; r == 0 && i < j->phases.n; i++)
         r = resolve_phase(j, &j->phases.at[i], earlier[i], err);
@@ -212,7 +238,7 @@ int job_prepare(const struct job_options *o, struct prepared_job *j, struct err 
     uint64_t begin = clock_now_ns();
     r = job_plan(o, j, err);
     j->plan_s = (double)(clock_now_ns() - begin) * 1e-9;
-    return r < 0 || o->as_backprop ? r : check_resolved(j, err);
+    return r < 0 || is_comparison(o) ? r : check_resolved(j, err);
 }
 
 struct phase *job_largest_phase(const struct prepared_job *j)
@@ -243,25 +269,36 @@ uint32_t job_run_steps(const struct prepared_job *j, const struct phase *p, uint
     return steps;
 }
 
-uint64_t job_weight_bytes(const struct layer *l)
+uint64_t job_master_bytes(const struct layer *l)
 {
     struct layer_sizes size;
     layer_type(l)->sizes(l, 1, &size);
-    return l->tied ? 0 : size.w;
+    return l->tied ? 0 : layer_w_elements(&size) * sizeof(float);
 }
 
 uint64_t job_kept_bytes(const struct layer *l)
 {
     struct layer_sizes size;
     layer_type(l)->sizes(l, 1, &size);
-    return job_weight_bytes(l) + size.b;
+    return job_master_bytes(l) + size.b;
+}
+
+bool job_parks_master(const struct phase *p, uint32_t at)
+{
+    const struct graph_layer *g = &p->graph->layers[at];
+    if (g->size.w_dtype == DTYPE_F32 || job_master_bytes(&p->model.layers[at]) == 0)
+        return false;
+    return g->n_parts == 0 || !g->parts[0].is_master;
 }
 
 uint64_t job_parked_bytes(const struct prepared_job *j)
 {
+    const struct phase *only = &j->phases.at[0];
     uint64_t bytes = 0;
     for (uint32_t l = 0; j->phases.n > 1 && l < j->phases.all.n_layers; l++)
         bytes += job_kept_bytes(&j->phases.all.layers[l]);
+    for (uint32_t l = 0; j->phases.n == 1 && only->graph != NULL && l < only->model.n_layers; l++)
+        bytes += job_parks_master(only, l) ? job_kept_bytes(&only->model.layers[l]) : 0;
     return bytes;
 }
 

@@ -36,6 +36,9 @@ struct job_options {
     /* True if the job is planned as if its method were backpropagation, for a comparison. Such a job must
      * not be run. */
     bool as_backprop;
+    /* The name of the precision with which the job is planned, for a comparison. NULL means the precision in
+     * the spec. A job with another precision than its own must not be run. */
+    const char *precision;
     /* The path of the output directory. NULL means the output directory that the spec names. */
     const char *output;
     enum backend_choice backend;
@@ -202,7 +205,7 @@ uint32_t job_run_steps(const struct prepared_job *j, const struct phase *p, uint
 
 /* Returns the bytes of host memory that are reserved for the weights and buffers of layers outside the
  * current phase. The memory is large enough for all layers, because it holds all of them while phases change.
- * A job with one phase needs none. */
+ * A job with one phase needs none, unless it has master weights of layers that the phase does not train. */
 uint64_t job_parked_bytes(const struct prepared_job *j);
 
 /* Returns the most bytes of kept outputs that exist at the same time. */
@@ -220,12 +223,16 @@ uint64_t job_host_bytes(const struct prepared_job *j);
  * job_needs.c. */
 void job_needs(const struct prepared_job *j, struct job_needs *ret);
 
-/* Returns the number of bytes of weights that layer `l` of a model owns. A layer that uses the weights of
- * another layer owns none. */
-uint64_t job_weight_bytes(const struct layer *l);
-/* Returns how many bytes a layer keeps from phase to phase: its weights, and buffers such as running
+/* Returns the number of bytes of the weights that layer `l` of a model owns, as floats. For weights of 16
+ * bits, these are the bytes of the master weights. A layer that uses the weights of another layer owns
+ * none. */
+uint64_t job_master_bytes(const struct layer *l);
+/* Returns how many bytes a layer keeps from phase to phase: its weights as floats, and buffers such as running
  * means. */
 uint64_t job_kept_bytes(const struct layer *l);
+/* Returns whether layer number `at` of phase `p` has master weights that are not in its optimizer state,
+ * because the phase does not train the layer. The phase must have its graph. */
+bool job_parks_master(const struct phase *p, uint32_t at);
 
 /* Computes the fewest bytes per device with which every phase of the job can be planned. If "auto" may still
  * choose the micro-batch size of a phase, this phase counts with the size that needs the fewest bytes. The
@@ -308,7 +315,10 @@ int job_plain_graph(const struct phase *p, struct graph **ret, struct err *err);
  * runs on the device, or on the host if the device is too small. */
 void job_compare(const struct job_options *o, struct prepared_job *j);
 
-#define JOB_RESOLVED "resolved.json"
+/* Checks that an earlier run had the precision of this job. `resolved` is the resolved spec of that run.
+ * Returns -EEXIST with a message that names both precisions if they differ. */
+int job_check_precision(const struct outdir *out, const struct spec *s, const char *resolved,
+                        struct err *err);
 
 /* Sets *ret_there to true if the output directory has a resolved.json. Returns -EEXIST if that file belongs
  * to another spec, and -EBADMSG if it is damaged. */

@@ -102,7 +102,8 @@ static struct saved_tensors count_tensors(const struct model *m)
         uint32_t n = layer_type(l)->params(l, NULL);
         struct layer_param *params = xcalloc(n + 1, sizeof *params);
         layer_type(l)->params(l, params);
-        t.n += (uint64_t)n * (1 + OPTIMIZER_PARTS);
+        /* The parameter and the parts of its optimizer state. The master weights are the parameter. */
+        t.n += (uint64_t)n * OPTIMIZER_PARTS;
         for (uint32_t k = 0; k < n; k++)
             for (uint32_t r = 0; r < params[k].rank && params[k].rank > 1; r++)
                 t.longest = larger_of(t.longest, params[k].shape[r]);

@@ -24,10 +24,11 @@ struct metrics;
  * updates, because there every block of layers has a loss and a decision group of its own. */
 struct metrics_block {
     double loss;
-    double accuracy; /* NaN if the loss has none, as a loss against label vectors in training */
-    double lr;       /* learning rate of the decision group to which the loss belongs */
-    double sumsq;    /* squared norm of the gradient of this group; NaN if the norm is not known */
-    bool skipped;    /* the update of this group was skipped */
+    double accuracy;   /* NaN if the loss has none, as a loss against label vectors in training */
+    double lr;         /* learning rate of the decision group to which the loss belongs */
+    double sumsq;      /* squared norm of the gradient of this group; NaN if the norm is not known */
+    double loss_scale; /* factor of the losses of this group in this step; 0 if they are not scaled */
+    bool skipped;      /* the update of this group was skipped */
 };
 
 /* The result of an evaluation of the whole model. */
@@ -50,6 +51,9 @@ struct metrics_step {
     uint64_t in_bytes, out_bytes, peer_bytes; /* number of bytes that the step moved */
     /* Average number of seconds that a device waited in this training step. NaN if the time is not known. */
     double stall_s;
+    /* The factor by which the losses were multiplied for the backward pass. 0 if losses are not scaled. In a
+     * phase with several losses, this is the factor of the last one. */
+    double loss_scale;
     /* True if an update of this training step was skipped because a gradient was not finite. */
     bool skipped;
     /* blocks[i] has the results of loss i. n_blocks is 0 if the phase has only one loss. */

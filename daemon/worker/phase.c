@@ -17,7 +17,10 @@
 
 void phases_init(struct phase_list *list, const struct spec *s)
 {
-    *list = (struct phase_list){.all = s->model, .n_model = s->model.n_layers, .arena = arena_create()};
+    *list = (struct phase_list){.all = s->model,
+                                .n_model = s->model.n_layers,
+                                .dtype = spec_dtype(s->precision),
+                                .arena = arena_create()};
 }
 
 static bool is_loss(const struct layer *l)
@@ -135,6 +138,7 @@ int phases_add_layer(struct phase_list *list, const struct layer *layer, const c
     reserve_layer(list);
     struct layer *added = &list->all.layers[id];
     *added = *layer;
+    layer_set_types(added, list->dtype);
     added->id = added->key = id;
     added->name = name;
     list->all.n_layers++;
@@ -252,7 +256,7 @@ uint64_t phase_everything_bytes(const struct phase *p)
     uint64_t n = 0;
     for (uint32_t l = 0; g != NULL && l < g->n_layers; l++) {
         const struct graph_layer *gl = &g->layers[l];
-        n += (graph_trains(g, l) ? 2 : 1) * gl->size.w + gl->k_bytes;
+        n += gl->size.w + (graph_trains(g, l) ? layer_dw_bytes(&gl->size) : 0) + gl->k_bytes;
         n += graph_micros(g, l) * (gl->size.x + gl->size.s + gl->size.room);
     }
     return n;

@@ -163,6 +163,7 @@ struct phase_list {
      * their weights in a file of their own, and model.safetensors does not have them. */
     struct model all;
     uint32_t n_model; /* number of layers of the model */
+    enum dtype dtype; /* the type of weights and activations, for added layers */
     /* The number of layers for which all.layers has room. 0 as long as it is the array of the spec. */
     uint32_t room;
     /* Owns the memory of the arrays in this struct, and of everything that the phases point to. phases_finish
@@ -194,7 +195,8 @@ void phase_drop_graphs(struct phase *p);
 void phases_init(struct phase_list *list, const struct spec *s);
 
 /* Adds a copy of `layer`, which has no inner layers, to the list of all layers, and sets its id and its
- * key. `name` becomes the prefix of the layer's tensors in checkpoints, such as "heads.1.out". *ret becomes
+ * key. Also sets its types, which follow from the precision of the job. `name` becomes the prefix of the
+ * layer's tensors in checkpoints, such as "heads.1.out". *ret becomes
  * the added layer, which is valid until the list is freed. Returns -EINVAL with a message if a model can
  * have no more layers. */
 int phases_add_layer(struct phase_list *list, const struct layer *layer, const char *name,

@@ -193,7 +193,8 @@ static uint64_t state_bytes(const struct graph *g)
 {
     uint64_t n = 0;
     for (uint32_t l = 0; l < g->n_layers; l++)
-        n += (graph_trains(g, l) ? 2 : 1) * g->layers[l].size.w + g->layers[l].k_bytes;
+        n += g->layers[l].size.w + (graph_trains(g, l) ? layer_dw_bytes(&g->layers[l].size) : 0) +
+             g->layers[l].k_bytes;
     return n;
 }
 
@@ -250,12 +251,12 @@ int report_check(const struct prepared_job *j, uint64_t least_bytes, bool json)
         add_token_members(j, &b);
         strbuf_addf(&b,
                     ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,"
-                    "\"precision\":\"fp32\"},\"policy\":\"%s\",\"devices\":%u,\"device_bytes\":%" PRIu64
+                    "\"precision\":\"%s\"},\"policy\":\"%s\",\"devices\":%u,\"device_bytes\":%" PRIu64
                     ",\"least_device_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64
                     ",\"devices_asked\":{\"min\":%u,\"max\":%u},\"output\":",
-                    phase->sizes.micro_batch, phase->sizes.replicas, p->policy, p->n_devices,
-                    j->machine.capacity_bytes[0], least_bytes, job_host_bytes(j), demand.devices_min,
-                    demand.devices_max);
+                    phase->sizes.micro_batch, phase->sizes.replicas, spec_precision_names[s->precision],
+                    p->policy, p->n_devices, j->machine.capacity_bytes[0], least_bytes, job_host_bytes(j),
+                    demand.devices_min, demand.devices_max);
         add_absolute(&b, j->output);
         report_phase_members(j, p, &b);
         report_cut_members(j, &b);
@@ -339,9 +340,10 @@ void report_planned(const struct prepared_job *j, struct strbuf *b)
     strbuf_addf(
         b,
         "{\"parameters\":%" PRIu64 ",\"state_bytes\":%" PRIu64
-        ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,\"precision\":\"fp32\",\"total_steps\":%" PRIu64
+        ",\"resolved\":{\"micro_batch\":%u,\"replicas\":%u,\"precision\":\"%s\",\"total_steps\":%" PRIu64
         "},\"plan\":",
-        total_params(j), state_bytes(p->graph), p->sizes.micro_batch, p->sizes.replicas, job_total_steps(j));
+        total_params(j), state_bytes(p->graph), p->sizes.micro_batch, p->sizes.replicas,
+        spec_precision_names[j->spec->precision], job_total_steps(j));
     add_plan(j, b);
     strbuf_add(b, ",\"output\":");
     add_absolute(b, j->output);

@@ -73,7 +73,7 @@ static int settle_resolved(const struct outdir *out, const struct spec *s, struc
     struct strbuf b = {0};
     spec_resolved_json(s, &b);
     strbuf_add(&b, "\n");
-    r = fs_replace(out, JOB_RESOLVED, b.at, b.n, err);
+    r = fs_replace(out, RUN_RESOLVED_FILE, b.at, b.n, err);
     strbuf_finish(&b);
     return r;
 }

@@ -88,7 +88,8 @@ struct train_progress {
     /* Event STEP: fraction of time that the compute streams waited in this run so far. NaN if the devices do
      * not count it. */
     double stall_share;
-    bool skipped; /* STEP: the update was skipped */
+    double loss_scale; /* STEP: the factor of the losses; 0 if they are not scaled */
+    bool skipped;      /* STEP: the update was skipped */
     /* Event RESUME: true if the checkpoint was made with other numerics, so that the bits of the result may
      * differ. */
     bool numerics_changed;

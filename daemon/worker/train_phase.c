@@ -27,6 +27,9 @@
 #include "base/rng.h"
 #include "daemon/worker/train_private.h"
 
+/* A job that skips steps goes on with a loss scale below 1, but not below this number. */
+#define LEAST_LOSS_SCALE 0x1p-24
+
 /* ---- programs ---- */
 
 int train_run_program(struct trainer *t, enum program_kind k, const struct step_args *args, struct err *err)
@@ -175,10 +178,25 @@ static const struct step_decision *decision_of(const struct trainer *t, uint32_t
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, at.slot);
 }
 
+/* Returns whether the losses of a decision group are scaled. */
+static bool scales_loss(const struct trainer *t, uint32_t group)
+{
+    return t->phase->training && t->phase->optimizer[group].scaling.growth_steps > 0;
+}
+
 struct group_state *train_group(const struct trainer *t, uint32_t group)
 {
     tensor_id id = store_find(t->store, TENSOR_GROUP, group, PLAN_NONE, 0);
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, 0);
+}
+
+void train_take_scales(const struct trainer *t)
+{
+    for (uint32_t g = 0; g < t->phase->n_groups; g++) {
+        const struct group_state *state = scales_loss(t, g) ? train_group(t, g) : NULL;
+        t->scales[g] = state != NULL ? (struct train_scale){state->loss_scale, state->good_steps}
+                                     : (struct train_scale){.scale = 1};
+    }
 }
 
 void train_name_layer(const struct trainer *t, uint32_t layer, char *buf, size_t size)
@@ -229,13 +247,16 @@ static void name_part(const struct trainer *t, uint32_t loss, char *buf, size_t 
 
 /* Reports a loss or a gradient that is not finite, unless the job skips such updates. `number` is the number
  * of one of the losses of a training step, `group` is its decision group, and `d` is the decision of this
- * group. */
+ * group. If losses are scaled and the loss is finite, a gradient that is not finite is no failure: the loss
+ * scale was too large, and the decision has halved it. */
 static int check_finite(struct trainer *t, uint32_t number, uint32_t group, const struct step_decision *d,
                         struct err *err)
 {
     bool skip = t->phase->skip_nonfinite, skipped = d != NULL && d->apply == 0;
     double loss = t->blocks[number].loss;
     char layer[128], part[64];
+    if (skipped && isfinite(loss) && scales_loss(t, group))
+        return 0;
     if ((isfinite(loss) && !skipped) || (skip && skipped))
         return 0;
     name_part(t, number, part, sizeof part);
@@ -272,6 +293,7 @@ static int record_step(struct trainer *t, const struct metrics_step *m, const st
                                            .run_steps = t->plan->steps,
                                            .run_left = left,
                                            .stall_share = train_stall_share(c),
+                                           .loss_scale = m->loss_scale,
                                            .skipped = m->skipped,
                                            .blocks = m->blocks,
                                            .n_blocks = m->n_blocks});
@@ -294,21 +316,53 @@ static uint64_t bytes_of_step(const struct trainer *t, uint64_t bytes, uint32_t 
 }
 
 /* Reads the result of one loss of a training step, and the decision of this loss's decision group. Stores
- * both in t->blocks[loss]. A loss against label vectors has no accuracy in training. */
+ * both in t->blocks[loss]. A loss against label vectors has no accuracy in training. The gradients in the
+ * decision are scaled by the loss scale, and the result is not. */
 static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, struct err *err)
 {
     uint32_t group = phase_group(t->phase, t->losses[loss]);
     const struct step_decision *d = decision_of(t, group, at);
     struct step_result sum = train_result(t, loss, at);
-    double n = (double)*targets_at(t, at);
+    double n = (double)*targets_at(t, at), scale = (double)t->scales[group].scale;
     t->blocks[loss] = (struct metrics_block){
         .loss = sum.loss / n,
         .accuracy = loss < t->phase->n_labels ? NAN : sum.correct / n,
         .lr = spec_lr(&t->phase->rate[group], t->phase->steps, t->known),
-        .sumsq = d != NULL ? d->sumsq : NAN,
+        .sumsq = d != NULL ? d->sumsq / (scale * scale) : NAN,
+        .loss_scale = scales_loss(t, group) ? scale : 0,
         .skipped = d != NULL && d->apply == 0,
     };
     return check_finite(t, loss, group, d, err);
+}
+
+/* Reports that the loss scale of a decision group is too small, unless the job skips such updates. With a very
+ * small scale, gradients would become 0, so such a scale ends the job in any case. */
+static int check_scale(const struct trainer *t, uint32_t group, struct err *err)
+{
+    double scale = (double)t->scales[group].scale;
+    if (scale >= 1 || (t->phase->skip_nonfinite && scale >= LEAST_LOSS_SCALE))
+        return 0;
+    return err_set(err, -EDOM,
+                   "the loss scale is %.9g after step %" PRIu64
+                   ", because gradients have overflowed fp16 in too many steps: training has diverged. %s; "
+                   "lower optimizer.lr, set train.grad_clip, or use \"precision\": \"bf16\"",
+                   scale, t->before + t->known + 1, train_what_is_kept(t));
+}
+
+/* Follows the loss scales of all decision groups through a training step whose losses were just read. */
+static int advance_scales(struct trainer *t, struct train_place at, struct err *err)
+{
+    int r = 0;
+    for (uint32_t g = 0; r == 0 && g < t->phase->n_groups; g++) {
+        const struct step_decision *d = scales_loss(t, g) ? decision_of(t, g, at) : NULL;
+        struct train_scale *s = &t->scales[g];
+        if (d == NULL)
+            continue;
+        loss_scale_change(t->phase->optimizer[g].scaling.growth_steps, d->apply != 0, &s->scale,
+                          &s->good_steps);
+        r = check_scale(t, g, err);
+    }
+    return r;
 }
 
 /* Returns whether the phase must now be judged by its training loss. This happens after each tenth of a phase
@@ -335,6 +389,9 @@ static int read_step(struct trainer *t, struct train_place at, const struct run_
         sumsq += t->blocks[i].sumsq;
         skipped |= t->blocks[i].skipped;
     }
+    int r = advance_scales(t, at, err);
+    if (r < 0)
+        return r;
     const struct metrics_block *last = &t->blocks[t->n_losses - 1];
     struct metrics_step m = {
         .step = t->before + step + 1,
@@ -346,12 +403,13 @@ static int read_step(struct trainer *t, struct train_place at, const struct run_
         .out_bytes = bytes_of_step(t, t->cycle.out, at.step),
         .peer_bytes = bytes_of_step(t, t->cycle.peer, at.step),
         .stall_s = f->stall_s,
+        .loss_scale = last->loss_scale,
         .skipped = skipped,
         .blocks = t->blocks,
         .n_blocks = t->n_losses > 1 ? t->n_losses : 0,
     };
     t->known++;
-    int r = record_step(t, &m, &f->counters, t->plan->steps - 1 - at.step, err);
+    r = record_step(t, &m, &f->counters, t->plan->steps - 1 - at.step, err);
     return r == 0 && is_judgement_due(t) ? train_record_labels(t, false, err) : r;
 }
 
@@ -497,6 +555,7 @@ static int create_arrays(struct trainer *t, const struct phase *p, struct err *e
     t->indices = calloc(p->batch, sizeof *t->indices);
     t->targets = calloc((size_t)PLAN_RING * p->cycle_steps, sizeof *t->targets);
     t->args = calloc((size_t)p->cycle_steps * p->n_groups, sizeof *t->args);
+    t->scales = xcalloc(p->n_groups, sizeof *t->scales);
     if (t->losses == NULL || t->sums == NULL || t->indices == NULL || t->targets == NULL || t->args == NULL)
         return err_set(err, -ENOMEM, "no memory for a batch of %u", p->batch);
     phase_losses(p, t->losses);
@@ -511,6 +570,8 @@ static void free_arrays(struct trainer *t)
     free(t->losses);
     xfree(t->blocks);
     xfree(t->last_blocks);
+    xfree(t->scales);
+    t->scales = NULL;
     free(t->sums);
     free(t->indices);
     free(t->targets);
@@ -522,6 +583,17 @@ static void free_arrays(struct trainer *t)
     t->sums = NULL;
     t->indices = t->targets = NULL;
     t->args = NULL;
+}
+
+/* Sets the loss scales with which the phase starts. The rest of a new group state is zeros. */
+static void start_scales(const struct trainer *t)
+{
+    for (uint32_t g = 0; g < t->phase->n_groups; g++) {
+        struct group_state *state = scales_loss(t, g) ? train_group(t, g) : NULL;
+        if (state != NULL)
+            state->loss_scale = t->phase->optimizer[g].scaling.start;
+    }
+    train_take_scales(t);
 }
 
 static int create_exec(struct trainer *t, struct train_cycle *c, struct err *err)
@@ -548,6 +620,8 @@ int train_enter(struct trainer *t, struct phase *p, struct err *err)
         return r;
     use_cycle(t, &t->whole);
     r = create_arrays(t, p, err);
+    if (r == 0)
+        start_scales(t);
     if (r == 0)
         r = train_unpark(t, err);
     if (r < 0)

@@ -54,6 +54,13 @@ struct train_place {
     uint32_t step;
 };
 
+/* The loss scale of a decision group before the step whose result is read next. The devices have the same
+ * numbers in the group state, but their copy may be ahead by the steps whose results were not read yet. */
+struct train_scale {
+    float scale; /* 1 if losses are not scaled */
+    uint32_t good_steps;
+};
+
 /* The state of the training loop during one run. train_run creates it on its stack. */
 struct trainer {
     /* The job and its state. The following members live from the start of train_run to its end. */
@@ -110,6 +117,7 @@ struct trainer {
     /* A copy of the group state of each decision group, for checkpoints. NULL if the phase has no group
      * states. */
     struct group_state *groups;
+    struct train_scale *scales; /* [n_groups] */
     /* The samples of one batch, each given by its index in the data set. */
     uint64_t *indices;
     /* The number of targets that count for the loss, for each training step whose result was not read yet.
@@ -179,6 +187,8 @@ void train_leave(struct trainer *t);
  * step read. Returns NULL if there are no such values. The copy is up to date only while all streams are
  * empty. */
 struct group_state *train_group(const struct trainer *t, uint32_t group);
+/* Sets t->scales from the group states. All streams must be empty, and no result may be unread. */
+void train_take_scales(const struct trainer *t);
 /* Writes the name of a layer of the phase to `buf`, for messages. The name is "layer 3", where 3 is the
  * number of the layer in the model, or the name of a layer that the training method has added, such as
  * "heads.0.out". */

@@ -5,6 +5,11 @@
  * weights of all other layers are parked: each has a block of ordinary memory. A checkpoint has the weights
  * of all layers, wherever they are, and the optimizer state of the current phase. A job with one phase parks
  * nothing.
+ *
+ * If weights have 16 bits, files and parked memory have the master weights only, which are floats. The master
+ * weights of a layer that the phase trains are in its optimizer state. Those of all other layers are parked,
+ * even if the phase has the layer, because training does not change them. The 16-bit weights are made from
+ * the master weights when a phase begins.
  */
 #include <assert.h>
 #include <errno.h>
@@ -16,6 +21,10 @@
 #include "daemon/worker/model/hf.h"
 #include "daemon/worker/model/weights.h"
 #include "daemon/worker/train_private.h"
+#include "kernels/half.h"
+
+/* The smallest number that rounds to infinity in fp16. */
+#define F16_OVERFLOW 65520.0f
 
 /* ---- weights ---- */
 
@@ -27,32 +36,67 @@ static void *stored_block(const struct trainer *t, uint32_t layer, enum tensor_k
     return id == PLAN_NONE ? NULL : store_ptr(t->store, id, 0);
 }
 
+/* Returns the master weights in the optimizer state of the current phase. Returns NULL if weights have no
+ * master weights, and if the phase does not train the layer. `at` is the index of the layer in the phase. */
+static float *stored_master(const struct trainer *t, uint32_t at)
+{
+    const struct graph_layer *g = &t->phase->graph->layers[at];
+    for (uint32_t p = 0; p < g->n_parts; p++)
+        if (g->parts[p].is_master)
+            return (float *)((char *)stored_block(t, at, TENSOR_K) + g->parts[p].begin);
+    return NULL;
+}
+
+/* Returns the weights of a layer as floats: the master weights if there are any, and otherwise the weights
+ * themselves. `layer` is the layer's index in the whole model. */
+static float *float_weights(const struct trainer *t, uint32_t layer)
+{
+    uint32_t at = phase_find_layer(t->phase, t->job->phases.all.layers[layer].id);
+    if (at == PLAN_NONE || job_parks_master(t->phase, at))
+        return t->parked[layer];
+    return t->spec->optimizer.master ? stored_master(t, at) : stored_block(t, at, TENSOR_W);
+}
+
 void *train_block(void *ctx, uint32_t layer, enum tensor_kind kind)
 {
     const struct trainer *t = ctx;
     const struct layer *l = &t->job->phases.all.layers[layer];
     uint32_t at = phase_find_layer(t->phase, l->id);
+    if (kind == TENSOR_W)
+        return float_weights(t, layer);
     if (at != PLAN_NONE)
         return stored_block(t, at, kind);
-    /* In parked memory, the buffers (B) of a layer follow its weights (W). */
-    if (kind == TENSOR_B)
-        return (char *)t->parked[layer] + job_weight_bytes(l);
-    return kind == TENSOR_W ? t->parked[layer] : NULL;
+    /* In parked memory, the buffers (B) of a layer follow its weights. */
+    return kind == TENSOR_B ? (char *)t->parked[layer] + job_master_bytes(l) : NULL;
 }
 
-/* Copies the weights and the buffers of a layer between parked memory and the store. `layer` is the layer's
- * index in the whole model, and `at` is its index in the current phase. */
+/* Copies the weights and the buffers of a layer between parked memory and the store. Master weights that stay
+ * in parked memory are not copied. `layer` is the layer's index in the whole model, and `at` is its index in
+ * the current phase. */
 static void copy_parked(const struct trainer *t, uint32_t layer, uint32_t at, bool to_store)
 {
-    const enum tensor_kind kinds[] = {TENSOR_W, TENSOR_B};
     const struct layer *l = &t->job->phases.all.layers[layer];
-    const uint64_t bytes[] = {job_weight_bytes(l), job_kept_bytes(l) - job_weight_bytes(l)};
+    const uint64_t bytes[] = {job_master_bytes(l), job_kept_bytes(l) - job_master_bytes(l)};
+    void *const stored[] = {float_weights(t, layer), stored_block(t, at, TENSOR_B)};
     char *parked = t->parked[layer];
     for (uint32_t i = 0; i < 2; i++) {
-        void *stored = bytes[i] > 0 ? stored_block(t, at, kinds[i]) : NULL;
-        if (stored != NULL)
-            memcpy(to_store ? stored : parked, to_store ? parked : stored, bytes[i]);
+        if (bytes[i] > 0 && stored[i] != NULL && stored[i] != parked)
+            memcpy(to_store ? stored[i] : parked, to_store ? parked : stored[i], bytes[i]);
         parked += bytes[i];
+    }
+}
+
+/* Makes the weights W of all layers of the phase from their master weights. Does nothing if the job has no
+ * master weights. */
+static void round_weights(const struct trainer *t)
+{
+    const struct model *m = &t->job->phases.all;
+    for (uint32_t l = 0; t->spec->optimizer.master && l < m->n_layers; l++) {
+        const struct layer *layer = &m->layers[l];
+        uint32_t at = phase_find_layer(t->phase, layer->id);
+        uint64_t n = job_master_bytes(layer) / sizeof(float);
+        if (n > 0 && at != PLAN_NONE)
+            half_round(layer->w_dtype, float_weights(t, l), stored_block(t, at, TENSOR_W), n);
     }
 }
 
@@ -72,14 +116,19 @@ int train_unpark(struct trainer *t, struct err *err)
     for (uint32_t l = 0; r == 0 && l < m->n_layers; l++) {
         uint64_t bytes = job_kept_bytes(&m->layers[l]);
         uint32_t at = phase_find_layer(t->phase, m->layers[l].id);
-        if (bytes > 0 && at == PLAN_NONE) {
-            r = park_room(t, l, bytes, err);
-        } else if (bytes > 0 && t->parked[l] != NULL) {
+        if (bytes == 0)
+            continue;
+        if (at != PLAN_NONE && t->parked[l] != NULL)
             copy_parked(t, l, at, true);
+        if (at == PLAN_NONE || job_parks_master(t->phase, at)) {
+            r = park_room(t, l, bytes, err);
+        } else {
             free(t->parked[l]);
             t->parked[l] = NULL;
         }
     }
+    if (r == 0)
+        round_weights(t);
     return r;
 }
 
@@ -104,34 +153,35 @@ static uint64_t hash_weights(struct trainer *t)
     uint64_t h = WEIGHTS_HASH_START;
     for (uint32_t l = 0; l < t->spec->model.n_layers; l++) {
         const struct layer *layer = &t->spec->model.layers[l];
-        struct layer_sizes size;
-        layer_type(layer)->sizes(layer, 1, &size);
-        if (job_weight_bytes(layer) > 0)
-            h = weights_hash(h, train_block(t, l, TENSOR_W), size.w_dtype, layer_w_elements(&size));
+        uint64_t n = job_master_bytes(layer) / sizeof(float);
+        if (n > 0)
+            h = weights_hash(h, float_weights(t, l), DTYPE_F32, n);
     }
     return h;
 }
 
 /* ---- checks ---- */
 
-/* Returns whether all elements of an array are finite. Training computes in F32, so no other type occurs. */
-static bool all_finite(const void *at, enum dtype dtype, uint64_t n)
+/* Returns whether all elements of an array of floats are finite. */
+static bool all_finite(const float *v, uint64_t n)
 {
-    const float *v = at;
     bool ok = true;
-    assert(dtype == DTYPE_F32);
     for (uint64_t i = 0; i < n; i++)
         ok &= isfinite(v[i]) != 0;
     return ok;
 }
 
-/* Returns whether every part of a layer's optimizer state is finite. */
+/* Returns whether every part of a layer's optimizer state is finite. The master weights do not count, because
+ * they are the layer's weights. */
 static bool state_finite(const struct trainer *t, const struct graph_layer *g, uint32_t layer)
 {
     const char *k = stored_block(t, layer, TENSOR_K);
     bool ok = true;
-    for (uint32_t p = 0; k != NULL && p < g->n_parts; p++)
-        ok &= all_finite(k + g->parts[p].begin, g->parts[p].dtype, g->parts[p].elements);
+    for (uint32_t p = 0; k != NULL && p < g->n_parts; p++) {
+        assert(g->parts[p].dtype == DTYPE_F32);
+        if (!g->parts[p].is_master)
+            ok &= all_finite((const float *)(k + g->parts[p].begin), g->parts[p].elements);
+    }
     return ok;
 }
 
@@ -140,12 +190,29 @@ const char *train_what_is_kept(const struct trainer *t)
     return t->has_checkpoint ? "The last checkpoint is kept" : "No checkpoint was written";
 }
 
+/* Returns whether the weights of a layer of the phase are finite, if the phase trains them. */
 static bool weights_are_finite(const struct trainer *t, uint32_t layer)
 {
     const struct graph *g = t->phase->graph;
-    return !graph_trains(g, layer) ||
-           all_finite(stored_block(t, layer, TENSOR_W), g->layers[layer].size.w_dtype,
+    const float *master = graph_trains(g, layer) ? stored_master(t, layer) : NULL;
+    if (!graph_trains(g, layer))
+        return true;
+    return all_finite(master != NULL ? master : stored_block(t, layer, TENSOR_W),
                       layer_w_elements(&g->layers[layer].size));
+}
+
+/* Returns whether no weight of a layer is too large for fp16. Always true if the layer has no weights in
+ * fp16. */
+static bool weights_fit(const struct trainer *t, uint32_t layer)
+{
+    const struct graph *g = t->phase->graph;
+    const float *master = graph_trains(g, layer) ? stored_master(t, layer) : NULL;
+    bool ok = true;
+    if (master == NULL || g->layers[layer].size.w_dtype != DTYPE_F16)
+        return true;
+    for (uint64_t i = 0; i < layer_w_elements(&g->layers[layer].size); i++)
+        ok &= fabsf(master[i]) < F16_OVERFLOW;
+    return ok;
 }
 
 /* If the weights of several layers are not finite, the last of these layers diverged first, because the
@@ -167,6 +234,8 @@ static int check_state(struct trainer *t, struct err *err)
         const char *what = NULL;
         if (!weights_are_finite(t, l))
             what = "weights";
+        else if (!weights_fit(t, l))
+            what = "the fp16 copies of weights";
         else if (!state_finite(t, &t->phase->graph->layers[l], l))
             what = "optimizer moments";
         if (what == NULL)
@@ -224,11 +293,18 @@ static void collect_labels(const struct trainer *t, struct checkpoint_labels **r
         }
 }
 
+/* Returns the size of the group state of a decision group. Without loss scaling, it has only the first fields
+ * of struct group_state. */
+static uint64_t group_bytes(const struct trainer *t, uint32_t group)
+{
+    return t->phase->graph->groups[group].state_bytes;
+}
+
 /* Copies the group states of all decision groups to t->groups, if the phase has group states. */
 static void collect_groups(struct trainer *t)
 {
     for (uint32_t g = 0; t->groups != NULL && g < t->phase->n_groups; g++)
-        t->groups[g] = *train_group(t, g);
+        memcpy(&t->groups[g], train_group(t, g), group_bytes(t, g));
 }
 
 int train_checkpoint(struct trainer *t, struct err *err)
@@ -274,7 +350,7 @@ int train_finish_weights(struct trainer *t, struct err *err)
 static void init_layer(struct trainer *t, uint32_t layer)
 {
     const struct layer *l = &t->job->phases.all.layers[layer];
-    if (job_weight_bytes(l) > 0)
+    if (job_master_bytes(l) > 0)
         layer_init(l, t->spec->seed, train_block(t, layer, TENSOR_W));
     if (layer_type(l)->init_buffers != NULL)
         layer_type(l)->init_buffers(l, t->spec->seed, train_block(t, layer, TENSOR_B));
@@ -306,6 +382,9 @@ static int check_same_spec(const struct trainer *t, const struct checkpoint_info
 {
     if (info->spec_hash == spec_hash(t->spec))
         return 0;
+    int r = job_check_precision(t->out, t->spec, info->resolved, err);
+    if (r < 0)
+        return r;
     return err_set_at(err, -EEXIST, t->out->name,
                       "the output holds a checkpoint (step %" PRIu64
                       ") of a job with another spec; choose another "
@@ -391,10 +470,10 @@ int train_find_position(struct trainer *t, struct train_position *ret, struct er
 int train_load_weights(struct trainer *t, struct err *err)
 {
     t->loaded = true;
-    if (t->resume == NULL)
-        return init_weights(t, err);
-    int r = checkpoint_read_weights(t->resume, &t->tensors, err);
+    int r = t->resume == NULL ? init_weights(t, err) : checkpoint_read_weights(t->resume, &t->tensors, err);
     if (r == 0)
+        round_weights(t);
+    if (r == 0 && t->resume != NULL)
         train_tell(t, &(struct train_progress){.event = PROGRESS_RESUME,
                                                .step = checkpoint_info(t->resume)->step,
                                                .numerics_changed = t->report->numerics_changed});
@@ -429,8 +508,15 @@ static int take_groups(struct trainer *t, const struct checkpoint_info *info, st
                           " has the state of %u decision groups, but the job "
                           "has %u; choose another output",
                           info->step, info->n_groups, n);
-    for (uint32_t g = 0; g < n; g++)
-        *train_group(t, g) = info->groups[g];
+    for (uint32_t g = 0; g < n; g++) {
+        if (t->phase->optimizer[g].scaling.growth_steps > 0 && !(info->groups[g].loss_scale > 0))
+            return err_set_at(err, -EBADMSG, t->out->name,
+                              "the checkpoint of step %" PRIu64
+                              " has no loss scale for decision group %u; choose another output",
+                              info->step, g);
+        memcpy(train_group(t, g), &info->groups[g], group_bytes(t, g));
+    }
+    train_take_scales(t);
     return 0;
 }
 

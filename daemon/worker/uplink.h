@@ -97,6 +97,7 @@ struct uplink_progress {
     uint64_t in_bytes, out_bytes, peer_bytes;
     /* Fraction of time in which the compute streams waited in this run so far. NaN if it is not known. */
     double stall_share;
+    double loss_scale; /* 0 if losses are not scaled */
     /* The losses and accuracies of the first blocks, if the phase has several losses. */
     struct uplink_blocks blocks;
 };

@@ -81,6 +81,9 @@ static void print_progress(const struct uplink *l, char *buf, size_t size)
              p->step, p->total_steps, number(loss, p->loss), number(lr, p->lr),
              number(rate, p->samples_per_s), number(eta, p->eta_s), p->in_bytes, p->out_bytes, p->peer_bytes,
              number(stall, p->stall_share));
+    size_t n = strlen(buf);
+    if (p->loss_scale > 0)
+        snprintf(buf + n, size - n, ",\"loss_scale\":%.9g", p->loss_scale);
     end_with_blocks(buf, size, &p->blocks);
     add_phase(l, buf, size);
 }

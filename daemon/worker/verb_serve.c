@@ -133,6 +133,7 @@ static void tell_step(struct serve *s, const struct train_progress *e)
         .out_bytes = e->out_bytes,
         .peer_bytes = e->peer_bytes,
         .stall_share = e->stall_share,
+        .loss_scale = e->loss_scale,
     };
     take_blocks(e, &p.blocks);
     uplink_progress(s->uplink, &p);

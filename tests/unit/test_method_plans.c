@@ -307,7 +307,7 @@ static uint64_t weight_bytes(const struct spec *s, uint32_t first, uint32_t end)
 {
     uint64_t n = 0;
     for (uint32_t l = first; l < end; l++)
-        n += job_weight_bytes(&s->model.layers[l]);
+        n += job_master_bytes(&s->model.layers[l]);
     return n;
 }
 

@@ -32,11 +32,12 @@ struct tensor_list {
 };
 
 /* Adds one tensor of a layer to the list. `prefix` is the name of the layer, such as "layers.3". If `part` is
- * NULL, the tensor is the parameter `p` of the layer, and `block` points to the layer's weights (W) or
- * buffers (B). Otherwise the tensor is one part of the optimizer state of `p`, and `block` points to the
- * layer's optimizer state (K). */
+ * NULL, the tensor is the parameter `p` of the layer, and `block` points to the layer's weights or buffers,
+ * whose elements have the type `dtype`. Otherwise the tensor is one part of the optimizer state of `p`, and
+ * `block` points to the layer's optimizer state (K). */
 static void add_param(struct arena *arena, struct tensor_list *list, const char *prefix,
-                      const struct layer_param *p, const struct state_part *part, void *block)
+                      const struct layer_param *p, enum dtype dtype, const struct state_part *part,
+                      void *block)
 {
     struct st_tensor *t = &list->at[list->n++];
     /* The parameter's offset in W (the weights), in elements. Every part of K (the optimizer state) has the
@@ -46,7 +47,7 @@ static void add_param(struct arena *arena, struct tensor_list *list, const char 
 
     snprintf(name, sizeof name, "%s.%s%s%s", prefix, p->name, part ? "." : "", part ? part->name : "");
     t->name = arena_strdup(arena, name);
-    t->dtype = part ? part->dtype : p->dtype;
+    t->dtype = dtype;
     t->rank = p->rank;
     memcpy(t->shape, p->shape, p->rank * sizeof p->shape[0]);
     t->data = (char *)block + (part ? part->begin : 0) + first * dtype_size(t->dtype);
@@ -67,7 +68,7 @@ static void add_buffers(struct arena *arena, struct tensor_list *list, const str
     if (n > 0)
         layer_type(l)->buffers(l, buffers);
     for (uint32_t j = 0; j < n; j++)
-        add_param(arena, list, prefix, &buffers[j], NULL, block(ctx, i, TENSOR_B));
+        add_param(arena, list, prefix, &buffers[j], buffers[j].dtype, NULL, block(ctx, i, TENSOR_B));
 }
 
 /* Writes the prefix of the names of a layer's tensors to `ret`: "layers.3" for layer 3 of the model, or the
@@ -114,9 +115,11 @@ void checkpoint_tensors_init(struct checkpoint_tensors *t, const struct model *a
         uint32_t n_parts = optimizer_parts(optimizer, layer_w_elements(&size), parts);
         void *k_block = n_parts > 0 ? block(ctx, i, TENSOR_K) : NULL;
         for (uint32_t j = 0; j < n_params; j++) {
-            add_param(arena, w, prefix, &params[j], NULL, w_block);
+            add_param(arena, w, prefix, &params[j], optimizer->master ? DTYPE_F32 : params[j].dtype, NULL,
+                      w_block);
             for (uint32_t part = 0; k_block && part < n_parts; part++)
-                add_param(arena, &k, prefix, &params[j], &parts[part], k_block);
+                if (!parts[part].is_master)
+                    add_param(arena, &k, prefix, &params[j], parts[part].dtype, &parts[part], k_block);
         }
     }
     *t = (struct checkpoint_tensors){.model = model.at,

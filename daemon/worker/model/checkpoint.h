@@ -28,7 +28,9 @@
 /* The tensors of a job by name. A weight has a name like "layers.3.weight", and a buffer has a name like
  * "layers.3.running_mean". For a layer that the training method has added, the name of the layer replaces
  * "layers.3", as in "heads.0.out.weight". The names of optimizer state end in ".exp_avg" and ".exp_avg_sq"
- * for AdamW, or in ".momentum_buffer" for SGD. The data pointers point into the caller's memory. */
+ * for AdamW, or in ".momentum_buffer" for SGD. If the optimizer keeps master weights, the weights are those:
+ * floats, which are not listed again among the optimizer state. The data pointers point into the caller's
+ * memory. */
 struct checkpoint_tensors {
     /* The weights and buffers of the model, those of the added layers, and the optimizer state of both. */
     struct st_tensor *model, *method, *optimizer;
@@ -37,8 +39,9 @@ struct checkpoint_tensors {
 };
 
 /* A function that returns the address of a layer's weights (TENSOR_W), optimizer state (TENSOR_K) or buffers
- * (TENSOR_B). It is called only for tensors that the layer has. It returns NULL for the optimizer state of a
- * layer that the current phase does not train. */
+ * (TENSOR_B). If the optimizer keeps master weights, these are the layer's weights, as floats. The function
+ * is called only for tensors that the layer has. It returns NULL for the optimizer state of a layer that the
+ * current phase does not train. */
 typedef void *(*checkpoint_block_fn)(void *ctx, uint32_t layer, enum tensor_kind kind);
 
 /* Makes the list of all tensors of a job. The first `n_model` layers of `all` are the model, and the training

@@ -238,7 +238,8 @@ static int read_metrics(const struct json *node, struct checkpoint_state *s, str
     return json_obj_end(&o);
 }
 
-static void take_part(struct json_obj *o, const struct group_part *part, struct group_state *ret)
+static void take_part(struct json_obj *o, const struct group_part *part, enum json_need need,
+                      struct group_state *ret)
 {
     char *at = (char *)ret + part->offset;
     uint64_t u64 = 0;
@@ -248,16 +249,16 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
 
     switch (part->dtype) {
     case DTYPE_U64:
-        json_take_u64(o, part->name, JSON_REQUIRED, &u64);
+        json_take_u64(o, part->name, need, &u64);
         memcpy(at, &u64, sizeof u64);
         break;
     case DTYPE_U32:
-        json_take_u64(o, part->name, JSON_REQUIRED, &u64);
+        json_take_u64(o, part->name, need, &u64);
         u32 = (uint32_t)u64;
         memcpy(at, &u32, sizeof u32);
         break;
     case DTYPE_F32:
-        json_take_double(o, part->name, JSON_REQUIRED, &f64);
+        json_take_double(o, part->name, need, &f64);
         f32 = (float)f64;
         memcpy(at, &f32, sizeof f32);
         break;
@@ -266,10 +267,13 @@ static void take_part(struct json_obj *o, const struct group_part *part, struct 
     }
 }
 
-/* Reads the group state of one decision group from `node`, which is element number `i` of the array. */
+/* Reads the group state of one decision group from `node`, which is element number `i` of the array. A job
+ * that scales losses has the parts of the loss scale, and if its optimizer is SGD, it has no others. */
 static int read_group(const struct json *node, uint32_t i, struct group_state *ret, struct err *err)
 {
-    const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW}; /* its group state has all parts */
+    const bool scales = json_type(node) == JSON_OBJECT && json_get(node, "loss_scale") != NULL;
+    /* The group state of AdamW has all parts. */
+    const struct optimizer adamw = {.kind = OPTIMIZER_ADAMW, .scaling.growth_steps = scales};
     const struct group_part *parts;
     uint32_t n = optimizer_group_parts(&adamw, false, &parts);
     struct json_obj o;
@@ -279,7 +283,10 @@ static int read_group(const struct json *node, uint32_t i, struct group_state *r
     json_obj_begin(&o, node, path, err);
     for (uint32_t p = 0; p < n; p++)
         if (parts[p].saved)
-            take_part(&o, &parts[p], ret);
+            take_part(&o, &parts[p],
+                      scales && parts[p].offset == offsetof(struct group_state, t) ? JSON_OPTIONAL
+                                                                                   : JSON_REQUIRED,
+                      ret);
     return json_obj_end(&o);
 }
 
