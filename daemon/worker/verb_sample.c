@@ -90,12 +90,12 @@ static int open_source(struct sampling *g, struct err *err)
     if (fd < 0)
         return fs_fail(err, -errno, NULL, g->s->source, "open the directory of a job or model");
     g->out = (struct outdir){fd, g->s->source};
-    if (has_file(fd, JOB_RESOLVED))
+    if (has_file(fd, RUN_RESOLVED_FILE))
         return open_run(g, err);
     if (has_file(fd, "config.json"))
         return open_folder(g, err);
     return err_set_at(err, -ENOENT, g->s->source,
-                      "is neither the output of a job (there is no " JOB_RESOLVED
+                      "is neither the output of a job (there is no " RUN_RESOLVED_FILE
                       " in it) nor a Hugging Face folder (there is no config.json)");
 }
 
@@ -194,7 +194,7 @@ static int load_run(struct sampling *g, struct err *err)
     if (r < 0)
         return r;
     for (size_t i = 0; r == 0 && i < t->n_model; i++)
-        r = safetensors_read_tensor(f, &t->model[i], err);
+        r = safetensors_read_rounded(f, &t->model[i], err);
     safetensors_close(f);
     return r;
 }
@@ -203,7 +203,10 @@ static int load(struct sampling *g, struct err *err)
 {
     uint64_t most = g->n_prompt + (g->s->logits ? 0 : g->s->tokens);
     uint32_t threads = g->o->job.threads > 0 ? g->o->job.threads : job_allowed_cores();
-    int r = decoder_create(&g->t, most < UINT32_MAX ? (uint32_t)most : UINT32_MAX, threads, &g->decoder, err);
+    /* A run is sampled with the weights with which it computed. A folder is sampled in float. */
+    enum dtype dtype = g->folder != NULL ? DTYPE_F32 : spec_dtype(weights_precision(&g->out));
+    int r = decoder_create(&g->t, dtype, most < UINT32_MAX ? (uint32_t)most : UINT32_MAX, threads,
+                           &g->decoder, err);
     if (r < 0)
         return r;
     g->order = malloc(g->t.vocab * sizeof *g->order);

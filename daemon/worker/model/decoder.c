@@ -41,8 +41,7 @@ struct decoder {
     /* The layers of the model for a text of one token. This struct serves only to find the weights and their
      * sizes. */
     struct model model;
-    /* The types of activations and weights, which all layers of the model have in common. */
-    enum dtype dtype, w_dtype;
+    enum dtype dtype; /* the type of activations and weights */
     /* w[l] points to the weights of layer l. For a tied lm_head, it points to the weights of the
      * embedding. */
     void **w;
@@ -59,7 +58,7 @@ struct decoder {
     void *x, *normed, *y, *attended; /* [capacity][width] */
     float *lse;                      /* [heads][capacity] */
     void *scratch;
-    void *logits; /* [vocab] */
+    float *logits; /* [vocab] */
 };
 
 /* ---- memory ---- */
@@ -108,13 +107,20 @@ static const struct layer *inside(const struct model *m, uint32_t block, uint32_
     return &m->layers[block].inner[residual].inner[i];
 }
 
+/* Builds the chain of layers for a text of `tokens` tokens, with the decoder's types. */
+static void build_chain(const struct decoder *d, uint32_t tokens, struct arena *arena, struct model *ret)
+{
+    transformer_build(&d->t, tokens, 0, arena, ret);
+    model_set_types(ret, d->dtype);
+}
+
 /* Returns the number of bytes of scratch memory that the mlp of a block needs for `capacity` tokens. */
 static uint64_t scratch_bytes(const struct decoder *d)
 {
     struct arena *arena = arena_create();
     struct layer_sizes mlp;
     struct model m;
-    transformer_build(&d->t, d->capacity, 0, arena, &m);
+    build_chain(d, d->capacity, arena, &m);
     const struct layer *l = inside(&m, m.n_layers - 3, 1, 1);
     layer_type(l)->sizes(l, 1, &mlp);
     arena_destroy(arena);
@@ -139,7 +145,7 @@ static void *activation(const struct decoder *d, void *array, uint64_t i)
 
 static const void *weight(const struct decoder *d, const void *array, uint64_t i)
 {
-    return (const char *)array + i * dtype_size(d->w_dtype);
+    return (const char *)array + i * dtype_size(d->dtype);
 }
 
 /* Places all arrays one after another in the memory d->work, and returns the number of bytes that the arrays
@@ -157,7 +163,7 @@ static uint64_t lay_out_work(struct decoder *d, uint64_t scratch)
     d->attended = take(d->work, &at, d->dtype, rows);
     d->lse = take(d->work, &at, DTYPE_F32, (uint64_t)d->capacity * d->t.heads);
     d->scratch = take(d->work, &at, DTYPE_U8, scratch);
-    d->logits = take(d->work, &at, d->dtype, d->t.vocab);
+    d->logits = take(d->work, &at, DTYPE_F32, d->t.vocab);
     return at;
 }
 
@@ -196,9 +202,7 @@ static int build(struct decoder *d, struct err *err)
 {
     const struct optimizer none = {.kind = OPTIMIZER_SGD};
     d->arena = arena_create();
-    transformer_build(&d->t, 1, 0, d->arena, &d->model);
-    d->dtype = d->model.layers[0].dtype;
-    d->w_dtype = d->model.layers[0].w_dtype;
+    build_chain(d, 1, d->arena, &d->model);
     d->w = arena_alloc_array(d->arena, d->model.n_layers, sizeof *d->w);
     int r = lay_out_weights(d, err);
     if (r == 0)
@@ -208,13 +212,14 @@ static int build(struct decoder *d, struct err *err)
     return r;
 }
 
-int decoder_create(const struct transformer *t, uint32_t tokens, uint32_t threads, struct decoder **ret,
-                   struct err *err)
+int decoder_create(const struct transformer *t, enum dtype dtype, uint32_t tokens, uint32_t threads,
+                   struct decoder **ret, struct err *err)
 {
     struct decoder *d = calloc(1, sizeof *d);
     if (d == NULL)
         return err_set(err, -ENOMEM, "no memory");
     d->t = *t;
+    d->dtype = dtype;
     d->capacity = t->arch == ARCH_GPT2 && tokens > t->positions ? t->positions : tokens;
     d->head = t->width / t->heads;
     d->qkv = (t->heads + 2 * t->kv_heads) * d->head;
@@ -260,7 +265,6 @@ uint32_t decoder_capacity(const struct decoder *d)
 
 const float *decoder_logits(const struct decoder *d)
 {
-    assert(d->dtype == DTYPE_F32); /* a sampler reads floats */
     return d->logits;
 }
 
@@ -333,10 +337,10 @@ static int attend(const struct push *p, const struct layer *l, const void *w, ui
     const struct decoder *d = p->d;
     uint32_t seq = d->length + p->n, width = d->t.width;
     void *cached = activation(d, d->cached, (uint64_t)block * d->capacity * d->qkv), *qkv = NULL;
-    int r =
-        LAUNCH(p, linear_fwd, .x = d->normed, .w = find_param(l, w, "qkv.weight"),
-               .b = find_param(l, w, "qkv.bias"), .y = activation(d, cached, (uint64_t)d->length * d->qkv),
-               .rows = p->n, .in = width, .out = d->qkv, .dtype = d->dtype, .w_dtype = d->w_dtype);
+    int r = LAUNCH(p, linear_fwd, .x = d->normed, .w = find_param(l, w, "qkv.weight"),
+                   .b = find_param(l, w, "qkv.bias"),
+                   .y = activation(d, cached, (uint64_t)d->length * d->qkv), .rows = p->n, .in = width,
+                   .out = d->qkv, .dtype = d->dtype, .w_dtype = d->dtype, .y_dtype = d->dtype);
     if (r == 0)
         r = rotate(p, cached, seq, &qkv);
     if (r == 0)
@@ -346,7 +350,8 @@ static int attend(const struct push *p, const struct layer *l, const void *w, ui
         return r;
     return LAUNCH(p, linear_fwd, .x = activation(d, d->attended, (uint64_t)d->length * width),
                   .w = find_param(l, w, "proj.weight"), .b = find_param(l, w, "proj.bias"), .y = d->y,
-                  .rows = p->n, .in = width, .out = width, .dtype = d->dtype, .w_dtype = d->w_dtype);
+                  .rows = p->n, .in = width, .out = width, .dtype = d->dtype, .w_dtype = d->dtype,
+                  .y_dtype = d->dtype);
 }
 
 /* Runs one transformer block on d->x: first computes x += attention(norm(x)), then x += mlp(norm(x)). */
@@ -378,10 +383,11 @@ static int embed(const struct push *p)
     if (r < 0 || d->t.arch != ARCH_GPT2)
         return r;
     return LAUNCH(p, bias_fwd, .x = d->x, .b = weight(d, d->w[1], (uint64_t)d->length * width), .y = d->x,
-                  .rows = 1, .n = p->n * width, .dtype = d->dtype, .w_dtype = d->w_dtype);
+                  .rows = 1, .n = p->n * width, .dtype = d->dtype, .w_dtype = d->dtype);
 }
 
-/* Computes the logits of the token that follows the last token of the text. */
+/* Computes the logits of the token that follows the last token of the text. They are floats, even if the model
+ * computes with 16 bits. */
 static int run_head(const struct push *p)
 {
     const struct decoder *d = p->d;
@@ -391,7 +397,7 @@ static int run_head(const struct push *p)
     if (r < 0)
         return r;
     return LAUNCH(p, linear_fwd, .x = d->normed, .w = d->w[head], .y = d->logits, .rows = 1, .in = width,
-                  .out = d->t.vocab, .dtype = d->dtype, .w_dtype = d->w_dtype);
+                  .out = d->t.vocab, .dtype = d->dtype, .w_dtype = d->dtype, .y_dtype = DTYPE_F32);
 }
 
 static int enqueue(const struct push *p)
@@ -420,7 +426,7 @@ int decoder_push(struct decoder *d, const int32_t *ids, uint32_t n, struct err *
     struct arena *arena = arena_create();
     struct push p = {.d = d, .n = n, .sink = {launch, d}};
     assert(n >= 1 && n <= d->capacity - d->length);
-    transformer_build(&d->t, n, 0, arena, &p.model);
+    build_chain(d, n, arena, &p.model);
     memcpy(d->ids, ids, n * sizeof *ids);
     int r = enqueue(&p), drained = devset_drain(d->devices);
     arena_destroy(arena);

@@ -20,15 +20,15 @@
 struct decoder;
 
 /* Makes a decoder for texts of up to `tokens` tokens, or of fewer tokens if a gpt2 model has fewer positions.
- * Returns -ENOMEM if the weights or the text do not fit into memory. */
-int decoder_create(const struct transformer *t, uint32_t tokens, uint32_t threads, struct decoder **ret,
-                   struct err *err);
+ * `dtype` is the type of its weights and activations: F32, BF16 or F16. Returns -ENOMEM if the weights or the text do not fit into memory. */
+int decoder_create(const struct transformer *t, enum dtype dtype, uint32_t tokens, uint32_t threads,
+                   struct decoder **ret, struct err *err);
 
 /* Frees the decoder. `d` may be NULL. */
 void decoder_destroy(struct decoder *d);
 
-/* Returns all weights of the decoder, with the names that a checkpoint uses. The weights are zero until the
- * caller fills them in. */
+/* Returns all weights of the decoder, with the names that a checkpoint uses and the type of the decoder. The
+ * weights are zero until the caller fills them in. */
 const struct checkpoint_tensors *decoder_tensors(const struct decoder *d);
 
 /* Returns the number of tokens that the text has so far. */
