@@ -6,6 +6,7 @@
 #include "client/worker_opts.h"
 
 static const struct opt opts[] = {
+    {"dtype", 0, "TYPE", "type of the weights: f32, bf16, f16 (default: that of the job's precision)"},
     {"force", 'f', NULL, "overwrite an earlier export"},
     {"heads", 0, NULL, "with --out: keep the heads of local updates, as early exits"},
     {"hf", 0, "FOLDER", "write a gpt2 or llama model as a Hugging Face folder"},
@@ -36,6 +37,7 @@ static int run_export(struct client *c, const struct args *a)
     int exit = client_find_output(c, a->rest[0], &dir);
     if (exit == CLIENT_DONE) {
         spawn_add_value(&args, "--export", dir);
+        spawn_add_value(&args, "--dtype", opts_get(a, "dtype"));
         spawn_add_value(&args, "--hf", opts_get(a, "hf"));
         spawn_add_value(&args, "--out", opts_get(a, "out"));
         spawn_add_value(&args, "--shard", opts_get(a, "shard"));

@@ -1,9 +1,13 @@
 /* --export: writes the weights of a finished job or of a checkpoint as one safetensors file or as a Hugging
  * Face folder.
  *
- * The file: the bytes are copied unchanged and verified on the way (weights.h). The file appears complete,
- * verified and synced, or not at all. With --heads, the file also gets the weights of the heads of local
- * updates. Then both files of weights are verified first, and their tensors are written into a new file.
+ * The files of a run have floats, the master weights. An export has the type in which the job computed, or the
+ * type that --dtype names. Each weight is rounded once, from its float.
+ *
+ * The file: as floats, the bytes are copied unchanged and verified on the way (weights.h). The file appears
+ * complete, verified and synced, or not at all. If the type is another one, or with --heads, which adds the
+ * weights of the heads of local updates, the weights are verified first, and their tensors are then written
+ * into a new file.
  *
  * The folder: the weights are verified first, then mapped into memory and written by hf_save. The folder,
  * too, appears complete or not at all.
@@ -24,10 +28,15 @@
 
 #define META_KEYS 3 /* keys in the metadata of a file of weights */
 
+/* The values of --dtype, and their types. */
+static const char *const dtype_words[] = {"f32", "bf16", "f16", NULL};
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+
 /* Figures about the exported weights. */
 struct exported {
     size_t tensors, files;
     uint64_t parameters, bytes, hash;
+    enum dtype dtype; /* of the elements in the exported files */
 };
 
 /* ---- the file ---- */
@@ -86,9 +95,14 @@ static int write_joined(const struct weights *w, const struct st_map *model, con
     size_t n_meta = copy_meta(w, meta);
     size_t n = model->n + heads->n;
     uint32_t crc;
-    struct st_tensor *all = xcalloc(n, sizeof *all);
+    struct st_tensor *all = xcalloc(n + 1, sizeof *all);
     memcpy(all, model->tensors, model->n * sizeof *all);
-    memcpy(all + model->n, heads->tensors, heads->n * sizeof *all);
+    if (heads->n > 0)
+        memcpy(all + model->n, heads->tensors, heads->n * sizeof *all);
+    for (size_t i = 0; i < n; i++) {
+        all[i].rounded = ret->dtype != DTYPE_F32;
+        all[i].dtype = ret->dtype;
+    }
     int r = safetensors_write(fd, path, all, n, meta, n_meta, &ret->bytes, &crc, err);
     xfree(all);
     return r;
@@ -104,27 +118,29 @@ static uint64_t add_hash(uint64_t h, const struct weights *w, const struct st_ma
     return h;
 }
 
-/* Verifies the weights of the model and of the heads, and writes them to `fd` as one safetensors file. */
-static int write_with_heads(const struct weights *w, const struct weights *heads, int fd, const char *path,
-                            struct exported *ret, struct err *err)
+/* Verifies the weights of the model and of the heads, and writes them to `fd` as one safetensors file. `heads`
+ * is NULL if the heads are left out. */
+static int write_anew(const struct weights *w, const struct weights *heads, int fd, const char *path,
+                      struct exported *ret, struct err *err)
 {
     struct st_map model = {0}, added = {0};
     uint64_t hash;
-    int r = weights_copy(w, -1, NULL, &hash, err);
-    if (r == 0)
+    int r = weights_copy(w, -1, NULL, &ret->hash, err);
+    if (r == 0 && heads != NULL)
         r = weights_copy(heads, -1, NULL, &hash, err);
     if (r == 0)
         r = safetensors_map(w->file, &model, err);
-    if (r == 0)
+    if (r == 0 && heads != NULL)
         r = safetensors_map(heads->file, &added, err);
     if (r == 0)
         r = write_joined(w, &model, &added, fd, path, ret, err);
-    if (r == 0)
+    if (r == 0 && heads != NULL) {
         ret->hash = add_hash(add_hash(WEIGHTS_HASH_START, w, &model), heads, &added);
+        ret->tensors += heads->tensors;
+        ret->parameters += heads->parameters;
+    }
     st_map_finish(&model);
     st_map_finish(&added);
-    ret->tensors += heads->tensors;
-    ret->parameters += heads->parameters;
     return r;
 }
 
@@ -135,8 +151,8 @@ static int write_tmp(const struct weights *w, const struct weights *heads, int d
     int fd = fs_create(dir, tmp);
     if (fd < 0)
         return fs_fail(err, fd, NULL, path, "write");
-    int r = heads != NULL ? write_with_heads(w, heads, fd, path, ret, err)
-                          : weights_copy(w, fd, path, &ret->hash, err);
+    int r = heads != NULL || ret->dtype != DTYPE_F32 ? write_anew(w, heads, fd, path, ret, err)
+                                                     : weights_copy(w, fd, path, &ret->hash, err);
     int e = fs_sync_close(fd);
     return r == 0 && e < 0 ? fs_fail(err, e, NULL, path, "sync") : r;
 }
@@ -151,8 +167,10 @@ static int export_file(const struct verb_options *o, const struct weights *w, co
     snprintf(buf, sizeof buf, "%s", o->export.file_path);
     const char *name = basename(buf);
     snprintf(tmp, sizeof tmp, ".tutti-export-%d.tmp", (int)getpid());
-    *ret =
-        (struct exported){.tensors = w->tensors, .files = 1, .parameters = w->parameters, .bytes = w->bytes};
+    ret->tensors = w->tensors;
+    ret->files = 1;
+    ret->parameters = w->parameters;
+    ret->bytes = w->bytes;
     int r = 0;
     if (!o->export.force && faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
         r = refuse_existing(o->export.file_path, err);
@@ -170,7 +188,8 @@ static int export_file(const struct verb_options *o, const struct weights *w, co
 static int save_folder(const struct verb_options *o, const struct weights *w, const struct transformer *t,
                        struct exported *ret, struct err *err)
 {
-    struct hf_save_options options = {.shard_bytes = o->export.shard_bytes, .replace = o->export.force};
+    struct hf_save_options options = {
+        .shard_bytes = o->export.shard_bytes, .replace = o->export.force, .dtype = ret->dtype};
     struct safetensors *file;
     struct st_map map = {0};
     struct hf_saved saved = {0};
@@ -216,6 +235,8 @@ static void add_export_json(struct strbuf *b, const struct verb_options *o, cons
     strbuf_addf(b, ",\"tensors\":%zu", e->tensors);
     if (o->export.hf_dir != NULL)
         strbuf_addf(b, ",\"files\":%zu", e->files);
+    if (e->dtype != DTYPE_F32)
+        strbuf_addf(b, ",\"dtype\":\"%s\"", dtype_names[e->dtype]);
     strbuf_addf(b, ",\"parameters\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"weights_hash\":\"%016" PRIx64 "\"}\n",
                 e->parameters, e->bytes, e->hash);
 }
@@ -235,6 +256,8 @@ static int print_export(const struct verb_options *o, const struct weights *w, c
     strbuf_add_bytes(&b, e->bytes);
     if (o->export.hf_dir != NULL)
         strbuf_addf(&b, " in %zu file%s", e->files, e->files == 1 ? "" : "s");
+    if (e->dtype != DTYPE_F32)
+        strbuf_addf(&b, ", rounded to %s", dtype_names[e->dtype]);
     strbuf_addf(&b, "\n  weights   %016" PRIx64 "\n", e->hash);
     return print_buffer(&b);
 }
@@ -257,7 +280,9 @@ static int open_heads(const struct outdir *out, const struct weights *w, struct 
 
 static int export_exit(int code)
 {
-    return code == -ENOENT ? EXIT_NOT_FOUND : code == -EINVAL || code == -EEXIST ? EXIT_INVALID : EXIT_FAILED;
+    if (code == -ENOENT)
+        return EXIT_NOT_FOUND;
+    return code == -EINVAL || code == -EEXIST || code == -ERANGE ? EXIT_INVALID : EXIT_FAILED;
 }
 
 static int run_export(const struct verb_options *o)
@@ -269,6 +294,7 @@ static int run_export(const struct verb_options *o)
     int r = out.fd < 0 ? fs_fail(&err, -errno, NULL, out.name, "open the output directory of a job") : 0;
     if (r == 0)
         r = weights_open(&out, o->export.step, &w, &err);
+    e.dtype = o->export.dtype >= 0 ? dtypes[o->export.dtype] : spec_dtype(weights_precision(&out));
     if (r == 0 && o->export.heads)
         r = open_heads(&out, &w, &heads, &err);
     if (r == 0)
@@ -280,6 +306,11 @@ static int run_export(const struct verb_options *o)
     if (out.fd >= 0)
         close(out.fd);
     return code;
+}
+
+static void set_export_defaults(struct verb_options *o)
+{
+    o->export.dtype = -1;
 }
 
 static int check_export(const struct verb_options *o, struct err *err)
@@ -304,6 +335,8 @@ static const struct worker_option rows[] = {
      OPTION_AT(export.shard_bytes)},
     {"heads", NULL, "with --out: keep the heads of local updates, as early exits", OPTION_FLAG,
      OPTION_AT(export.heads)},
+    {"dtype", "TYPE", ": type of the exported weights (default: that of the job's precision)", OPTION_NAME,
+     OPTION_AT(export.dtype), .names = dtype_words},
     {"step", "N|best|last",
      "the weights of a checkpoint; `best` goes by the job's checkpoint.best (default: of the finished job, "
      "else of the newest checkpoint)",
@@ -320,6 +353,7 @@ const struct worker_verb verb_export = {
     .forms = {{"DIR --out FILE", "write the weights of a job's output as safetensors"},
               {"DIR --hf FOLDER", "write a gpt2 or llama model as a Hugging Face folder"}},
     .tables = {&options},
+    .set_defaults = set_export_defaults,
     .check = check_export,
     .run = run_export,
 };

@@ -84,6 +84,7 @@ struct export_options {
     const char *step; /* which weights: see weights_open */
     bool force;       /* replace existing files */
     bool heads;       /* keep the heads of local updates */
+    int dtype;        /* index of the value of --dtype; -1 means the type of the job's precision */
 };
 
 /* Options of --probe. */
@@ -230,6 +231,8 @@ extern const char *const where_all[1];
  * contradict each other. */
 extern const struct option_table plan_table;
 int plan_options_check(const struct verb_options *o, struct err *err);
+/* The option --precision, which --plan and --check share. */
+extern const struct option_table precision_table;
 /* The options that every verb takes: --json and --quiet. */
 extern const struct option_table common_table;
 
