@@ -3,12 +3,17 @@
 
 static const struct opt opts[] = {
     WORKER_OPTS,
+    {"precision", 0, "NAME", "check with fp32, bf16 or fp16 in place of the job's precision"},
     {0},
 };
 
 static int run_check(struct client *c, const struct args *a)
 {
-    return worker_exec(c, "--check", a->rest[0], a, NULL);
+    struct spawn_args more = {0};
+    spawn_add_option(&more, "--precision", opts_get(a, "precision"));
+    int exit = worker_exec(c, "--check", a->rest[0], a, &more);
+    spawn_finish(&more);
+    return exit;
 }
 
 const struct client_command cmd_check = {

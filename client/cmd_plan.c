@@ -13,6 +13,7 @@ static const struct opt opts[] = {
     {"no-what-if", 0, NULL, "do not compute what one more GB or device would gain"},
     {"objective", 0, "WHAT", "what the plan minimizes: balanced, time, bytes"},
     {"out", 0, "FILE", "write the plan as JSON"},
+    {"precision", 0, "NAME", "plan with fp32, bf16 or fp16 in place of the job's precision"},
     {"profile", 0, "FILE", "take times from a profile (none: use computed times)"},
     {"replicas", 0, "N", "without a job: parts of a step that sum their own gradients"},
     {"svg", 0, "FILE", "draw the simulated timeline of one iteration"},
@@ -70,6 +71,7 @@ static int run_plan(struct client *c, const struct args *a)
     spawn_add_option(&more, "--no-what-if", opts_get(a, "no-what-if"));
     spawn_add_option(&more, "--objective", opts_get(a, "objective"));
     spawn_add_option(&more, "--out", opts_get(a, "out"));
+    spawn_add_option(&more, "--precision", opts_get(a, "precision"));
     spawn_add_option(&more, "--replicas", opts_get(a, "replicas"));
     spawn_add_option(&more, "--svg", opts_get(a, "svg"));
     spawn_add_option(&more, "--trace", opts_get(a, "trace"));

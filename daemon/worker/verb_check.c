@@ -78,7 +78,7 @@ static const struct option_table options = {"what to check for", rows};
 const struct worker_verb verb_check = {
     .word = {"check", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
     .forms = {{"JOB.json [options]", "check that a job is valid and fits"}},
-    .tables = {&options},
+    .tables = {&options, &precision_table},
     .where = where_all,
     .run = run_check,
 };

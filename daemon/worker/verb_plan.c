@@ -308,10 +308,18 @@ static const struct worker_option rows[] = {
 
 const struct option_table plan_table = {"what to print with --plan and --plan-profile", rows};
 
+static const struct worker_option job_rows[] = {
+    {"precision", "NAME", "plan with fp32, bf16 or fp16 in place of the job's precision, for a comparison",
+     OPTION_TEXT, OPTION_AT(job.precision)},
+    {0},
+};
+
+const struct option_table precision_table = {"what to change in the job", job_rows};
+
 const struct worker_verb verb_plan = {
     .word = {"plan", "JOB.json", .kind = OPTION_TEXT, .at = OPTION_AT(job.spec_path)},
     .forms = {{"JOB.json [options]", "print the plan: tasks, bytes, memory, time"}},
-    .tables = {&plan_table},
+    .tables = {&plan_table, &precision_table},
     .where = where_all,
     .check = plan_options_check,
     .run = run_plan,
