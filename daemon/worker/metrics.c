@@ -242,7 +242,7 @@ static void add_block_losses(struct strbuf *b, const struct metrics_block *block
         if (training && !isnan(k->sumsq))
             add_metric(b, "grad_norm", sqrt(k->sumsq), "%.17g");
         if (training && k->loss_scale > 0)
-            add_metric(b, "loss_scale", k->loss_scale, "%.9g");
+            add_metric(b, "loss_scale", k->loss_scale, "%.17g");
         if (training && k->skipped)
             strbuf_add(b, ",\"skipped\":true");
         strbuf_add(b, "}");
@@ -264,7 +264,7 @@ int metrics_train(struct metrics *m, const struct metrics_step *s, struct err *e
     if (!isnan(s->stall_s))
         add_metric(b, "stall_s", s->stall_s, "%.6g");
     if (s->loss_scale > 0)
-        add_metric(b, "loss_scale", s->loss_scale, "%.9g");
+        add_metric(b, "loss_scale", s->loss_scale, "%.17g");
     if (s->skipped)
         strbuf_add(b, ",\"skipped\":true");
     if (s->n_blocks > 0)

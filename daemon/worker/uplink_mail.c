@@ -83,7 +83,7 @@ static void print_progress(const struct uplink *l, char *buf, size_t size)
              number(stall, p->stall_share));
     size_t n = strlen(buf);
     if (p->loss_scale > 0)
-        snprintf(buf + n, size - n, ",\"loss_scale\":%.9g", p->loss_scale);
+        snprintf(buf + n, size - n, ",\"loss_scale\":%.17g", p->loss_scale);
     end_with_blocks(buf, size, &p->blocks);
     add_phase(l, buf, size);
 }

@@ -192,6 +192,33 @@ static void test_lines_of_several_blocks(void **state)
     free(text);
 }
 
+static void test_lines_of_scaled_losses(void **state)
+{
+    const struct metrics_block blocks[] = {{.loss = 1, .lr = 1, .sumsq = NAN, .loss_scale = 0x1p31},
+                                           {.loss = 1, .lr = 1, .sumsq = NAN, .loss_scale = 0.5}};
+    struct metrics *m = open_good(0);
+    struct metrics_step s = {.step = 1,
+                             .loss = 1,
+                             .lr = 1,
+                             .grad_norm = NAN,
+                             .samples_per_s = 8,
+                             .stall_s = NAN,
+                             .loss_scale = 0.5,
+                             .blocks = blocks,
+                             .n_blocks = 2};
+    char *text;
+
+    (void)state;
+    assert_int_equal(metrics_train(m, &s, NULL), 0);
+    metrics_close(m);
+    text = content();
+    assert_string_equal(text, "{\"step\":1,\"loss\":1,\"lr\":1,\"samples_per_s\":8,\"in_bytes\":0,"
+                              "\"out_bytes\":0,\"peer_bytes\":0,\"loss_scale\":0.5,\"blocks\":["
+                              "{\"block\":0,\"loss\":1,\"accuracy\":0,\"lr\":1,\"loss_scale\":2147483648},"
+                              "{\"block\":1,\"loss\":1,\"accuracy\":0,\"lr\":1,\"loss_scale\":0.5}]}\n");
+    free(text);
+}
+
 static void test_lines_of_label_vectors(void **state)
 {
     struct metrics *m = open_good(0);
@@ -379,6 +406,7 @@ int main(void)
         cmocka_unit_test(test_lines_are_json_with_exact_numbers),
         cmocka_unit_test(test_lines_of_several_phases_have_their_number),
         cmocka_unit_test(test_lines_of_several_blocks),
+        cmocka_unit_test(test_lines_of_scaled_losses),
         cmocka_unit_test(test_lines_of_label_vectors),
         cmocka_unit_test(test_numbers_that_are_not_finite_stay_json),
         cmocka_unit_test(test_resume_drops_what_comes_after),
