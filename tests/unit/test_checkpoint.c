@@ -342,6 +342,34 @@ static void test_tensors_have_their_names(void **state)
     assert_int_equal(plain->tensors.n_optimizer, 0);
 }
 
+/* If the optimizer keeps master weights, they are the parameters, and no part of the optimizer state. */
+static void test_master_weights_are_the_parameters(void **state)
+{
+    struct run *r[] = {make_run("{\"type\":\"adamw\",\"lr\":1},\"precision\":\"bf16\""),
+                       make_run("{\"type\":\"sgd\",\"lr\":1},\"precision\":\"fp16\"")};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(r[i]->spec->model.layers[0].w_dtype, i == 0 ? DTYPE_BF16 : DTYPE_F16);
+        assert_int_equal(r[i]->tensors.n_model, adamw->tensors.n_model);
+        for (size_t k = 0; k < r[i]->tensors.n_model; k++) {
+            const struct st_tensor *t = &r[i]->tensors.model[k], *same = &adamw->tensors.model[k];
+            assert_string_equal(t->name, same->name);
+            assert_int_equal(t->dtype, DTYPE_F32);
+            assert_int_equal((char *)t->data - (char *)r[i]->w, (char *)same->data - (char *)adamw->w);
+        }
+        save_good(r[i], 30 + (uint64_t)i);
+        check_loads(r[i], 30 + (uint64_t)i);
+    }
+    assert_int_equal(r[0]->tensors.n_optimizer, adamw->tensors.n_optimizer);
+    assert_string_equal(r[0]->tensors.optimizer[0].name, "layers.0.weight.exp_avg");
+    assert_ptr_equal(r[0]->tensors.optimizer[0].data, r[0]->k[0] + 8); /* after the 8 master weights */
+    assert_ptr_equal(r[0]->tensors.optimizer[3].data, r[0]->k[0] + 16 + 6);
+    assert_int_equal(r[1]->tensors.n_optimizer, 0);
+    destroy_run(r[0]);
+    destroy_run(r[1]);
+}
+
 static void test_added_layers_have_their_names(void **state)
 {
     static const char *const names[] = {"heads.0.out.weight", "labels.0.vectors", "labels.0.offsets"};
@@ -427,6 +455,32 @@ static void test_updates_made_are_what_was_saved(void **state)
     save_group(adamw, 23, 24, NULL); /* more skipped than made */
     struct checkpoint *c = NULL;
     assert_int_equal(checkpoint_open(&out, 23, &c, NULL), -EBADMSG);
+}
+
+/* The loss scale is saved with the group state, also if the optimizer has nothing else to save. */
+static void test_loss_scale_is_what_was_saved(void **state)
+{
+    const struct group_state group = {.t = 17, .apply = 1, .loss_scale = 0x1.8p20f, .good_steps = 5};
+    const char *const optimizers[] = {"{\"type\":\"adamw\",\"lr\":1},\"precision\":\"fp16\"",
+                                      "{\"type\":\"sgd\",\"lr\":1},\"precision\":\"fp16\""};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct run *r = make_run(optimizers[i]);
+        save_group(r, 20 + (uint64_t)i, 2, &group);
+        struct checkpoint *c = open_good(20 + (uint64_t)i);
+        const struct group_state *saved = checkpoint_info(c)->groups;
+        assert_int_equal(checkpoint_info(c)->n_groups, 1);
+        assert_int_equal(saved->t, i == 0 ? 17 : 0);
+        assert_true(saved->loss_scale == group.loss_scale);
+        assert_int_equal(saved->good_steps, 5);
+        checkpoint_close(c);
+        destroy_run(r);
+    }
+    save_group(adamw, 23, 2, &group); /* this job scales no loss */
+    struct checkpoint *c = open_good(23);
+    assert_true(checkpoint_info(c)->groups->loss_scale == 0);
+    checkpoint_close(c);
 }
 
 static void test_groups_are_what_was_saved(void **state)
@@ -905,10 +959,12 @@ int main(void)
         cmocka_unit_test(test_buffers_stand_beside_the_weights),
         TEST(test_what_is_saved_is_loaded),
         TEST(test_tensors_have_their_names),
+        TEST(test_master_weights_are_the_parameters),
         TEST(test_added_layers_have_their_names),
         TEST(test_export_has_only_the_model),
         TEST(test_info_is_what_was_saved),
         TEST(test_updates_made_are_what_was_saved),
+        TEST(test_loss_scale_is_what_was_saved),
         TEST(test_groups_are_what_was_saved),
         TEST(test_labels_are_what_was_saved),
         TEST(test_position_is_what_was_saved),

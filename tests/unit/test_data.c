@@ -16,6 +16,7 @@
 
 #include "base/rng.h"
 #include "daemon/worker/data/data.h"
+#include "kernels/half.h"
 
 /* ------------------------------------------------------------------------------------------ helpers */
 
@@ -463,6 +464,35 @@ static void test_synthetic_rows_do_not_depend_on_order(void **state)
     spec_destroy(s);
 }
 
+/* Inputs of 16 bits are the rounded floats, and padding is 0. */
+static void test_inputs_of_16_bits_are_rounded(void **state)
+{
+    (void)state;
+    for (enum spec_precision p = PRECISION_BF16; p <= PRECISION_FP16; p++) {
+        struct spec *s = make_spec("7", 4, "softmax_xent", SYNTHETIC("0.1"));
+        struct dataset *wide = open_good(s), *d;
+        uint64_t order[] = {4, 0, 49};
+        uint16_t x[6 * 7 + 1], want[5 * 7];
+        int32_t found[5], wanted[5];
+        float floats[5 * 7];
+
+        fill(wide, order, 3, 5, floats, wanted);
+        s->precision = p;
+        d = open_good(s);
+        assert_int_equal(d->bytes, wide->bytes + 7 * sizeof(float));
+        memset(x, 0xff, sizeof x);
+        fill(d, order, 3, 5, x, found);
+        half_round(spec_dtype(p), floats, want, 5 * 7);
+        assert_memory_equal(x, want, sizeof want);
+        for (int i = 5 * 7; i < 6 * 7 + 1; i++)
+            assert_int_equal(x[i], 0xffff);
+        assert_memory_equal(found, wanted, sizeof found);
+        dataset_close(d);
+        dataset_close(wide);
+        spec_destroy(s);
+    }
+}
+
 static void test_synthetic_splits_share_prototypes_and_differ(void **state)
 {
     struct spec *s = make_spec("7", 4, "softmax_xent", SYNTHETIC("0"));
@@ -594,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_files_that_do_not_belong_together_are_refused),
         cmocka_unit_test(test_missing_and_odd_files_are_refused),
         cmocka_unit_test(test_synthetic_rows_do_not_depend_on_order),
+        cmocka_unit_test(test_inputs_of_16_bits_are_rounded),
         cmocka_unit_test(test_synthetic_splits_share_prototypes_and_differ),
         cmocka_unit_test(test_synthetic_values_are_pinned),
         cmocka_unit_test(test_stream_visits_every_sample_once_per_epoch),

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "daemon/worker/model/safetensors.h"
+#include "kernels/half.h"
 
 /* ------------------------------------------------------------------------------------------ helpers */
 
@@ -206,6 +208,82 @@ static void test_transposed_tensors_are_turned(void **state)
         close(fd);
         free(at);
     }
+}
+
+/* Floats are rounded to 16 bits while they are written, also if they are transposed in memory, and while they
+ * are read. Both agree with half_round, whatever the blocks. */
+static void test_floats_are_rounded_on_the_way(void **state)
+{
+    static const uint64_t shapes[][2] = {{3, 5}, {0, 4}, {1000, 700}, {2, 300000}};
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16};
+
+    (void)state;
+    for (size_t i = 0; i < 16; i++) {
+        uint64_t a = shapes[i / 4][0], b = shapes[i / 4][1], n = a * b;
+        enum dtype dtype = types[i % 2];
+        bool transposed = i / 2 % 2 != 0;
+        float *at = malloc((n + 1) * sizeof *at), *plain = malloc((n + 1) * sizeof *at);
+        uint16_t *want = malloc((n + 1) * sizeof *want), *found = malloc((n + 1) * sizeof *found);
+        for (uint64_t k = 0; k < n; k++)
+            plain[k] = (float)(k % 60000) * 1.0001f - 30000;
+        for (uint64_t r = 0; r < a; r++)
+            for (uint64_t c = 0; c < b; c++)
+                at[transposed ? c * a + r : r * b + c] = plain[r * b + c];
+        half_round(dtype, plain, want, n);
+        struct st_tensor t = {.name = "t",
+                              .dtype = dtype,
+                              .rank = 2,
+                              .shape = {a, b},
+                              .data = at,
+                              .transposed = transposed,
+                              .rounded = true};
+        int fd = new_file();
+        assert_int_equal(safetensors_write(fd, "x", &t, 1, NULL, 0, NULL, NULL, NULL), 0);
+        struct safetensors *f = open_good(fd);
+        t = (struct st_tensor){.name = "t", .dtype = dtype, .rank = 2, .shape = {a, b}, .data = found};
+        assert_int_equal(safetensors_read_tensor(f, &t, NULL), 0);
+        assert_true(n == 0 || memcmp(found, want, n * sizeof *want) == 0);
+        assert_int_equal(safetensors_read_rounded(f, &t, NULL), 0);
+        safetensors_close(f);
+        close(fd);
+        t = (struct st_tensor){.name = "t", .rank = 2, .shape = {a, b}, .data = plain};
+        fd = new_file();
+        assert_int_equal(safetensors_write(fd, "x", &t, 1, NULL, 0, NULL, NULL, NULL), 0);
+        f = open_good(fd);
+        memset(found, 0, (n + 1) * sizeof *found);
+        t = (struct st_tensor){.name = "t", .dtype = dtype, .rank = 2, .shape = {a, b}, .data = found};
+        assert_int_equal(safetensors_read_tensor(f, &t, NULL), -EINVAL);
+        assert_int_equal(safetensors_read_rounded(f, &t, NULL), 0);
+        assert_true(n == 0 || memcmp(found, want, n * sizeof *want) == 0);
+        t.shape[0] = a + 1;
+        assert_int_equal(safetensors_read_rounded(f, &t, NULL), -EINVAL);
+        t.name = "other";
+        assert_int_equal(safetensors_read_rounded(f, &t, NULL), -ENOENT);
+        safetensors_close(f);
+        close(fd);
+        free(at);
+        free(plain);
+        free(want);
+        free(found);
+    }
+}
+
+static void test_numbers_beyond_fp16_are_refused(void **state)
+{
+    float at[] = {1, -65519, NAN, INFINITY, 65520, 2};
+    struct st_tensor t = {
+        .name = "big", .dtype = DTYPE_F16, .rank = 1, .shape = {4}, .data = at, .rounded = true};
+    struct err err = {0};
+    int fd = new_file();
+
+    (void)state;
+    assert_int_equal(safetensors_write(fd, "x", &t, 1, NULL, 0, NULL, NULL, &err), 0);
+    t.shape[0] = 6;
+    assert_int_equal(safetensors_write(fd, "x", &t, 1, NULL, 0, NULL, NULL, &err), -ERANGE);
+    assert_non_null(strstr(err.msg, "\"big\" has the element 65520"));
+    t.dtype = DTYPE_BF16;
+    assert_int_equal(safetensors_write(fd, "x", &t, 1, NULL, 0, NULL, NULL, &err), 0);
+    close(fd);
 }
 
 static void test_mapped_tensors_are_those_of_the_file(void **state)
@@ -509,6 +587,8 @@ int main(void)
         cmocka_unit_test(test_file_without_tensors_is_legal),
         cmocka_unit_test(test_zero_sizes_and_spaces_at_the_end_are_legal),
         cmocka_unit_test(test_transposed_tensors_are_turned),
+        cmocka_unit_test(test_floats_are_rounded_on_the_way),
+        cmocka_unit_test(test_numbers_beyond_fp16_are_refused),
         cmocka_unit_test(test_mapped_tensors_are_those_of_the_file),
         cmocka_unit_test(test_files_that_cannot_be_mapped_say_why),
         cmocka_unit_test(test_other_shapes_are_refused),

@@ -112,6 +112,11 @@ static void test_shapes_differ_where_times_do(void **state)
     assert_string_not_equal(a, b);
     time_shape_update(&adamw, DTYPE_F32, 16, b);
     assert_string_equal(b, "adamw 16");
+    time_shape_update(&adamw, DTYPE_BF16, 16, b);
+    assert_string_equal(b, "adamw 16 bf16");
+    layer_set_types(&same, DTYPE_F16);
+    time_shape_layer(&same, true, a);
+    assert_string_equal(a, "dense 8x4 dx fp16");
 }
 
 static void test_what_is_stored_is_found_again(void **state)
