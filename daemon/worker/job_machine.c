@@ -335,6 +335,17 @@ uint32_t job_allowed_cores(void)
     return cores > 0 ? (uint32_t)cores : 1;
 }
 
+/* Checks that the devices can compute with the precision of the job. */
+static int check_precision(const struct prepared_job *j, struct err *err)
+{
+    if (j->spec->precision == PRECISION_FP32 || strcmp(j->backend, backend_names[BACKEND_CUDA]) != 0)
+        return 0;
+    return err_set_at(err, -EOPNOTSUPP, "precision",
+                      "the devices of the backend cuda cannot compute in %s yet, and cpu devices can; choose "
+                      "--backend cpu, or write \"precision\": \"fp32\"",
+                      spec_precision_names[j->spec->precision]);
+}
+
 int job_choose_machine(const struct job_options *o, struct prepared_job *j, struct err *err)
 {
     struct discovery *d = malloc(sizeof *d); /* 50 KiB */
@@ -345,6 +356,8 @@ int job_choose_machine(const struct job_options *o, struct prepared_job *j, stru
         blame_index(&j->blame, o->device_index[k], d->found[BACKEND_CUDA].why);
     if (r == 0)
         r = choose_devices(o, d, j, err);
+    if (r == 0)
+        r = check_precision(j, err);
     j->threads = o->threads > 0 ? o->threads : job_allowed_cores();
     free(d);
     return r;
