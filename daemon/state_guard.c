@@ -69,11 +69,11 @@ struct found {
 
 /* ---- inspecting ---- */
 
-/* Returns whether the end of a database of `bytes` bytes is missing. SQLite writes whole pages, so the size of a
- * complete database is a multiple of the page size. SQLite itself accepts a file whose last page is short, and
- * takes the missing bytes for zeros. With a log it may be right: a crash can interrupt the move of the log
- * into the database, and the log then still has the page. Bytes 16 and 17 of the header `h` are the page size,
- * where 1 means 65536. */
+/* Returns whether the end of a database of `bytes` bytes is missing. SQLite writes whole pages, so the size
+ * of a complete database is a multiple of the page size. SQLite itself accepts a file whose last page is
+ * short, and takes the missing bytes for zeros. With a log it may be right: a crash can interrupt the move
+ * of the log into the database, and the log then still has the page. Bytes 16 and 17 of the header `h` are
+ * the page size, where 1 means 65536. */
 static bool ends_within_a_page(const struct found *f, const uint8_t *h, int64_t bytes)
 {
     int64_t page = h[16] << 8 | h[17];

@@ -107,9 +107,10 @@ struct devset_config {
     /* The device_info.index of each device to open. If the pointer is NULL, the devices 0, 1, 2 and so on
      * are opened. The cpu backend ignores this field. */
     const uint32_t *device_index;
-    /* Used by the cuda backend; other backends refuse it with -EOPNOTSUPP. If true, products of F32 matrices on
-     * devices may round their factors to TF32, which has 10 fraction bits instead of 23, and so use tensor
-     * cores. The sums are still floats. This changes bits, and devset_numerics then says "TF32". */
+    /* Used by the cuda backend; other backends refuse it with -EOPNOTSUPP. If true, products of F32
+     * matrices on devices may round their factors to TF32, which has 10 fraction bits instead of 23, and so
+     * use tensor cores. The sums are still floats. This changes bits, and devset_numerics then says "TF32".
+     * */
     bool tf32;
     struct device_blame *blame; /* written if opening fails; may be NULL */
 };

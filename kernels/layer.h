@@ -41,10 +41,10 @@ struct layer {
      * An inner layer has the key that layer_inner_key returns. */
     uint32_t key;
     /* `dtype` is the type of activations: of X, Y, their gradients, and most arrays in S and in the
-     * workspace. Token ids and statistics are exceptions, because they are always int32 and float. `w_dtype`
-     * is the type of W. The gradient dW is float, whatever the type of W. Inner layers have the types of their
-     * outer layer. Both types are equal: DTYPE_F32, DTYPE_BF16 or DTYPE_F16. DTYPE_F32 is 0, so a builder of
-     * models need not set it. */
+     * workspace. Token ids and statistics are exceptions, because they are always int32 and float.
+     * `w_dtype` is the type of W. The gradient dW is float, whatever the type of W. Inner layers have the
+     * types of their outer layer. Both types are equal: DTYPE_F32, DTYPE_BF16 or DTYPE_F16. DTYPE_F32 is 0,
+     * so a builder of models need not set it. */
     enum dtype dtype, w_dtype;
     /* `in` is the shape of a row of the input, and `out` is the shape of a row of the output. The output of a
      * loss has rank 0. A row has at most UINT32_MAX elements. */
@@ -333,8 +333,8 @@ struct state_part {
 #define OPTIMIZER_USES OP_USES
 /* Lists the parts of the optimizer state for a layer with `w_elements` weights, and returns their number.
  * AdamW has the parts exp_avg and exp_avg_sq, called m and v in formulas. SGD with momentum has the part
- * momentum_buffer, called v. SGD without momentum has no such parts. If the optimizer keeps master weights, the
- * part "master" comes before all others. */
+ * momentum_buffer, called v. SGD without momentum has no such parts. If the optimizer keeps master weights,
+ * the part "master" comes before all others. */
 uint32_t optimizer_parts(const struct optimizer *o, uint64_t w_elements,
                          struct state_part ret[OPTIMIZER_PARTS]);
 /* Returns the size in bytes of the optimizer state for a layer with `w_elements` weights. */
@@ -384,8 +384,8 @@ struct optimizer_range {
  * counts the ranges. */
 uint32_t optimizer_ranges(const struct optimizer *o, const struct layer *l, uint64_t begin, uint64_t end,
                           struct optimizer_range *ret);
-/* Returns an optimizer_io for the elements [begin, end) of *io. Both numbers count from the start of the range
- * that *io describes. */
+/* Returns an optimizer_io for the elements [begin, end) of *io. Both numbers count from the start of the
+ * range that *io describes. */
 struct optimizer_io optimizer_part(const struct optimizer *o, const struct optimizer_io *io, uint64_t begin,
                                    uint64_t end);
 /* Launches one op, which updates the weights in the range that `io` describes. */

@@ -66,9 +66,9 @@ static inline const void *layer_at_const(const void *block, uint64_t bytes)
 {
     return block ? (const char *)block + bytes : NULL;
 }
-/* Returns the gradient of the weights that begin `w_bytes` bytes after the start of the layer's weights W. The
- * gradient dW has one float for each weight, so its offsets are not those of W if the weights have 16 bits.
- * Returns NULL if `dw` is NULL. */
+/* Returns the gradient of the weights that begin `w_bytes` bytes after the start of the layer's weights W.
+ * The gradient dW has one float for each weight, so its offsets are not those of W if the weights have 16
+ * bits. Returns NULL if `dw` is NULL. */
 static inline float *layer_dw_at(const struct layer *l, float *dw, uint64_t w_bytes)
 {
     return dw ? dw + dtype_elements(l->w_dtype, w_bytes) : NULL;

@@ -2,10 +2,11 @@
  * (int32) per token. Negative target ids are ignored. A tied lm_head uses the W of an embedding instead of
  * its own.
  *
- * The logits of a large vocabulary are larger than everything else. They therefore exist only for one
- * chunk of tokens at a time, in scratch. They are floats in every precision. In training, the forward pass does nothing. The backward pass
- * computes the logits of a chunk once and derives loss and gradients from them. The size of a chunk
- * depends only on the layer's shape, because it decides the order of the sums over tokens.
+ * The logits of a large vocabulary are larger than everything else. They therefore exist only for one chunk
+ * of tokens at a time, in scratch. They are floats in every precision. In training, the forward pass does
+ * nothing. The backward pass computes the logits of a chunk once and derives loss and gradients from them.
+ * The size of a chunk depends only on the layer's shape, because it decides the order of the sums over
+ * tokens.
  *
  * All functions run in the caller's thread and have no effect besides their launches.
  */

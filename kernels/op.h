@@ -336,7 +336,8 @@ struct op_sgd {
     enum dtype dtype; /* of w */
 };
 /* Updates weights by AdamW, with the formulas of PyTorch: w -= lr*wd*w; update m and v; w -= lr * (m*bc1) /
- * (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. `w` and `master` are as in op_sgd. */
+ * (sqrt(v*bc2)+eps). The bias corrections bc1 and bc2 come from `group`. `w` and `master` are as in op_sgd.
+ * */
 struct op_adamw {
     void *w;
     float *master; /* NULL if `dtype` is DTYPE_F32 */
@@ -386,8 +387,8 @@ struct op_decide {
     float beta1, beta2;
     /* If this number is not 0, the losses of this step were multiplied by the old group->loss_scale, and
      * `decision` is not NULL. The op divides the norm and the scale of the update by it. If the norm is not
-     * finite, the new loss scale is half of the old one. After growth_steps steps with a finite norm in a row,
-     * it is twice the old one. */
+     * finite, the new loss scale is half of the old one. After growth_steps steps with a finite norm in a
+     * row, it is twice the old one. */
     uint32_t growth_steps;
 };
 

@@ -85,7 +85,8 @@ struct loss_scaling {
     uint32_t growth_steps;
 };
 
-/* The largest loss scale. Doubling stops there, so that the scale stays finite even if all gradients are 0. */
+/* The largest loss scale. Doubling stops there, so that the scale stays finite even if all gradients are 0.
+ * */
 #define LOSS_SCALE_MOST 0x1p32f
 
 /* Changes a loss scale after one step. The op `decide` does it on a device, and the trainer follows it from

@@ -192,8 +192,8 @@ struct graph_group {
     /* The size of the group's GROUP tensor, or 0 if it has none. If it has one, a training graph also has a
      * DECIDE task, which writes the tensor. */
     uint64_t state_bytes;
-    /* Whether the backward tasks of the group's losses read the GROUP tensor, for the loss scale. They read the
-     * value that the decision of the step before has written. */
+    /* Whether the backward tasks of the group's losses read the GROUP tensor, for the loss scale. They read
+     * the value that the decision of the step before has written. */
     bool scales_loss;
 };
 

@@ -285,8 +285,8 @@ struct task_binding {
     /* The parts of the layer's optimizer state. */
     struct state_part parts[OPTIMIZER_PARTS];
     uint32_t n_parts;
-    /* The task works on the elements [begin, end) of the weights W and their gradient dW. Only RED and UPD may
-     * work on a share. `elements` is the number of all weights of the layer. */
+    /* The task works on the elements [begin, end) of the weights W and their gradient dW. Only RED and UPD
+     * may work on a share. `elements` is the number of all weights of the layer. */
     uint64_t begin, end, elements;
     /* n[role] is the number of operands with this role that have been bound so far. */
     uint32_t n[ROLE_COUNT];
@@ -421,8 +421,8 @@ static int bind_task_layer(const struct binder *b, const struct plan_instr *in, 
     return 0;
 }
 
-/* Sets the range of the weights and gradients that a task works on. RED and UPD may work on a share, all other
- * tasks work on everything. */
+/* Sets the range of the weights and gradients that a task works on. RED and UPD may work on a share, all
+ * other tasks work on everything. */
 static int bind_share(const struct binder *b, struct task_binding *t)
 {
     const uint64_t each = dtype_size(LAYER_DW_DTYPE), unit = plan_share_unit(t->size.w_dtype);

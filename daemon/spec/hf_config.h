@@ -27,8 +27,8 @@ int hf_config_read(const struct json *node, const char *path, struct transformer
 int hf_config_parse(const char *text, size_t bytes, const char *file, struct transformer *ret,
                     struct err *err);
 
-/* Appends the text of a config.json that describes the model `t`. `dtype` is the type of the weights beside it:
- * F32, BF16 or F16. Both the transformers package and hf_config_parse can read this text. */
+/* Appends the text of a config.json that describes the model `t`. `dtype` is the type of the weights beside
+ * it: F32, BF16 or F16. Both the transformers package and hf_config_parse can read this text. */
 void hf_config_write(const struct transformer *t, enum dtype dtype, struct strbuf *b);
 
 #endif

@@ -385,8 +385,8 @@ bool spec_due(const struct spec *s, const struct spec_every *every, uint32_t bat
  * learning rate can be extended. Call spec_resolve first. */
 void spec_resolved_json(const struct spec *s, struct strbuf *b);
 
-/* Finds the precision in `resolved_json`, a text made by spec_resolved_json. Returns false if the text names no
- * precision that this program knows. */
+/* Finds the precision in `resolved_json`, a text made by spec_resolved_json. Returns false if the text
+ * names no precision that this program knows. */
 bool spec_resolved_precision(const char *resolved_json, size_t bytes, enum spec_precision *ret);
 
 /* Appends the layer `l` as a JSON object, in the same form as spec_resolved_json. */

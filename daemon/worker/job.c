@@ -20,8 +20,8 @@
 
 #define RESOLVED_MAX (64u << 20)
 
-/* Returns whether the job is planned in another way than its spec says. An earlier run of the job in the output
- * directory is then of no interest. */
+/* Returns whether the job is planned in another way than its spec says. An earlier run of the job in the
+ * output directory is then of no interest. */
 static bool is_comparison(const struct job_options *o)
 {
     return o->as_backprop || o->precision != NULL;
@@ -104,8 +104,8 @@ int job_check_precision(const struct outdir *out, const struct spec *s, const ch
 }
 
 /* Reports that resolved.json differs from this spec. `before` is the text of resolved.json. If the newest
- * checkpoint has the same spec as the job, resolved.json is damaged. Otherwise the output directory belongs to
- * another job. */
+ * checkpoint has the same spec as the job, resolved.json is damaged. Otherwise the output directory belongs
+ * to another job. */
 static int fail_other_spec(const struct outdir *out, const struct spec *s, const char *before,
                            struct err *err)
 {

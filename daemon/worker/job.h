@@ -227,8 +227,8 @@ void job_needs(const struct prepared_job *j, struct job_needs *ret);
  * bits, these are the bytes of the master weights. A layer that uses the weights of another layer owns
  * none. */
 uint64_t job_master_bytes(const struct layer *l);
-/* Returns how many bytes a layer keeps from phase to phase: its weights as floats, and buffers such as running
- * means. */
+/* Returns how many bytes a layer keeps from phase to phase: its weights as floats, and buffers such as
+ * running means. */
 uint64_t job_kept_bytes(const struct layer *l);
 /* Returns whether layer number `at` of phase `p` has master weights that are not in its optimizer state,
  * because the phase does not train the layer. The phase must have its graph. */

@@ -37,8 +37,8 @@ static void copy_targets(const struct trainer *t, uint32_t micro, struct train_p
         memcpy(target_of(t, i, micro, at), target_of(t, 0, micro, at), t->plan->tensors[id].bytes);
 }
 
-/* Fills the inputs of a micro-batch that are label vectors. The vectors are floats, which are rounded if inputs
- * have 16 bits. The targets of the micro-batch must be known. A row without a target gets zeros. */
+/* Fills the inputs of a micro-batch that are label vectors. The vectors are floats, which are rounded if
+ * inputs have 16 bits. The targets of the micro-batch must be known. A row without a target gets zeros. */
 static void fill_sources(const struct trainer *t, uint32_t micro, struct train_place at)
 {
     const int32_t *target = t->phase->n_sources > 0 ? target_of(t, 0, micro, at) : NULL;

@@ -335,8 +335,8 @@ static int read_loss(struct trainer *t, uint32_t loss, struct train_place at, st
     return check_finite(t, loss, group, d, err);
 }
 
-/* Reports that the loss scale of a decision group is too small, unless the job skips such updates. With a very
- * small scale, gradients would become 0, so such a scale ends the job in any case. */
+/* Reports that the loss scale of a decision group is too small, unless the job skips such updates. With a
+ * very small scale, gradients would become 0, so such a scale ends the job in any case. */
 static int check_scale(const struct trainer *t, uint32_t group, struct err *err)
 {
     double scale = (double)t->scales[group].scale;

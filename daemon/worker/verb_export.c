@@ -1,8 +1,8 @@
 /* --export: writes the weights of a finished job or of a checkpoint as one safetensors file or as a Hugging
  * Face folder.
  *
- * The files of a run have floats, the master weights. An export has the type in which the job computed, or the
- * type that --dtype names. Each weight is rounded once, from its float.
+ * The files of a run have floats, the master weights. An export has the type in which the job computed, or
+ * the type that --dtype names. Each weight is rounded once, from its float.
  *
  * The file: as floats, the bytes are copied unchanged and verified on the way (weights.h). The file appears
  * complete, verified and synced, or not at all. If the type is another one, or with --heads, which adds the
@@ -118,8 +118,8 @@ static uint64_t add_hash(uint64_t h, const struct weights *w, const struct st_ma
     return h;
 }
 
-/* Verifies the weights of the model and of the heads, and writes them to `fd` as one safetensors file. `heads`
- * is NULL if the heads are left out. */
+/* Verifies the weights of the model and of the heads, and writes them to `fd` as one safetensors file.
+ * `heads` is NULL if the heads are left out. */
 static int write_anew(const struct weights *w, const struct weights *heads, int fd, const char *path,
                       struct exported *ret, struct err *err)
 {

@@ -46,8 +46,8 @@ static __device__ __forceinline__ float act_gradient(enum act act, float x, floa
     }
 }
 
-/* The same for the elements of a pack. These are real functions and not inlined, because they are long and many
- * kernels use them. The choice of the activation is made once for the whole pack. */
+/* The same for the elements of a pack. These are real functions and not inlined, because they are long and
+ * many kernels use them. The choice of the activation is made once for the whole pack. */
 template <uint32_t N> static __device__ __noinline__ pack<N> activate_pack(enum act act, pack<N> x)
 {
 #pragma unroll

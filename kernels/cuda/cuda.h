@@ -20,9 +20,9 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_ops.h"
 
-/* The memory that a device needs beside its arena. cuda_open allocates the workspace, the partial sums and the
- * sums of products. The spare bytes stay free for cuBLAS, which may load more kernels when a shape is used for
- * the first time. */
+/* The memory that a device needs beside its arena. cuda_open allocates the workspace, the partial sums and
+ * the sums of products. The spare bytes stay free for cuBLAS, which may load more kernels when a shape is
+ * used for the first time. */
 #define CUDA_WORKSPACE_BYTES (UINT64_C(32) << 20) /* as cuBLAS itself uses on large devices */
 #define CUDA_PARTIALS_BYTES  (CUDA_PARTIALS * sizeof(double))
 #define CUDA_SUMS_BYTES      (CUDA_SUMS * sizeof(float))

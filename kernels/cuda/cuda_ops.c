@@ -34,8 +34,8 @@ cuda_op_fn *const cuda_ops[OP_COUNT] = {
 };
 
 /* A product of row-major matrices: c[m][n] = a * b. a_trans and b_trans say whether a and b are stored
- * transposed. The pitch of a matrix is the number of elements from one stored row to the next. If `accumulate`
- * is true, the product is added to the old c. */
+ * transposed. The pitch of a matrix is the number of elements from one stored row to the next. If
+ * `accumulate` is true, the product is added to the old c. */
 struct product {
     const void *a, *b;
     void *c;

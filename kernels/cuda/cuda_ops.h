@@ -6,9 +6,9 @@
  *
  * Bits: all .cu files are compiled without contraction (-fmad=false), with IEEE division and square root
  * and with denormals. Sums follow the order of the cpu backend (kernels/cpu/ops_*.c). So every op, in every
- * type, has the bits of the cpu backend, with these exceptions: cuBLAS computes matrix products, attention uses other
- * tiles, rope uses CUDA's sine in double, and the loss of softmax_xent uses CUDA's log in double. (The
- * payload bits of a NaN may differ.) No op uses atomics.
+ * type, has the bits of the cpu backend, with these exceptions: cuBLAS computes matrix products, attention
+ * uses other tiles, rope uses CUDA's sine in double, and the loss of softmax_xent uses CUDA's log in
+ * double. (The payload bits of a NaN may differ.) No op uses atomics.
  */
 #ifndef KERNELS_CUDA_CUDA_OPS_H
 #define KERNELS_CUDA_CUDA_OPS_H
@@ -24,9 +24,9 @@ extern "C" {
  * in order. An op that needs more partial sums fills the buffer several times. */
 #define CUDA_PARTIALS 65536u
 
-/* The number of floats in the buffer `sums` of each device. The buffer holds one tile of a matrix product whose
- * result has 16 bits. 4 Mi floats are enough products to keep a large device busy, and 16 MiB stay in the L2
- * cache of most. */
+/* The number of floats in the buffer `sums` of each device. The buffer holds one tile of a matrix product
+ * whose result has 16 bits. 4 Mi floats are enough products to keep a large device busy, and 16 MiB stay in
+ * the L2 cache of most. */
 #define CUDA_SUMS (UINT32_C(4) << 20)
 
 /* Everything that an op needs in order to run on one device. The fields do not change while the devset is
@@ -42,8 +42,8 @@ struct cuda_compute {
     bool tf32;                  /* products of F32 matrices may round their factors to TF32 */
 };
 
-/* A tile of the result of a matrix product: its sums before they are rounded, and where they belong. The kernels
- * get this struct by value. */
+/* A tile of the result of a matrix product: its sums before they are rounded, and where they belong. The
+ * kernels get this struct by value. */
 struct cuda_tile {
     float *sums; /* [rows][columns] */
     /* The tile's first element in the result, and the tile's size. */
@@ -59,11 +59,12 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 #include "kernels/ops.def"
 #undef OP
 
-/* Adds the bias to a tile of sums, applies the activation, and writes the tile to o->y, and to o->z if that is
- * not NULL. Each sum is rounded to the type of y before the activation. */
+/* Adds the bias to a tile of sums, applies the activation, and writes the tile to o->y, and to o->z if that
+ * is not NULL. Each sum is rounded to the type of y before the activation. */
 int cuda_finish_forward(const struct cuda_compute *at, const struct op_linear_fwd *o,
                         const struct cuda_tile *t);
-/* Multiplies a tile of sums by the slope of the activation if o->z is not NULL, and writes the tile to o->dx. */
+/* Multiplies a tile of sums by the slope of the activation if o->z is not NULL, and writes the tile to
+ * o->dx. */
 int cuda_finish_backward(const struct cuda_compute *at, const struct op_linear_bwd_data *o,
                          const struct cuda_tile *t);
 /* Computes a tile of the product of the 16-bit matrix a[rows][k_count] and of float weights, which are

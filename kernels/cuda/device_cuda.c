@@ -118,8 +118,8 @@ static int open_stream(struct cuda_devset *ds, uint32_t stream)
 }
 
 /* Creates the cuBLAS handle of a device. cublasSetStream resets the workspace, so it must be called before
- * cublasSetWorkspace. Each product names its own kind of arithmetic (cuda_ops.c). The math mode forbids cuBLAS
- * to add up parts of a sum as 16-bit numbers, which would round more than once. */
+ * cublasSetWorkspace. Each product names its own kind of arithmetic (cuda_ops.c). The math mode forbids
+ * cuBLAS to add up parts of a sum as 16-bit numbers, which would round more than once. */
 static int open_blas(struct cuda_device *dev)
 {
     struct cuda_fault *f = dev->compute.fault;
@@ -195,8 +195,8 @@ static void close_device(struct cuda_devset *ds, uint32_t d)
 
 /* ---- names ---- */
 
-/* Writes the version of cuBLAS, the use of TF32 and the kinds of devices to ds->numerics, because the bits of a
- * matrix product depend on them. Several devices of one kind are named once. */
+/* Writes the version of cuBLAS, the use of TF32 and the kinds of devices to ds->numerics, because the bits
+ * of a matrix product depend on them. Several devices of one kind are named once. */
 static int name_devices(struct cuda_devset *ds)
 {
     char *at = ds->numerics, *end = ds->numerics + sizeof ds->numerics;

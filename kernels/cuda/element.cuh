@@ -1,15 +1,17 @@
-/* The types that array elements can have in kernels: float, bf16 and f16, and how kernels read and write them.
+/* The types that array elements can have in kernels: float, bf16 and f16, and how kernels read and write
+ * them.
  *
- * A kernel is a template over the types of its arrays. It computes in float: `load` and `load_pack` widen what
- * they read, which is exact, and `store` and `store_pack` round each result once, as kernels/half.h does. The
- * launcher chooses the types with WITH_TYPE. For example:
+ * A kernel is a template over the types of its arrays. It computes in float: `load` and `load_pack` widen
+ * what they read, which is exact, and `store` and `store_pack` round each result once, as kernels/half.h
+ * does. The launcher chooses the types with WITH_TYPE. For example:
  *
  *     WITH_TYPE(T, o->dtype,
  *               act_fwd<<<grid, THREADS, 0, at->stream>>>(o->act, (const T *)o->x, (T *)o->y, o->n));
  *
- * A pack is a few neighbouring elements that one thread handles together: 16 bytes of the kernel's type, which
- * are 4 floats or 8 numbers of 16 bits. If its address is a multiple of 16, the thread reads or writes a pack
- * with accesses of 16 bytes, otherwise one element after another. The values are the same in both cases.
+ * A pack is a few neighbouring elements that one thread handles together: 16 bytes of the kernel's type,
+ * which are 4 floats or 8 numbers of 16 bits. If its address is a multiple of 16, the thread reads or
+ * writes a pack with accesses of 16 bytes, otherwise one element after another. The values are the same in
+ * both cases.
  */
 #ifndef KERNELS_CUDA_ELEMENT_CUH
 #define KERNELS_CUDA_ELEMENT_CUH

@@ -144,8 +144,8 @@ int cuda_op_zero(const struct cuda_compute *at, const struct op_call *call)
 
 /* ---- dropout ---- */
 
-/* Applies dropout. The random generator gives the numbers of four elements at a time, which are a quad. A pack
- * has one or two quads. The quads of a row are numbered from the row's first element on. */
+/* Applies dropout. The random generator gives the numbers of four elements at a time, which are a quad. A
+ * pack has one or two quads. The quads of a row are numbered from the row's first element on. */
 template <class T>
 static __global__ void dropout(const T *x, T *y, uint32_t rows, uint32_t n, struct dropout d)
 {

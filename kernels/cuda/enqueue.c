@@ -37,8 +37,8 @@ static struct cuda_event *cuda_event(struct event *e)
 #define DEVICE_TYPES (1u << DTYPE_F32 | 1u << DTYPE_BF16 | 1u << DTYPE_F16)
 #define HOST_TYPES   (1u << DTYPE_F32)
 
-/* Returns true if the types of a call occur together. All its 16-bit types must be the same. If the activations
- * are F32, all types are F32, except that the gradient of F32 logits may have 16 bits. */
+/* Returns true if the types of a call occur together. All its 16-bit types must be the same. If the
+ * activations are F32, all types are F32, except that the gradient of F32 logits may have 16 bits. */
 static bool types_agree(const struct op_call *call)
 {
     const struct op_dtypes *fields = &op_dtypes[call->op];

@@ -1,8 +1,9 @@
 /* What surrounds the matrix products of the linear ops: the bias and the activation after a product, and
  * products whose factors have different types, which cuBLAS does not offer.
  *
- * A product is computed as floats. Where the result has 16 bits, the floats are in the device's buffer `sums`,
- * one tile of the result at a time, and a kernel of this file rounds each of them once into the result.
+ * A product is computed as floats. Where the result has 16 bits, the floats are in the device's buffer
+ * `sums`, one tile of the result at a time, and a kernel of this file rounds each of them once into the
+ * result.
  *
  * Only the enqueueing thread runs this code.
  */
@@ -13,9 +14,10 @@
 
 /* ---- after the product ---- */
 
-/* Adds the bias to a tile of sums, rounds to the type of y, and applies the activation to the rounded number.
- * `z` and `y` point to the first element of the tile, and `b` to the bias of its first column. `z` and `b` may
- * be NULL. `z` or `y` may be the same array as `sums`, because one thread reads and writes each element. */
+/* Adds the bias to a tile of sums, rounds to the type of y, and applies the activation to the rounded
+ * number. `z` and `y` point to the first element of the tile, and `b` to the bias of its first column. `z`
+ * and `b` may be NULL. `z` or `y` may be the same array as `sums`, because one thread reads and writes each
+ * element. */
 template <class Y, class W>
 static __global__ void finish_forward(struct cuda_tile t, const W *b, Y *z, Y *y, uint32_t pitch,
                                       enum act act)
@@ -55,8 +57,8 @@ int cuda_finish_forward(const struct cuda_compute *at, const struct op_linear_fw
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Multiplies a tile of sums by the slope of the activation at `z`, and rounds. `z` may be NULL. `dx` may be the
- * same array as `sums`. */
+/* Multiplies a tile of sums by the slope of the activation at `z`, and rounds. `z` may be NULL. `dx` may be
+ * the same array as `sums`. */
 template <class T>
 static __global__ void finish_backward(struct cuda_tile t, const T *z, T *dx, uint32_t pitch, enum act act)
 {
@@ -88,9 +90,9 @@ int cuda_finish_backward(const struct cuda_compute *at, const struct op_linear_b
 /* ---- factors of different types ---- */
 
 /* Computes a tile of a product of 16-bit numbers and floats: sum over k of a[row][k] * w, where w is
- * w[column][k] or, if `along` is true, w[k][column]. `a` points to the tile's first row, and `w` to the weights
- * of its first column. Each thread adds its own sums in ascending order of k. Only layers whose weights stay
- * float in a 16-bit model use this kernel, and their products are small. */
+ * w[column][k] or, if `along` is true, w[k][column]. `a` points to the tile's first row, and `w` to the
+ * weights of its first column. Each thread adds its own sums in ascending order of k. Only layers whose
+ * weights stay float in a 16-bit model use this kernel, and their products are small. */
 template <class T>
 static __global__ void multiply_mixed(struct cuda_tile t, const T *a, const float *w, uint32_t k_count,
                                       uint32_t pitch, bool along)

@@ -288,8 +288,8 @@ int cuda_op_norm_add(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Changes the loss scale after a step: half of it after an overflow, and twice of it after `growth_steps` steps
- * without one. */
+/* Changes the loss scale after a step: half of it after an overflow, and twice of it after `growth_steps`
+ * steps without one. */
 static __device__ void change_loss_scale(struct group_state *g, uint32_t growth_steps)
 {
     if (!g->apply) {
@@ -305,8 +305,8 @@ static __global__ void decide(const struct op_decide o)
 {
     struct step_decision *d = o.decision;
     struct group_state *g = o.group;
-    /* The gradients of this step were computed from losses multiplied by this number. The field exists only if
-     * losses are scaled. */
+    /* The gradients of this step were computed from losses multiplied by this number. The field exists only
+     * if losses are scaled. */
     const double loss_scale = o.growth_steps > 0 ? (double)g->loss_scale : 1.0;
     const double norm = d ? sqrt(d->sumsq) / loss_scale : 0;
 

@@ -1,13 +1,13 @@
 /* Tests the ops of the cuda backend with arrays of 16 bits.
  *
  * Every op runs on the cases of tests/unit/op_cases.h, in BF16 and F16 and in every allowed combination of
- * types. Its inputs are first rounded to the 16-bit type. The reference is the same op on the same device, with
- * the same inputs as floats, followed by one rounding: that is what op.h demands. test_cuda_ops compares the
- * F32 ops with double precision and with the cpu backend.
+ * types. Its inputs are first rounded to the 16-bit type. The reference is the same op on the same device,
+ * with the same inputs as floats, followed by one rounding: that is what op.h demands. test_cuda_ops
+ * compares the F32 ops with double precision and with the cpu backend.
  *
- * The arrays of a 16-bit call have the same addresses as those of the F32 call. A 16-bit array therefore uses
- * the first half of its place. The test fails if an op writes to the second half, or anywhere else outside the
- * arrays that it may write.
+ * The arrays of a 16-bit call have the same addresses as those of the F32 call. A 16-bit array therefore
+ * uses the first half of its place. The test fails if an op writes to the second half, or anywhere else
+ * outside the arrays that it may write.
  *
  *     test_cuda_half [--small] [PATTERN]      PATTERN selects tests by name, for example test_rope_*
  *
@@ -93,8 +93,8 @@ static enum dtype type_of(const struct op_call *call, uint32_t field)
     return dtype;
 }
 
-/* Sets the types of a call: field f is `half` if bit f of `mask` is set, and F32 otherwise. Returns false if op.h
- * does not allow this combination. */
+/* Sets the types of a call: field f is `half` if bit f of `mask` is set, and F32 otherwise. Returns false
+ * if op.h does not allow this combination. */
 static bool set_types(struct op_call *call, uint32_t mask, enum dtype half)
 {
     for (uint32_t f = 0; f < op_dtypes[call->op].n; f++)
@@ -171,8 +171,8 @@ static void assert_float(float got, float want, double tolerance, const struct o
                  (double)want);
 }
 
-/* A pair of runs of one case. `floats` and `call` refer to the region `host`, which holds the floats after the
- * F32 run. The region `other` holds the result of the 16-bit run. */
+/* A pair of runs of one case. `floats` and `call` refer to the region `host`, which holds the floats after
+ * the F32 run. The region `other` holds the result of the 16-bit run. */
 struct pair {
     struct op_call floats, call;
     uint64_t bytes;
@@ -395,8 +395,8 @@ static void test_arrays_at_any_address(void **state)
 
 /* ---- products ---- */
 
-/* A result that takes several tiles in both directions, which end at odd places. The F32 product has no tiles,
- * and the sums are exact. */
+/* A result that takes several tiles in both directions, which end at odd places. The F32 product has no
+ * tiles, and the sums are exact. */
 static void test_large_products_in_tiles(void **state)
 {
     enum { ROWS = 3400, OUT = 2501, IN = 3 };
@@ -434,7 +434,8 @@ static void test_large_products_in_tiles(void **state)
                             .dtype = t,
                             .w_dtype = t,
                             .y_dtype = t}},
-            /* As a matrix w[IN][OUT]: the gradient of a layer from OUT to IN elements, whose input was relu(z). */
+            /* As a matrix w[IN][OUT]: the gradient of a layer from OUT to IN elements, whose input was
+             * relu(z). */
             {.op = OP_linear_bwd_data,
              .linear_bwd_data = {.dy = dev->dy,
                                  .w = dev->w,
@@ -464,7 +465,8 @@ static void test_large_products_in_tiles(void **state)
     }
 }
 
-/* With TF32, 1 + 2^-11 + 2^-20 becomes 1 + 2^-10 (or 1, if a GPU drops bits), and 3 stays 3. The sum is exact. */
+/* With TF32, 1 + 2^-11 + 2^-20 becomes 1 + 2^-10 (or 1, if a GPU drops bits), and 3 stays 3. The sum is
+ * exact. */
 static void test_tf32_rounds_factors(void **state)
 {
     struct devset_config c = rig_config("cuda", 1);

@@ -1,7 +1,7 @@
 /* A plain matrix product whose bits depend on shapes, types and values only: every element of the result is
- * one sum in float over ascending k, whatever the blocking, the vectors of the CPU or the transposes. No fused
- * multiply-add (the whole project is compiled without contraction), so all CPUs agree. Factors of 16 bits are
- * widened when they are packed, so their products are exact.
+ * one sum in float over ascending k, whatever the blocking, the vectors of the CPU or the transposes. No
+ * fused multiply-add (the whole project is compiled without contraction), so all CPUs agree. Factors of 16
+ * bits are widened when they are packed, so their products are exact.
  *
  * A panel of op(a) and one of op(b) are packed, so that one loop serves all four transposes; the sums of a
  * tile of c live in registers while k goes by. */

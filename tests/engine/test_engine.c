@@ -265,9 +265,9 @@ static void check_hand_built(const struct engine_case *c)
     graph_destroy(g);
 }
 
-/* The graph by hand, with one optimizer per decision group. Seed 700 clips the gradients of both groups, with
- * AdamW and SGD. Seed 701 clips those of one group, and the other group only counts its updates. Seed 701 computes
- * in fp16 and seed 703 in bf16. */
+/* The graph by hand, with one optimizer per decision group. Seed 700 clips the gradients of both groups,
+ * with AdamW and SGD. Seed 701 clips those of one group, and the other group only counts its updates. Seed
+ * 701 computes in fp16 and seed 703 in bf16. */
 static void hand_built_case(struct engine_case *c, uint32_t seed)
 {
     struct rng r = {.seed = seed};

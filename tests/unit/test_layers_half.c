@@ -1,9 +1,9 @@
 /* Every kind of layer with weights and activations in 16 bits, beside the same layer in fp32.
  *
- * Both layers get the same numbers, which 16 bits can represent. The results then differ only by the roundings of
- * the 16-bit layer, so they are close. A wrong offset, a wrong type or a gradient in the wrong place gives a large
- * difference. Further, whether a forward pass saves S must not change any bit: a plan decides that, and a plan
- * never decides about results. */
+ * Both layers get the same numbers, which 16 bits can represent. The results then differ only by the
+ * roundings of the 16-bit layer, so they are close. A wrong offset, a wrong type or a gradient in the wrong
+ * place gives a large difference. Further, whether a forward pass saves S must not change any bit: a plan
+ * decides that, and a plan never decides about results. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,8 +62,8 @@ static void free_block(void *block, uint64_t bytes)
     free(block);
 }
 
-/* Returns random elements of the type `dtype`. The values depend on the key and the position only, and BF16 and
- * F16 can represent them exactly: they are multiples of 1/16 below 4. */
+/* Returns random elements of the type `dtype`. The values depend on the key and the position only, and BF16
+ * and F16 can represent them exactly: they are multiples of 1/16 below 4. */
 static void *random_elements(enum dtype dtype, uint64_t bytes, uint32_t key)
 {
     const uint64_t n = dtype_elements(dtype, bytes);
@@ -182,8 +182,8 @@ static void backward(struct half_rig *g)
     }
 }
 
-/* Checks that an array is close to the same array in fp32: the root mean square of the differences is at most a
- * few roundings of the root mean square of the values. */
+/* Checks that an array is close to the same array in fp32: the root mean square of the differences is at
+ * most a few roundings of the root mean square of the values. */
 static void assert_close(const struct layer *l, const char *what, enum dtype dtype, enum dtype of,
                          const void *at, const void *f32, uint64_t n)
 {

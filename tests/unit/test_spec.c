@@ -303,8 +303,8 @@ static void check_types(const struct layer *layers, uint32_t n, enum dtype dtype
     }
 }
 
-/* The precision sets the types of all layers, also of those inside blocks, and the settings of all optimizers.
- * The resolved spec names it, and so does the hash. */
+/* The precision sets the types of all layers, also of those inside blocks, and the settings of all
+ * optimizers. The resolved spec names it, and so does the hash. */
 static void test_precision_reaches_layers_and_optimizers(void **state)
 {
     static const char gpt[] =
@@ -360,8 +360,8 @@ static void test_precision_of_every_part(void **state)
     spec_destroy(s);
 }
 
-/* An option replaces the precision of the spec. Settings of the spec that belong to its own precision are then
- * without effect. */
+/* An option replaces the precision of the spec. Settings of the spec that belong to its own precision are
+ * then without effect. */
 static void test_precision_can_be_replaced(void **state)
 {
     const char *text = job(NULL, NULL, "{\"epochs\":1,\"global_batch\":8,\"loss_scale\":{\"start\":512}}",

@@ -69,8 +69,8 @@ void dataset_close(struct dataset *d);
  *     tokens    x is int32_t [rows][seq]. target is int32_t [rows][seq], the token after each token of x.
  *               Targets that do not count are -1. Padding is 0 with targets -1.
  *
- * Token files can fail: returns -ERANGE for an id outside the vocabulary, with the file, position and id in the
- * message, or -ESTALE if a file has become shorter. Inputs of 16 bits can fail with -ENOMEM. */
+ * Token files can fail: returns -ERANGE for an id outside the vocabulary, with the file, position and id in
+ * the message, or -ESTALE if a file has become shorter. Inputs of 16 bits can fail with -ENOMEM. */
 int dataset_fill(const struct dataset *d, const uint64_t *indices, uint32_t n, uint32_t rows, void *x,
                  void *target, uint64_t *ret_targets, struct err *err);
 

@@ -386,8 +386,8 @@ static int embed(const struct push *p)
                   .rows = 1, .n = p->n * width, .dtype = d->dtype, .w_dtype = d->dtype);
 }
 
-/* Computes the logits of the token that follows the last token of the text. They are floats, even if the model
- * computes with 16 bits. */
+/* Computes the logits of the token that follows the last token of the text. They are floats, even if the
+ * model computes with 16 bits. */
 static int run_head(const struct push *p)
 {
     const struct decoder *d = p->d;

@@ -19,8 +19,9 @@
 
 struct decoder;
 
-/* Makes a decoder for texts of up to `tokens` tokens, or of fewer tokens if a gpt2 model has fewer positions.
- * `dtype` is the type of its weights and activations: F32, BF16 or F16. Returns -ENOMEM if the weights or the text do not fit into memory. */
+/* Makes a decoder for texts of up to `tokens` tokens, or of fewer tokens if a gpt2 model has fewer
+ * positions. `dtype` is the type of its weights and activations: F32, BF16 or F16. Returns -ENOMEM if the
+ * weights or the text do not fit into memory. */
 int decoder_create(const struct transformer *t, enum dtype dtype, uint32_t tokens, uint32_t threads,
                    struct decoder **ret, struct err *err);
 

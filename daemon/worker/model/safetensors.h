@@ -88,8 +88,8 @@ int safetensors_read(const struct safetensors *f, const struct st_entry *e, void
  * Returns -EINVAL if the tensor has another type or another shape than `t`. */
 int safetensors_read_tensor(const struct safetensors *f, const struct st_tensor *t, struct err *err);
 
-/* Reads the tensor with the name t->name into t->data, like safetensors_read_tensor. But if `t` is BF16 or F16
- * and the tensor in the file is F32, rounds its elements to the type of `t`. */
+/* Reads the tensor with the name t->name into t->data, like safetensors_read_tensor. But if `t` is BF16 or
+ * F16 and the tensor in the file is F32, rounds its elements to the type of `t`. */
 int safetensors_read_rounded(const struct safetensors *f, const struct st_tensor *t, struct err *err);
 
 /* Reads `n` elements of the tensor `e` as floats, starting at element `first`. The conversion to float is
