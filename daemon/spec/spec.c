@@ -36,7 +36,7 @@ const char *const method_names[METHOD_COUNT + 1] = {
 #undef METHOD
 };
 
-const char *const spec_precision_names[PRECISION_COUNT + 1] = {"fp32", "bf16", "fp16", NULL};
+const char *const spec_precision_names[PRECISION_COUNT + 1] = {"fp32", "bf16", "fp16", "tf32", NULL};
 
 enum dtype spec_dtype(enum spec_precision p)
 {
@@ -55,11 +55,9 @@ static int find_precision(const char *text, const char *path, enum spec_precisio
             *ret = (enum spec_precision)i;
             return 0;
         }
-    if (strcmp(text, "tf32") == 0)
-        return err_set_at(err, -EOPNOTSUPP, path,
-                          "\"tf32\" is not supported yet; write \"fp32\", \"bf16\" or \"fp16\"");
-    return err_set_at(err, -EINVAL, path,
-                      "found \"%s\"; write \"fp32\", \"bf16\", \"fp16\", or \"auto\", which is fp32", text);
+    return err_set_at(
+        err, -EINVAL, path,
+        "found \"%s\"; write \"fp32\", \"bf16\", \"fp16\", \"tf32\", or \"auto\", which is fp32", text);
 }
 
 static int read_precision(const struct spec_reader *r, const struct json *node)
@@ -279,7 +277,7 @@ static int apply_across_sections(struct spec *s, struct err *err)
 
 static void set_optimizer(const struct spec *s, struct optimizer *o)
 {
-    o->master = s->precision != PRECISION_FP32;
+    o->master = spec_dtype(s->precision) != DTYPE_F32;
     o->scaling = s->precision == PRECISION_FP16 ? s->train.loss_scale : (struct loss_scaling){0};
 }
 

@@ -45,8 +45,10 @@ extern const char *const method_names[METHOD_COUNT + 1]; /* NULL-terminated */
 enum spec_schedule { SCHEDULE_CONSTANT, SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_STEP, SCHEDULE_COUNT };
 enum data_format { DATA_BYTES, DATA_IDX, DATA_SYNTHETIC, DATA_TOKENS, DATA_FORMAT_COUNT };
 /* The types of numbers in which a job computes. With PRECISION_BF16 and PRECISION_FP16, the weights W, the
- * activations and their gradients have 16 bits, and the optimizer keeps the master weights in float. */
-enum spec_precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16, PRECISION_COUNT };
+ * activations and their gradients have 16 bits, and the optimizer keeps the master weights in float. With
+ * PRECISION_TF32, all numbers are floats, but products of matrices on devices round their factors to 10
+ * fraction bits. */
+enum spec_precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16, PRECISION_TF32, PRECISION_COUNT };
 enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
 
 /* The names that specs use for the values of the enums above. An enum value is the index of its name in the
@@ -54,7 +56,7 @@ enum spec_best { BEST_NONE, BEST_VAL_ACCURACY, BEST_VAL_LOSS, BEST_COUNT };
 extern const char *const data_format_names[DATA_FORMAT_COUNT + 1];
 extern const char *const spec_schedule_names[SCHEDULE_COUNT + 1];
 extern const char *const spec_best_names[BEST_COUNT + 1];           /* "none", "val/accuracy", "val/loss" */
-extern const char *const spec_precision_names[PRECISION_COUNT + 1]; /* "fp32", "bf16", "fp16" */
+extern const char *const spec_precision_names[PRECISION_COUNT + 1]; /* "fp32", "bf16", ... */
 
 /* Returns the type of weights and activations in a job of this precision. */
 enum dtype spec_dtype(enum spec_precision p);

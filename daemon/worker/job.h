@@ -23,6 +23,7 @@
 #include "scheduler/policy/policy.h"
 
 struct job_planning;
+struct time_place;
 
 /* Which job to prepare and where the job may run. The command line or the daemon's lease sets these options.
  * They override the spec, but never change the results of training. */
@@ -277,6 +278,9 @@ int job_choose_profile(const struct job_options *o, struct prepared_job *j, stru
 /* Returns the task durations that were used to choose the plan of phase `p`. The caller must destroy the
  * returned profile. */
 struct profile *job_times(const struct prepared_job *j, const struct phase *p);
+
+/* Describes where measured times of the job's devices are cached. */
+void job_time_place(const struct prepared_job *j, struct time_place *ret);
 
 /* Returns the table of measured durations for phase `p`, or NULL if durations are computed by formulas. The
  * table of a job covers the whole model, so a phase with only some of the layers has no table. */

@@ -338,12 +338,13 @@ uint32_t job_allowed_cores(void)
 /* Checks that the devices can compute with the precision of the job. */
 static int check_precision(const struct prepared_job *j, struct err *err)
 {
-    if (j->spec->precision == PRECISION_FP32 || strcmp(j->backend, backend_names[BACKEND_CUDA]) != 0)
+    if (j->spec->precision != PRECISION_TF32 || strcmp(j->backend, backend_names[BACKEND_CUDA]) == 0)
         return 0;
-    return err_set_at(err, -EOPNOTSUPP, "precision",
-                      "the devices of the backend cuda cannot compute in %s yet, and cpu devices can; choose "
-                      "--backend cpu, or write \"precision\": \"fp32\"",
-                      spec_precision_names[j->spec->precision]);
+    return err_set_at(
+        err, -EOPNOTSUPP, "precision",
+        "tf32 needs the tensor cores of cuda devices, and the devices of this job are %s; write "
+        "\"fp32\" or \"bf16\", or choose a machine with cuda devices",
+        j->backend);
 }
 
 int job_choose_machine(const struct job_options *o, struct prepared_job *j, struct err *err)

@@ -75,9 +75,18 @@ static int use_file(struct prepared_job *j, const char *path, struct err *err)
     return r;
 }
 
+/* A device that rounds factors to TF32 counts as another device, because all its times differ. */
+void job_time_place(const struct prepared_job *j, struct time_place *ret)
+{
+    *ret = (struct time_place){.threads = j->threads};
+    snprintf(ret->backend, sizeof ret->backend, "%s", j->backend);
+    snprintf(ret->device, sizeof ret->device, "%.90s%s", j->device_kind,
+             j->spec->precision == PRECISION_TF32 ? " TF32" : "");
+}
+
 static void use_cache(struct prepared_job *j)
 {
-    struct time_place place = {.threads = j->threads};
+    struct time_place place;
     struct time_cache c;
     uint64_t at = 0;
     time_t seconds;
@@ -87,8 +96,7 @@ static void use_cache(struct prepared_job *j)
         say(j, JOB_ANALYTIC, "nothing is known of that device");
         return;
     }
-    snprintf(place.backend, sizeof place.backend, "%s", j->backend);
-    snprintf(place.device, sizeof place.device, "%s", j->device_kind);
+    job_time_place(j, &place);
     time_cache_load(&place, &c);
     j->table = time_cache_table(&c, &j->spec->model, &j->spec->optimizer, &at);
     time_cache_finish(&c);

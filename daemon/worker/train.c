@@ -58,6 +58,7 @@ static int open_devices(struct trainer *t, struct err *err)
         .link_bytes_per_s = t->options->link_bytes_per_s,
         .peer_bytes_per_s = t->options->peer_bytes_per_s,
         .delay_seed = t->options->delay_seed,
+        .tf32 = t->spec->precision == PRECISION_TF32,
     };
     struct device_blame blame;
     c.blame = &blame;

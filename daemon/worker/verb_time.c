@@ -275,6 +275,7 @@ static int open_timer(const struct timing *t, struct timer **ret, struct err *er
     uint64_t spare = limit - device < TIMER_COLD_BYTES ? limit - device : TIMER_COLD_BYTES;
     struct timer_config c = {.backend = t->job.backend,
                              .dtype = spec_dtype(t->job.spec->precision),
+                             .tf32 = t->job.spec->precision == PRECISION_TF32,
                              .device_index = t->job.real_devices ? t->job.device_index : NULL,
                              .threads = t->job.threads,
                              .bytes = most,
@@ -432,9 +433,7 @@ static int look_at_job(struct timing *t, struct err *err)
         return r;
     if (t->job.device_kind[0] == '\0')
         return err_set(err, -ENODEV, "the device has no name that its times could be kept under");
-    snprintf(place.backend, sizeof place.backend, "%s", t->job.backend);
-    snprintf(place.device, sizeof place.device, "%s", t->job.device_kind);
-    place.threads = t->job.threads;
+    job_time_place(&t->job, &place);
     time_cache_load(&place, &t->cache);
     find_kinds(t);
     return find_micro_batches(t, err);

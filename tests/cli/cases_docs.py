@@ -339,7 +339,7 @@ ROWS = {  # the sections of the jobs of each row
     'the same, `"tie_word_embeddings": false`': sections(model={"config": {**SMALL_CONFIG, "tie_word_embeddings": False}}),
     "precision `fp32`": sections(precision="fp32"),
     "precision `bf16`, `fp16`": sections(precision="bf16") + sections(precision="fp16"),
-    "precision `tf32`": sections(precision="tf32"),
+    "precision `tf32` on cpu devices": sections(precision="tf32"),
     "policies `resident`, `stream`, `lru`, `harmony-pp`, `harmony-dp`": [
         {"memory": {"policy": policy}} for policy in ("resident", "stream", "lru", "harmony-pp", "harmony-dp")],
     "`memory.cycle_steps` 4": sections(memory={"cycle_steps": 4}),

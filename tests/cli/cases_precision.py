@@ -381,7 +381,7 @@ def test_precision_of_a_plan_can_be_another(t, precision):
 REFUSED = {
     "an unknown precision": ({"precision": "fp8"}, "precision", ['"bf16"', '"fp16"']),
     "a precision that is no text": ({"precision": 16}, "precision", ["string"]),
-    "tf32": ({"precision": "tf32"}, "precision", ["not supported yet"]),
+    "tf32 on cpu devices": ({"precision": "tf32"}, "precision", ["cuda", "bf16"]),
     "a loss scale in fp32": ({"train.loss_scale": {"start": 1024}}, "train.loss_scale", ["fp32", "fp16"]),
     "a loss scale in bf16": ({"precision": "bf16", "train.loss_scale": {}}, "train.loss_scale", ["bf16", "fp16"]),
     "a loss scale below 1": ({"precision": "fp16", "train.loss_scale": {"start": 0.5}}, "train.loss_scale.start", ["from 1"]),
@@ -403,13 +403,16 @@ def test_precision_that_cannot_be_is_refused(t, name):
 
 
 @case
-def test_precision_that_the_devices_lack_is_refused(t):
-    path, machine = write_job(t, spec_of("mlp", "bf16")), t.path("machine.json")
+def test_precision_of_cuda_devices_may_be_any(t):
+    """For a machine that is described, a plan needs no device."""
+    machine = t.path("machine.json")
     with open(machine, "w") as f:
         json.dump(ELSEWHERE, f)
-    t.contains(t.worker("--check", path, "--machine", machine, expect=2).err, "precision: ", "cuda", "bf16", "--backend cpu",
+    for precision in ("fp32", "tf32", *HALVES):
+        found = t.worker("--check", write_job(t, spec_of("mlp", precision)), "--machine", machine, "--json").json()
+        t.equal((found["backend"], found["resolved"]["precision"]), ("cuda", precision), "the check")
+    t.contains(t.worker("--check", write_job(t, spec_of("mlp", "tf32")), expect=2).err, "precision: ", "cuda",
                what="standard error")
-    t.worker("--check", write_job(t, SMALL), "--machine", machine)
 
 
 @case(each=[(f"{a} as {b}", a, b) for a in ("fp32", *HALVES) for b in ("fp32", *HALVES) if a != b])

@@ -100,7 +100,7 @@ WRONG = [
     ("empty output", {"output": ""}, "output", ["empty"]),
     ("unknown data format", {"data.format": "idy"}, "data.format", ['did you mean "idx"']),
     ("no samples", {"data.samples": 0}, "data.samples", ["from 1"]),
-    ("precision of a later version", {"precision": "tf32"}, "precision", ["not supported yet"]),
+    ("precision of other devices", {"precision": "tf32"}, "precision", ["cuda"]),
     ("empty chain", {"model": {"type": "chain", "input": 4, "layers": []}}, "model.layers", ["at least one"]),
     ("chain without weights", {"model": {"type": "chain", "input": 4, "layers": [{"op": "relu"}]}}, "model.layers",
      ["nothing to train"]),

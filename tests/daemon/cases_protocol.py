@@ -454,7 +454,7 @@ BAD_SPECS = [  # changes, errno, path, part of the message
      "EINVAL", "model.layers[1].out", ""),
     ({"optimizer.lr": "fast"}, "EINVAL", "optimizer.lr", "number"),
     ({"optimizer.type": "adam"}, "EINVAL", "optimizer.type", "adamw"),
-    ({"precision": "tf32"}, "EOPNOTSUPP", "precision", ""),
+    ({"precision": "fp8"}, "EINVAL", "precision", "bf16"),
     ({"name": "a/b"}, "EINVAL", "name", ""),
     ({"name": ""}, "EINVAL", "name", ""),
     ({"name": "n" * 65}, "EINVAL", "name", "64"),

@@ -309,20 +309,24 @@ static void test_precision_reaches_layers_and_optimizers(void **state)
 {
     static const char gpt[] =
         "{\"type\":\"gpt2\",\"layers\":2,\"width\":8,\"heads\":2,\"vocab\":9,\"context\":4}";
-    static const char *const words[] = {"", ",\"precision\":\"bf16\"", ",\"precision\":\"fp16\"",
-                                        ",\"precision\":\"auto\"", ",\"precision\":\"fp32\""};
+    static const char *const words[] = {"",
+                                        ",\"precision\":\"bf16\"",
+                                        ",\"precision\":\"fp16\"",
+                                        ",\"precision\":\"auto\"",
+                                        ",\"precision\":\"fp32\"",
+                                        ",\"precision\":\"tf32\""};
     static const enum spec_precision wanted[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16,
-                                                 PRECISION_FP32, PRECISION_FP32};
-    uint64_t hash[5];
+                                                 PRECISION_FP32, PRECISION_FP32, PRECISION_TF32};
+    uint64_t hash[6];
 
     (void)state;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         struct strbuf b = {0};
         enum spec_precision read = PRECISION_COUNT;
         struct spec *s = parse(job(gpt, "{\"format\":\"synthetic\",\"samples\":16}", NULL, NULL, words[i]));
         assert_int_equal(s->precision, wanted[i]);
         check_types(s->model.layers, s->model.n_layers, spec_dtype(wanted[i]));
-        assert_int_equal(s->optimizer.master, wanted[i] != PRECISION_FP32);
+        assert_int_equal(s->optimizer.master, spec_dtype(wanted[i]) != DTYPE_F32);
         assert_int_equal(s->optimizer.scaling.growth_steps, wanted[i] == PRECISION_FP16 ? 2000 : 0);
         assert_true(s->optimizer.scaling.start == (wanted[i] == PRECISION_FP16 ? 65536 : 0));
         assert_int_equal(spec_resolve(s, (struct spec_sizes){0}, 16, 0, NULL), 0);
@@ -334,7 +338,7 @@ static void test_precision_reaches_layers_and_optimizers(void **state)
         spec_destroy(s);
     }
     assert_true(hash[0] == hash[3] && hash[0] == hash[4]);
-    assert_true(hash[0] != hash[1] && hash[0] != hash[2] && hash[1] != hash[2]);
+    assert_true(hash[0] != hash[1] && hash[0] != hash[2] && hash[1] != hash[2] && hash[0] != hash[5]);
 }
 
 static void test_precision_of_every_part(void **state)
@@ -742,7 +746,6 @@ static const struct wrong wrongs[] = {
      .code = -EOPNOTSUPP,
      .path = "data.format",
      .part = "\"idx\", \"synthetic\""},
-    {.rest = ",\"precision\":\"tf32\"", .code = -EOPNOTSUPP, .path = "precision", .part = "fp32"},
     {.rest = ",\"precision\":\"fp8\"", .code = -EINVAL, .path = "precision", .part = "\"bf16\""},
     {.train = "{\"epochs\":1,\"global_batch\":8,\"loss_scale\":{}}",
      .code = -EINVAL,

@@ -136,6 +136,7 @@ static int open_devices(const struct timer_config *c, struct timer *t, struct er
                               .n_devices = 1,
                               .capacity_bytes = {t->device_bytes},
                               .threads = c->threads,
+                              .tf32 = c->tf32,
                               .device_index = c->device_index};
     int r = devset_open(&d, &t->devices, err);
     if (r < 0)

@@ -28,6 +28,7 @@ struct timer_config {
     const uint32_t *device_index;
     uint32_t threads;
     enum dtype dtype; /* type of activations and weights of all layers to measure */
+    bool tf32;        /* as in struct devset_config */
     /* Bytes of host memory for measuring. They must be enough for the largest layer and for the largest
      * optimizer update. */
     uint64_t bytes;
