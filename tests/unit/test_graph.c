@@ -169,10 +169,13 @@ static void check_reductions(const struct follow *f)
     }
 }
 
-/* Returns the type that a tensor must have. In a graph from a profile table, everything is bytes. */
-static enum dtype wanted_dtype(const struct graph *g, const struct graph_tensor *t)
+/* Returns the type that a tensor must have. In a graph from a profile table, everything is bytes. But if the
+ * weights of the table have the 16-bit type `half`, W and dW have types. */
+static enum dtype wanted_dtype(const struct graph *g, const struct graph_tensor *t, enum dtype half)
 {
     bool table = strcmp(g->layers[g->n_layers - 1].type, "loss") == 0;
+    if (half != DTYPE_F32 && (t->kind == TENSOR_W || t->kind == TENSOR_DW))
+        return t->kind == TENSOR_W ? half : DTYPE_F32;
     bool ids = t->kind == TENSOR_X && !table && strcmp(g->layers[t->layer].type, "embedding") == 0;
     switch (t->kind) {
     case TENSOR_W:
@@ -192,10 +195,10 @@ static enum dtype wanted_dtype(const struct graph *g, const struct graph_tensor 
 
 /* Checks that every tensor has its type and consists of whole elements, and that the parts of every K follow
  * one another and fill it. */
-static void check_types(const struct graph *g)
+static void check_types(const struct graph *g, enum dtype half)
 {
     for (uint32_t t = 0; t < g->n_tensors; t++) {
-        assert_int_equal(g->tensors[t].dtype, wanted_dtype(g, &g->tensors[t]));
+        assert_int_equal(g->tensors[t].dtype, wanted_dtype(g, &g->tensors[t], half));
         assert_int_equal(g->tensors[t].bytes % dtype_size(g->tensors[t].dtype), 0);
     }
     for (uint32_t l = 0; l < g->n_layers; l++) {
@@ -212,9 +215,10 @@ static void check_types(const struct graph *g)
     }
 }
 
-static void check_graph(const struct graph *g, uint32_t batch)
+/* `half` is the type of 16-bit weights in a graph from a table, and DTYPE_F32 in all other graphs. */
+static void check_graph(const struct graph *g, uint32_t batch, enum dtype half)
 {
-    check_types(g);
+    check_types(g, half);
     struct follow f = {g, batch, calloc(g->n_tensors, sizeof *f.version),
                        calloc(g->n_tensors, sizeof *f.writes)};
     for (uint32_t t = 0; t < g->n_tensors; t++) {
@@ -293,7 +297,7 @@ static void test_graph_of_random_sizes_and_replicas(void **state)
         assert_int_equal(g->rows, least);
         assert_int_equal(g->n_micro, batch / least);
         assert_int_equal(g->n_replicas, replicas > 0 ? replicas : 1);
-        check_graph(g, batch);
+        check_graph(g, batch, t->dtype);
         graph_destroy(g);
         table_destroy(t);
         strbuf_finish(&b);
@@ -316,7 +320,7 @@ static void test_graph_of_random_chains(void **state)
         c.n_micro *= c.n_replicas;
         assert_int_equal(random_graph(&c, true, &train), 0);
         assert_int_equal(random_graph(&c, false, &eval), 0);
-        check_graph(train, c.rows * c.n_micro);
+        check_graph(train, c.rows * c.n_micro, DTYPE_F32);
         decisions += train->groups[0].decision;
         /* The same ids in both. */
         assert_int_equal(train->n_tensors, eval->n_tensors);
@@ -526,7 +530,7 @@ static void test_graph_refuses_sizes(void **state)
         int e = graph_build_sizes(t, &sizes, true, &g, &err);
         if (cases[i].says == NULL) {
             assert_int_equal(e, 0);
-            check_graph(g, cases[i].batch);
+            check_graph(g, cases[i].batch, t->dtype);
             graph_destroy(g);
             continue;
         }
@@ -832,6 +836,45 @@ static void test_graph_limits_the_uses_of_one_weight(void **state)
     }
 }
 
+/* ---- precision ---- */
+
+static uint64_t bytes_of_kind(const struct graph *g, enum tensor_kind kind)
+{
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < g->n_tensors; t++)
+        bytes += g->tensors[t].kind == kind ? g->tensors[t].bytes : 0;
+    return bytes;
+}
+
+/* In 16 bits, weights, activations and their gradients have half the bytes. The gradients of weights do not, and
+ * the optimizer state has the master weights too: 2 + 4 + 8 bytes per parameter with AdamW. */
+static void test_16_bits_halve_weights_and_activations(void **state)
+{
+    static const enum tensor_kind halved[] = {TENSOR_W, TENSOR_Y, TENSOR_DX};
+    static const enum tensor_kind same[] = {TENSOR_DW, TENSOR_X, TENSOR_TARGET, TENSOR_RESULT};
+    (void)state;
+    for (uint32_t seed = 1; seed <= 20; seed++) {
+        struct rng rng = {.seed = seed};
+        struct random_chain c;
+        struct graph *full, *half;
+        random_transformer(&c, &rng);
+        c.optimizer.kind = OPTIMIZER_ADAMW;
+        assert_int_equal(random_graph(&c, true, &full), 0);
+        random_precision(&c, seed % 2 ? DTYPE_BF16 : DTYPE_F16);
+        assert_int_equal(random_graph(&c, true, &half), 0);
+        for (uint32_t i = 0; i < sizeof halved / sizeof *halved; i++)
+            assert_int_equal(2 * bytes_of_kind(half, halved[i]), bytes_of_kind(full, halved[i]));
+        for (uint32_t i = 0; i < sizeof same / sizeof *same; i++)
+            assert_int_equal(bytes_of_kind(half, same[i]), bytes_of_kind(full, same[i]));
+        /* S also has statistics in float, but most of it is activations. */
+        assert_true(bytes_of_kind(half, TENSOR_S) * 10 < bytes_of_kind(full, TENSOR_S) * 7);
+        const uint64_t parameters = bytes_of_kind(full, TENSOR_W) / sizeof(float);
+        assert_int_equal(bytes_of_kind(half, TENSOR_W) + bytes_of_kind(half, TENSOR_K), 14 * parameters);
+        graph_destroy(full);
+        graph_destroy(half);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -848,6 +891,7 @@ int main(void)
         cmocka_unit_test(test_graph_refuses_links),
         cmocka_unit_test(test_graph_refuses_other_types),
         cmocka_unit_test(test_graph_limits_the_uses_of_one_weight),
+        cmocka_unit_test(test_16_bits_halve_weights_and_activations),
     };
     return cmocka_run_group_tests_name("graph", tests, NULL, NULL);
 }
