@@ -846,8 +846,8 @@ static uint64_t bytes_of_kind(const struct graph *g, enum tensor_kind kind)
     return bytes;
 }
 
-/* In 16 bits, weights, activations and their gradients have half the bytes. The gradients of weights do not, and
- * the optimizer state has the master weights too: 2 + 4 + 8 bytes per parameter with AdamW. */
+/* In 16 bits, weights, activations and their gradients have half the bytes. The gradients of weights do
+ * not, and the optimizer state has the master weights too: 2 + 4 + 8 bytes per parameter with AdamW. */
 static void test_16_bits_halve_weights_and_activations(void **state)
 {
     static const enum tensor_kind halved[] = {TENSOR_W, TENSOR_Y, TENSOR_DX};
