@@ -4,11 +4,11 @@
  * `call->step` that it needs are copied into the kernels' arguments. The device must be the current one.
  * All addresses must lie in its arena.
  *
- * Bits: all .cu files are compiled without contraction (-fmad=false), with IEEE division and square root
- * and with denormals. Sums follow the order of the cpu backend (kernels/cpu/ops_*.c). So every op, in every
- * type, has the bits of the cpu backend, with these exceptions: cuBLAS computes matrix products, attention
- * uses other tiles, rope uses CUDA's sine in double, and the loss of softmax_xent uses CUDA's log in
- * double. (The payload bits of a NaN may differ.) No op uses atomics.
+ * Bits: all .cu files are compiled without contraction (-fmad=false), with IEEE division and square root and
+ * with denormals. Sums follow the order of the cpu backend (kernels/cpu/ops_*.c). So every op, in every type,
+ * has the bits of the cpu backend, with these exceptions: cuBLAS computes matrix products, attention uses
+ * other tiles, rope uses CUDA's sine in double, and the loss of softmax_xent uses CUDA's log in double. (The
+ * payload bits of a NaN may differ.) No op uses atomics.
  */
 #ifndef KERNELS_CUDA_CUDA_OPS_H
 #define KERNELS_CUDA_CUDA_OPS_H
@@ -25,8 +25,8 @@ extern "C" {
 #define CUDA_PARTIALS 65536u
 
 /* The number of floats in the buffer `sums` of each device. The buffer holds one tile of a matrix product
- * whose result has 16 bits. 4 Mi floats are enough products to keep a large device busy, and 16 MiB stay in
- * the L2 cache of most. */
+ * whose result has 16 bits. 4 Mi floats are enough products to keep a large device busy, and 16 MiB stay
+ * in the L2 cache of most. */
 #define CUDA_SUMS (UINT32_C(4) << 20)
 
 /* Everything that an op needs in order to run on one device. The fields do not change while the devset is
@@ -59,8 +59,8 @@ extern cuda_op_fn *const cuda_ops[OP_COUNT];
 #include "kernels/ops.def"
 #undef OP
 
-/* Adds the bias to a tile of sums, applies the activation, and writes the tile to o->y, and to o->z if that
- * is not NULL. Each sum is rounded to the type of y before the activation. */
+/* Adds the bias to a tile of sums, applies the activation, and writes the tile to o->y, and to o->z if
+ * that is not NULL. Each sum is rounded to the type of y before the activation. */
 int cuda_finish_forward(const struct cuda_compute *at, const struct op_linear_fwd *o,
                         const struct cuda_tile *t);
 /* Multiplies a tile of sums by the slope of the activation if o->z is not NULL, and writes the tile to

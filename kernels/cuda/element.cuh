@@ -9,9 +9,9 @@
  *               act_fwd<<<grid, THREADS, 0, at->stream>>>(o->act, (const T *)o->x, (T *)o->y, o->n));
  *
  * A pack is a few neighbouring elements that one thread handles together: 16 bytes of the kernel's type,
- * which are 4 floats or 8 numbers of 16 bits. If its address is a multiple of 16, the thread reads or
- * writes a pack with accesses of 16 bytes, otherwise one element after another. The values are the same in
- * both cases.
+ * which are 4 floats or 8 numbers of 16 bits. If its address is a multiple of 16, the thread reads or writes
+ * a pack with accesses of 16 bytes, otherwise one element after another. The values are the same in both
+ * cases.
  */
 #ifndef KERNELS_CUDA_ELEMENT_CUH
 #define KERNELS_CUDA_ELEMENT_CUH

@@ -33,9 +33,8 @@ static struct cuda_event *cuda_event(struct event *e)
     return (struct cuda_event *)e;
 }
 
-/* The types that the ops implement: on devices, and on the host, where the ops of the cpu backend run. */
-#define DEVICE_TYPES (1u << DTYPE_F32 | 1u << DTYPE_BF16 | 1u << DTYPE_F16)
-#define HOST_TYPES   (1u << DTYPE_F32)
+/* The types that the ops implement, on devices and on the host. */
+#define OP_TYPES (1u << DTYPE_F32 | 1u << DTYPE_BF16 | 1u << DTYPE_F16)
 
 /* Returns true if the types of a call occur together. All its 16-bit types must be the same. If the
  * activations are F32, all types are F32, except that the gradient of F32 logits may have 16 bits. */
@@ -60,7 +59,7 @@ int cuda_launch(struct devset *base, uint32_t stream, const struct op_call *call
     struct cuda_devset *ds = cuda(base);
     const uint32_t device = stream / LANE_COUNT;
 
-    if (!op_has_only(call, device == base->n_devices ? HOST_TYPES : DEVICE_TYPES) || !types_agree(call))
+    if (!op_has_only(call, OP_TYPES) || !types_agree(call))
         return -EINVAL;
     if (ds->fault.code < 0)
         return ds->fault.code;

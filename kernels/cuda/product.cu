@@ -16,8 +16,8 @@
 
 /* Adds the bias to a tile of sums, rounds to the type of y, and applies the activation to the rounded
  * number. `z` and `y` point to the first element of the tile, and `b` to the bias of its first column. `z`
- * and `b` may be NULL. `z` or `y` may be the same array as `sums`, because one thread reads and writes each
- * element. */
+ * and `b` may be NULL. `z` or `y` may be the same array as `sums`, because one thread reads and writes
+ * each element. */
 template <class Y, class W>
 static __global__ void finish_forward(struct cuda_tile t, const W *b, Y *z, Y *y, uint32_t pitch,
                                       enum act act)
@@ -57,8 +57,8 @@ int cuda_finish_forward(const struct cuda_compute *at, const struct op_linear_fw
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Multiplies a tile of sums by the slope of the activation at `z`, and rounds. `z` may be NULL. `dx` may be
- * the same array as `sums`. */
+/* Multiplies a tile of sums by the slope of the activation at `z`, and rounds. `z` may be NULL. `dx` may
+ * be the same array as `sums`. */
 template <class T>
 static __global__ void finish_backward(struct cuda_tile t, const T *z, T *dx, uint32_t pitch, enum act act)
 {

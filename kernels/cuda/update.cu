@@ -305,8 +305,8 @@ static __global__ void decide(const struct op_decide o)
 {
     struct step_decision *d = o.decision;
     struct group_state *g = o.group;
-    /* The gradients of this step were computed from losses multiplied by this number. The field exists only
-     * if losses are scaled. */
+    /* The gradients of this step were computed from losses multiplied by this number. The field exists
+     * only if losses are scaled. */
     const double loss_scale = o.growth_steps > 0 ? (double)g->loss_scale : 1.0;
     const double norm = d ? sqrt(d->sumsq) / loss_scale : 0;
 

@@ -280,8 +280,8 @@ static void test_discard_in_the_wrong_place_refused(const char *backend)
 /* ---- what is refused ---- */
 
 /* An op with a type that no backend implements is refused when it is launched, on devices and on the host:
- * every op, in each of its types. The refused calls have no arrays, so an op that ran would crash. The next
- * launch works. */
+ * every op, in each of its types. The refused calls have no arrays, so an op that ran would crash. The
+ * next launch works. */
 static void test_other_types_refused(const char *backend)
 {
     struct devset *ds = open_two(backend);

@@ -2,12 +2,12 @@
  *
  * Every op runs on the cases of tests/unit/op_cases.h, in BF16 and F16 and in every allowed combination of
  * types. Its inputs are first rounded to the 16-bit type. The reference is the same op on the same device,
- * with the same inputs as floats, followed by one rounding: that is what op.h demands. test_cuda_ops
- * compares the F32 ops with double precision and with the cpu backend.
+ * with the same inputs as floats, followed by one rounding: that is what op.h demands. test_cuda_ops compares
+ * the F32 ops with double precision and with the cpu backend.
  *
- * The arrays of a 16-bit call have the same addresses as those of the F32 call. A 16-bit array therefore
- * uses the first half of its place. The test fails if an op writes to the second half, or anywhere else
- * outside the arrays that it may write.
+ * The arrays of a 16-bit call have the same addresses as those of the F32 call. A 16-bit array therefore uses
+ * the first half of its place. The test fails if an op writes to the second half, or anywhere else outside
+ * the arrays that it may write.
  *
  *     test_cuda_half [--small] [PATTERN]      PATTERN selects tests by name, for example test_rope_*
  *
@@ -247,26 +247,23 @@ static void add_master(struct pair *p)
 
 /* The F32 run of linear_fwd applies the activation to a number that was not rounded. So the reference runs
  * without the activation, rounds, and applies the activation to the result. */
-static uint32_t reference_calls(const struct pair *p, enum dtype half, struct op_call ret[2])
+static bool needs_separate_activation(const struct pair *p)
 {
-    (void)half;
-    ret[0] = p->floats;
-    if (p->call.op != OP_linear_fwd || p->call.linear_fwd.act == ACT_NONE)
-        return 1;
-    ret[0].linear_fwd.act = ACT_NONE;
-    ret[0].linear_fwd.z = NULL;
-    return 2;
+    return p->call.op == OP_linear_fwd && p->call.linear_fwd.act != ACT_NONE;
 }
 
 static void run_reference(const struct pair *p, enum dtype half)
 {
     const struct op_linear_fwd *o = &p->floats.linear_fwd;
-    struct op_call calls[2];
-    const uint32_t n = reference_calls(p, half, calls);
-    struct op_call moved = op_move(&calls[0], host, p->bytes, devset_address(ds, 0, 0));
+    struct op_call call = p->floats, moved;
 
+    if (needs_separate_activation(p)) {
+        call.linear_fwd.act = ACT_NONE;
+        call.linear_fwd.z = NULL;
+    }
+    moved = op_move(&call, host, p->bytes, devset_address(ds, 0, 0));
     launch_around(&moved, 1, host, p->bytes);
-    if (n == 1)
+    if (!needs_separate_activation(p))
         return;
     const uint64_t elements = (uint64_t)o->rows * o->out;
     for (uint64_t i = 0; i < elements && p->call.linear_fwd.y_dtype != DTYPE_F32; i++)
