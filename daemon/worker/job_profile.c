@@ -48,6 +48,11 @@ static int check_file(const struct prepared_job *j, const char *path, struct err
     if (j->table->n_layers != m->n_layers)
         return err_set_at(err, -EINVAL, path, "is a profile of %u layers, but the model has %u",
                           j->table->n_layers, m->n_layers);
+    if (j->table->dtype != m->layers[0].dtype)
+        return err_set_at(err, -EINVAL, path,
+                          "is a profile of numbers of type %s, but with the precision %s the job has %s",
+                          dtype_names[j->table->dtype], spec_precision_names[j->spec->precision],
+                          dtype_names[m->layers[0].dtype]);
     for (uint32_t l = 0; l < m->n_layers; l++) {
         struct layer_sizes size;
         layer_type(&m->layers[l])->sizes(&m->layers[l], 1, &size);

@@ -9,6 +9,7 @@ import struct
 import strace
 from cases_bits import least_bytes
 from cases_machine import ELSEWHERE
+from cases_profile import environment
 from cases_transformers import SMALL_GPT2, SMALL_LLAMA, read_tensors
 from files import (DELETE, POLICIES, SMALL, check_output, checkpoint_steps, job, outcome, read_json, read_safetensors,
                    same_outcome, steps_in_metrics, write_job)
@@ -374,6 +375,20 @@ def test_precision_of_a_plan_can_be_another(t, precision):
     t.equal(found["resolved"]["precision"], precision, "resolved.precision")
     t.contains(t.worker("--plan", other, "--precision", "half", expect=2).err, "--precision", "bf16", what="standard error")
     t.worker("--run", other, "--precision", precision, expect=2)
+
+
+@case(each=HALVES)
+def test_precision_of_measured_times_is_that_of_the_job(t, precision):
+    """Times in one precision are not used for another, neither those of the cache nor those of a file."""
+    env = environment(t)
+    own, other = (write_job(t, spec_of("mlp", p), f"{p}.json") for p in (precision, "fp32"))
+    file = t.path("profile.json")
+    t.worker("--time", own, "--quiet", "--micro-batches", 8, "--out", file, env=env)
+    t.equal(read_json(file)["precision"], precision, "precision of the profile")
+    for path, source in ((own, "measured"), (other, "analytic")):
+        t.contains(t.worker("--check", path, env=env).out, f"({source} times)", what="the text")
+    t.worker("--check", own, "--profile", file, env=env)
+    t.contains(t.worker("--check", other, "--profile", file, env=env, expect=2).err, file, "precision fp32", what="standard error")
 
 
 # ---- what is refused ----

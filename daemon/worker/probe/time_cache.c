@@ -441,6 +441,7 @@ struct table *time_cache_table(const struct time_cache *c, const struct model *m
         return NULL;
     }
     snprintf(t->device, sizeof t->device, "%.79s", c->place.device);
+    t->dtype = m->layers[0].dtype; /* all layers have the same */
     t->link_bytes_per_s = c->link_bytes_per_s;
     t->peer_bytes_per_s = c->peer_bytes_per_s;
     t->host_copy_bytes_per_s = c->host_copy_bytes_per_s;
