@@ -259,14 +259,15 @@ static int try_lean(void *ctx, enum policy_id id, const struct candidate *c)
     return LEAN_END;
 }
 
-/* Notes what a lean candidate would need on a machine with unlimited memory. */
+/* Notes what a lean candidate would need on devices with unlimited memory. With no host memory at all,
+ * tensors share host memory wherever they can, so that the need is the least. */
 static int measure_lean(void *ctx, enum policy_id id, const struct candidate *c)
 {
     struct lean_walk *w = ctx;
     struct machine endless = *w->request->machine;
     for (uint32_t i = 0; i < endless.n_devices; i++)
         endless.capacity_bytes[i] = UINT64_MAX;
-    endless.host_bytes = UINT64_MAX;
+    endless.host_bytes = 0;
     use_policy(w->s, w->request, id);
     w->s->request.machine = &endless;
     int r = build_candidate(w->s, c, NULL);

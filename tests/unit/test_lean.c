@@ -98,6 +98,15 @@ static uint64_t number_after(const struct situation *s, const struct answer *a, 
     return strtoull(at + strlen(words), NULL, 10);
 }
 
+/* Checks that plan_least_capacity returns the number that plan_make names, also with little host memory. */
+static void check_least_capacity(struct situation *s, const struct answer *a)
+{
+    uint64_t least;
+    assert_int_equal(plan_least_capacity(&s->request, &least, NULL), 0);
+    if (least != a->least)
+        say(s, "the least capacity is %llu, but it was said: %s", (unsigned long long)least, a->err.msg);
+}
+
 /* Gives the machine exactly what the message asks for. There must then be a plan. */
 static void follow_advice(struct situation *s, const struct answer *a, struct tally *tally)
 {
@@ -106,6 +115,7 @@ static void follow_advice(struct situation *s, const struct answer *a, struct ta
     if (a->least > 0) {
         assert_string_equal(a->err.path, "resources.device_memory");
         assert_int_equal(number_after(s, a, "needs at least "), a->least);
+        check_least_capacity(s, a);
         assert_null(strstr(a->err.msg, "with that"));
         set_capacities(m, a->least);
         tally->device++;
