@@ -329,6 +329,16 @@ static int search_policies(struct plan_search *s, const struct plan_request *req
     return r;
 }
 
+/* Returns whether a search for a plan is useless, because no lean candidate fits the devices. Only if the
+ * host memory is too small for the leanest of them does a search find plans that need less: such plans keep
+ * state or activations on the devices. */
+static bool is_useless(const struct plan_search *s, const struct plan_request *r)
+{
+    uint64_t device = lean_least_device(&s->needs, r->machine->host_bytes);
+    return r->policy == POLICY_auto && r->to_beat_ns == 0 && s->front.n == 0 && device < UINT64_MAX &&
+           device == lean_least_device(&s->needs, UINT64_MAX);
+}
+
 /* Finds the best plan and keeps it in the front, or in the fallback. Returns -ENOSPC with a message if there
  * is none. */
 static int find_plan(struct plan_search *s, const struct plan_request *request, uint64_t *ret_least)
@@ -336,7 +346,7 @@ static int find_plan(struct plan_search *s, const struct plan_request *request, 
     int r = request->to_beat_ns > 0 ? 0 : try_leanest(s, request);
     if (r == 0 && s->front.n > 0)
         s->trial.over = is_perfect(s, s->trial.moves_data_only);
-    if (r == 0 && !s->trial.over)
+    if (r == 0 && !s->trial.over && !is_useless(s, request))
         r = search_policies(s, request);
     if (r == 0 && s->front.n + s->fallback.n == 0)
         r = request->to_beat_ns > 0 ? -ENOSPC

@@ -135,8 +135,7 @@ static void follow_advice(struct situation *s, const struct answer *a, struct ta
 }
 
 /* With the least capacity there is a plan. With one granule less there is none, and plan_make names the least
- * capacity. Policy `auto` is an exception: its search rarely finds a plan that needs less than every lean
- * candidate. */
+ * capacity. */
 static uint64_t check_least(struct situation *s, struct tally *tally)
 {
     uint64_t least;
@@ -151,11 +150,11 @@ static uint64_t check_least(struct situation *s, struct tally *tally)
         say(s, "the least capacity is not enough: %s", enough.err.msg);
     set_capacities(&s->machine, least - PLAN_ALIGN);
     const struct answer less = ask(s);
-    if (less.code == 0 && s->request.policy != POLICY_auto)
+    if (less.code == 0)
         say(s, "less than the least capacity, %llu, is enough", (unsigned long long)least);
-    if (less.code != 0 && less.least != least)
+    if (less.least != least)
         say(s, "the least capacity is %llu: %s", (unsigned long long)least, less.err.msg);
-    tally->refused_least += less.code != 0;
+    tally->refused_least++;
     return least;
 }
 
