@@ -27,14 +27,24 @@ static const enum policy_id auto_tries_blocks[] = {POLICY_resident, POLICY_block
 
 /* A search ends when its plan takes at most 1/FLOOR_SLACK longer than the time that no plan can beat. */
 #define FLOOR_SLACK 100
+/* For graphs with at most this number of tasks, lean candidates are tried with every number of devices. */
+#define FEW_TASKS 1024
+/* Searches that use fewer devices may build 1/FEWER_PART of the search's limit in addition, so that a search
+ * that has reached the limit with all devices still tries some plans with fewer. */
+#define FEWER_PART 8
 
 /* The state of one call of plan_make. */
 struct plan_search {
     /* Must be the first field, because try_candidate casts the pointer to a trial into a pointer to
      * plan_search. */
     struct trial trial;
-    /* The caller's request, in which UPDATE_AUTO has been replaced by the default of the policy. */
+    /* The caller's request, in which UPDATE_AUTO has been replaced by the default of the policy, and whose
+     * machine is `fewer`. */
     struct plan_request request;
+    /* The machine that the plan is for, and its first devices, which the policy uses. The other devices stay
+     * idle. A policy uses all devices, unless the machine has many devices for little work. */
+    const struct machine *machine;
+    struct machine fewer;
     const struct policy *policy;
     struct front front;
     /* The plan of a lean candidate, used only if the search of the policy finds no plan. */
@@ -55,12 +65,25 @@ struct profile *plan_profile(const struct plan_request *r)
 
 /* ---- one candidate ---- */
 
-/* Returns whether some device computes so long that no plan of this order can take less than the time that
- * the caller wants to beat. Sets s->trial.score to this time and no bytes. */
+/* Returns the time that a plan has to beat, or 0 if there is none: the time that the caller wants to beat or,
+ * while some devices stay idle, the time of the fastest plan. With OBJECTIVE_BYTES a slower plan may be
+ * better. */
+static uint64_t to_beat_ns(const struct plan_search *s)
+{
+    uint64_t ns = s->request.to_beat_ns;
+    bool fewer = s->fewer.n_devices < s->machine->n_devices;
+    if (fewer && s->front.n > 0 && s->request.objective != OBJECTIVE_BYTES &&
+        (ns == 0 || s->front.at[0].score.ns < ns))
+        ns = s->front.at[0].score.ns;
+    return ns;
+}
+
+/* Returns whether some device computes so long that no plan of this order can take less than the time to
+ * beat. Sets s->trial.score to this time and no bytes. */
 static bool is_too_slow(struct plan_search *s, const struct order *o)
 {
-    uint64_t ns[DEVICE_MAX] = {0}, most = 0;
-    if (s->request.to_beat_ns == 0)
+    uint64_t ns[DEVICE_MAX] = {0}, most = 0, beat = to_beat_ns(s);
+    if (beat == 0)
         return false;
     for (size_t i = 0; i < o->todos.n; i++) {
         const struct todo *t = &o->todos.at[i];
@@ -72,7 +95,7 @@ static bool is_too_slow(struct plan_search *s, const struct order *o)
     }
     most *= o->all_steps ? 1 : o->graph->steps;
     s->trial.score = (struct score){most, 0};
-    return most >= s->request.to_beat_ns;
+    return most >= beat;
 }
 
 /* Builds a candidate and adds its work to the total. `ret` may be NULL if the caller only wants to know the
@@ -81,6 +104,9 @@ static int build_candidate(struct plan_search *s, const struct candidate *c, str
 {
     struct order order;
     s->policy->order(&s->request, s->trial.profile, c, &order);
+    order.n_devices = s->machine->n_devices;
+    struct plan_request whole = s->request;
+    whole.machine = s->machine;
     struct knobs knobs = c->knobs;
     /* A search also asks whether the candidate fits. For that, no copies need to be kept in free memory. */
     s->trial.too_slow = is_too_slow(s, &order);
@@ -88,7 +114,7 @@ static int build_candidate(struct plan_search *s, const struct candidate *c, str
         knobs.retain = false;
         *ret = NULL;
     }
-    int r = plan_build(&s->request, s->policy->name, &order, &knobs, s->trial.profile,
+    int r = plan_build(&whole, s->policy->name, &order, &knobs, s->trial.profile,
                        s->trial.too_slow ? NULL : ret, &s->trial.need, s->err);
     order_finish(&order);
     if (r == 0)
@@ -116,6 +142,8 @@ static void check_work(struct plan_search *s)
 {
     uint64_t most = s->request.most_work > 0 ? s->request.most_work : PLAN_WORK;
     bool has_plan = s->front.n > 0 || s->request.to_beat_ns > 0;
+    if (s->fewer.n_devices < s->machine->n_devices)
+        most += most / FEWER_PART;
     if (s->trial.work > (has_plan ? most : PLAN_WORK_IN_VAIN * most))
         s->trial.over = s->trial.cut_short = true;
 }
@@ -124,7 +152,7 @@ static void check_work(struct plan_search *s)
 static void score_plan(struct plan_search *s, struct plan *p)
 {
     struct trial *t = &s->trial;
-    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, t->profile, s->request.machine);
+    struct sim_result *sim = plan_simulate(p, PROGRAM_CYCLE, SIM_RUNS, t->profile, s->machine);
     /* Do not count the group state. It has only a few bytes per device, which must not make plans with fewer
      * devices look better. */
     t->score = (struct score){sim->cycle_ns, sim->bytes.in + sim->bytes.out - sim->bytes.group_in};
@@ -185,6 +213,7 @@ static void use_policy(struct plan_search *s, const struct plan_request *request
 {
     s->policy = policy_of(id);
     s->request = *request;
+    s->request.machine = &s->fewer;
     if (s->request.update == UPDATE_AUTO)
         s->request.update = s->policy->default_update;
 }
@@ -269,13 +298,46 @@ static int measure_lean(void *ctx, enum policy_id id, const struct candidate *c)
         endless.capacity_bytes[i] = UINT64_MAX;
     endless.host_bytes = 0;
     use_policy(w->s, w->request, id);
-    w->s->request.machine = &endless;
+    w->s->machine = &endless;
     int r = build_candidate(w->s, c, NULL);
-    w->s->request.machine = w->request->machine;
+    w->s->machine = w->request->machine;
     if (r < 0)
         return r;
     note_need(w, id);
     return after_misfit(w);
+}
+
+/* Lets the policies use the first `n` devices of the machine. */
+static void use_devices(struct plan_search *s, uint32_t n)
+{
+    s->fewer = *s->machine;
+    s->fewer.n_devices = n;
+}
+
+/* Returns how many devices to use after lean candidates that use `n` devices: one less, or only one if
+ * building the candidates takes long. Returns 0 if none are left. */
+static uint32_t fewer_devices(const struct plan_request *r, uint32_t n)
+{
+    if (r->policy != POLICY_auto || n == 1)
+        return 0;
+    return r->train->n_tasks <= FEW_TASKS ? n - 1 : 1;
+}
+
+/* Visits the lean candidates of the policies in `ids`, first those that use all devices, and then those that
+ * use fewer. Returns the same values as lean_each. */
+static int walk_lean(struct lean_walk *w, const enum policy_id *ids, uint32_t n_ids, lean_visit *visit)
+{
+    struct plan_search *s = w->s;
+    struct plan_request r = *w->request;
+    int e = LEAN_ON;
+    for (uint32_t n = s->machine->n_devices; n > 0 && e == LEAN_ON; n = fewer_devices(w->request, n)) {
+        use_devices(s, n);
+        r.machine = &s->fewer;
+        w->policy = POLICY_COUNT;
+        e = lean_each(&r, ids, n_ids, visit, w);
+    }
+    use_devices(s, s->machine->n_devices);
+    return e;
 }
 
 /* Returns whether the devices together can hold all weights and optimizer state, so that a plan in which
@@ -304,7 +366,7 @@ static int try_leanest(struct plan_search *s, const struct plan_request *request
     for (uint32_t i = 0; i < n; i++)
         order[i] = first ? ids[i] : ids[(i + 1) % n];
     struct lean_walk walk = start_walk(s, request);
-    int r = lean_each(request, order, n, try_lean, &walk);
+    int r = walk_lean(&walk, order, n, try_lean);
     s->trial.over = false;
     if (r < 0 || request->policy == POLICY_auto)
         return r < 0 ? r : 0;
@@ -315,16 +377,42 @@ static int try_leanest(struct plan_search *s, const struct plan_request *request
     return 0;
 }
 
-/* Runs the searches of all policies that the request allows. */
+/* Runs the searches of all policies that the request allows, on the devices that are in use. */
 static int search_policies(struct plan_search *s, const struct plan_request *request)
 {
     const enum policy_id *ids;
     uint32_t n = requested(request, &ids);
     int r = 0;
-    check_work(s);
     for (uint32_t i = 0; i < n && r == 0 && !s->trial.over; i++) {
         use_policy(s, request, ids[i]);
         r = s->policy->search(&s->request, &s->trial);
+    }
+    return r;
+}
+
+/* Returns whether a plan that uses only the devices in use could be better than the chosen one. */
+static bool may_be_better(const struct plan_search *s)
+{
+    uint64_t beat = to_beat_ns(s);
+    return beat == 0 ||
+           time_bound_ns(s->request.train, &s->fewer, s->trial.profile) * s->request.train->steps < beat;
+}
+
+/* Searches for plans that use all devices. Policy `auto` then also searches for plans that use fewer: with
+ * little work for each device, the copies between devices may take longer than the work. So a job is not
+ * slower on a machine with more devices. */
+static int search_devices(struct plan_search *s, const struct plan_request *request)
+{
+    const uint32_t all = s->machine->n_devices, least = request->policy == POLICY_auto ? 1 : all;
+    int r = 0;
+    check_work(s);
+    for (uint32_t n = all; n >= least && r == 0 && !s->trial.over; n--) {
+        use_devices(s, n);
+        if (n < all && !may_be_better(s))
+            break;
+        r = search_policies(s, request);
+        if (n == all && s->trial.cut_short)
+            s->trial.over = s->trial.cut_short = false;
     }
     return r;
 }
@@ -347,7 +435,7 @@ static int find_plan(struct plan_search *s, const struct plan_request *request, 
     if (r == 0 && s->front.n > 0)
         s->trial.over = is_perfect(s, s->trial.moves_data_only);
     if (r == 0 && !s->trial.over && !is_useless(s, request))
-        r = search_policies(s, request);
+        r = search_devices(s, request);
     if (r == 0 && s->front.n + s->fallback.n == 0)
         r = request->to_beat_ns > 0 ? -ENOSPC
                                     : lean_refuse(&s->needs, s->least_host_bytes, request, ret_least, s->err);
@@ -362,6 +450,9 @@ static void start_search(struct plan_search *s, const struct plan_request *reque
     *s = (struct plan_search){.trial = {.run = try_candidate, .profile = prof},
                               .front = {.objective = request->objective},
                               .fallback = {.objective = request->objective},
+                              .request = *request,
+                              .machine = request->machine,
+                              .fewer = *request->machine,
                               .least_host_bytes = UINT64_MAX,
                               .floor_ns = time_bound_ns(request->train, request->machine, prof) *
                                           request->train->steps,
@@ -417,7 +508,7 @@ int plan_least_capacity(const struct plan_request *request, uint64_t *ret_bytes,
     uint32_t n = requested(request, &ids);
     start_search(&s, request, prof, err);
     struct lean_walk walk = start_walk(&s, request);
-    int r = lean_each(request, ids, n, measure_lean, &walk);
+    int r = walk_lean(&walk, ids, n, measure_lean);
     profile_destroy(prof);
     if (r < 0)
         return r;
