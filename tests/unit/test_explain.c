@@ -138,8 +138,8 @@ static void test_dump_names(void **state)
 /* ------------------------------------------------------------------------------------- summary */
 
 static struct graph_layer tiny_layers[2] = {
-    {.type = "dense", .size = {.w = 4096}, .k_bytes = 8192},
-    {.type = "softmax_xent", .size = {.w = 2048}, .k_bytes = 4096},
+    {.type = "dense", .size = {.w = 4096}, .dw_bytes = 4096, .k_bytes = 8192},
+    {.type = "softmax_xent", .size = {.w = 2048}, .dw_bytes = 2048, .k_bytes = 4096},
 };
 static const struct graph tiny_graph = {.n_layers = 2, .layers = tiny_layers};
 /* A bound on time that no test computes. */

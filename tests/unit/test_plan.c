@@ -278,6 +278,7 @@ static void test_profile_analytic_roofline(void **state)
 {
     struct graph_layer layers[2] = {
         {.size = {.w = 1001},
+         .dw_bytes = 1001,
          .k_bytes = 2002,
          .cost = {.fwd_flops = 1000001, .fwd_bytes = 10, .bwd_flops = 1, .bwd_bytes = 55}},
         {.size = {.w = 0}, .cost = {.fwd_flops = 100, .fwd_bytes = 1000, .bwd_flops = 0, .bwd_bytes = 0}},

@@ -47,7 +47,7 @@ static void tiny_layer(struct tiny *t, const struct brute_time_case *c, uint32_t
     t->times[l] = (struct profile_layer){.bwd_ns = c->loss_ns};
     if (l == c->n_layers)
         return;
-    to->size.w = from->w;
+    to->size.w = to->dw_bytes = from->w;
     to->size.y = from->y;
     to->size.s = from->s;
     to->k_bytes = from->k;
