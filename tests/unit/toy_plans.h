@@ -20,9 +20,14 @@ static struct graph_tensor tensors[N_TENSORS];
 static struct graph_operand operands[64];
 static struct graph_task tasks[16];
 static const struct state_part parts[] = {{"v", DTYPE_F32, 128, 0, 512}};
-static struct graph_layer layers[2] = {
-    {.type = "layer", .rows = 4, .size = {.w = 512}, .dw_bytes = 512, .k_bytes = 512, .parts = parts, .n_parts = 1},
-    {.type = "loss", .rows = 4}};
+static struct graph_layer layers[2] = {{.type = "layer",
+                                        .rows = 4,
+                                        .size = {.w = 512},
+                                        .dw_bytes = 512,
+                                        .k_bytes = 512,
+                                        .parts = parts,
+                                        .n_parts = 1},
+                                       {.type = "loss", .rows = 4}};
 static struct graph train_graph, eval_graph;
 static struct graph_group groups[1];
 /* The same graphs with two training steps in a cycle. Tensor t of step 1 has the id N_TENSORS + t. */
