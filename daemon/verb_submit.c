@@ -214,8 +214,8 @@ static void submit_on_disk(void *ctx, int status)
     } else if (status == -ENOMEM) {
         refuse_submit(s, status, NULL);
     } else {
-        /* Either the disk is full, or the status is -EEXIST: an ended job has the same key. refuse_full looks
-         * for that job. If refuse_full finds it, the client gets it as the answer. */
+        /* There are two reasons for the failure. The disk may be full. Or the status is -EEXIST, because an
+         * ended job has the same key. refuse_full looks for such a job, and answers the client with it. */
         refuse_full(s);
     }
 }

@@ -429,7 +429,7 @@ static char *take_error(const struct json *params)
     return b.at;
 }
 
-/* Reports to devices.c the devices that failed while this worker used them. */
+/* A worker has told which devices failed while it used them. Passes their numbers on to devices.c. */
 static void take_blame(struct worker *w, const struct json *params)
 {
     const struct json *failed = get_object(params, "failed_devices"), *list = get_array(failed, "indices");

@@ -62,9 +62,9 @@ enum phase_limit {
 /* Words for reports, such as "device memory". */
 extern const char *const phase_limit_names[PHASE_LIMIT_COUNT];
 
-/* An input of training that consists of label vectors: for each sample the vector of its class. `reader` is
- * the first layer that reads it, and `loss` is the loss that has the vectors (layer_label_vectors). Both are
- * indices of layers in the phase. */
+/* An input X that the trainer fills with label vectors: each row is the vector of the sample's class.
+ * `reader` is the first layer that reads this input. `loss` is the layer that has the vectors, a loss of
+ * type label_vectors. Both fields are indices of layers in the phase. */
 struct phase_source {
     uint32_t reader, loss;
 };

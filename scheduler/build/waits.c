@@ -270,8 +270,8 @@ static void visit_operand(struct walker *w, const struct draft_operand *o, uint3
         vacate_dropped(w, s, now);
 }
 
-/* Frees the addresses of those host copies for which instruction `index` is the last user. An instruction has
- * at most one operand of each of these copies. */
+/* Frees the host memory of the copies that no instruction after instruction `index` uses. An instruction
+ * has at most one operand of each of these copies. */
 static void end_on_host(struct walker *w, const struct plan_instr *in, uint32_t index)
 {
     for (uint32_t k = 0; k < in->n_operands; k++) {

@@ -181,9 +181,12 @@ static void add_micro(struct writer *w, uint32_t block, uint32_t micro)
     w->next_item[d]++;
 }
 
-/* Moves the decisions of a block to its device, for the tasks in the order from index `begin` on. The stream
- * of the host runs its tasks one after another. A decision there would wait for those of the blocks before
- * it, and in the next cycle the first block would wait for the last one. */
+/* Makes the block's DECIDE tasks run on the device of the block instead of the host. Only tasks whose index
+ * in the order is at least `begin` are changed.
+ *
+ * The host runs its tasks one after another. If it decided for all blocks, every block would wait for the
+ * decisions of the blocks before it, and the first block of a cycle for the last block of the cycle before.
+ * */
 static void decide_on_device(struct writer *w, uint32_t block, size_t begin)
 {
     uint32_t item = w->next_item[w->b->device[block]];

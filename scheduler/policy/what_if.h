@@ -19,8 +19,9 @@ int what_if_machine(const struct machine *m, uint64_t more_bytes, uint32_t more_
 /* Makes a plan for the request and simulates it. Sets ret->fits to false if there is no plan. */
 void what_if_plan(const struct plan_request *request, struct what_if *ret);
 
-/* The plan in use would also work with more memory or more devices. Its prediction is *at_hand. If *w is
- * worse, the search has only missed a better plan. In this case, replaces *w with *at_hand. */
+/* Replaces the answer *w with *at_hand if *w is worse. *at_hand is the prediction for the plan in use. That
+ * plan would also work with more memory or more devices. So an answer that is worse only means that the
+ * search has missed a better plan. */
 void what_if_keep(struct what_if *w, const struct what_if *at_hand, enum plan_objective objective);
 
 #endif

@@ -234,8 +234,8 @@ struct verify_state {
     struct verify_event now; /* the instruction being executed */
     /* newest[t] is the highest version of tensor t that exists. */
     uint64_t *newest;
-    /* away[t] is a list of the copies of tensor t, except the copy at its home: the place in host memory that
-     * only this tensor uses. */
+    /* away[t] is a list of the copies of tensor t. The copy at the tensor's home is not in the list. The
+     * home is the place in host memory that only this tensor uses. */
     struct verify_copy **away;
     /* All copies of all tensors, except the copies at home. */
     VEC(struct verify_copy *) live;

@@ -323,8 +323,8 @@ static void run_move(struct program_run *r, const struct plan_operand *from, con
     }
 }
 
-/* If copy `c` has byte `at` in version `version` or a newer one, returns the end of the segment around this
- * byte. Otherwise returns `at`. */
+/* Tells how far copy `c` is up to date, starting at byte `at`. If the segment of the copy that contains this
+ * byte has version `version` or a newer one, returns the end of the segment. Otherwise returns `at`. */
 static uint64_t covers(const struct verify_copy *c, uint64_t at, uint64_t version)
 {
     size_t i = copy_seek(c, at);
