@@ -30,6 +30,7 @@ struct at {
 #define WHOLE(d) ((struct at){(d), false})
 #define PART(d)  ((struct at){(d), true})
 
+/* The elements begin..end of a layer's W and dW, and the device that owns them. */
 struct share {
     uint32_t owner;
     uint64_t begin, end;
@@ -58,14 +59,16 @@ static uint32_t n_parts(const struct maker *m, uint32_t l)
     return m->g->layers[l].n_parts;
 }
 
-/* Multiples of PLAN_ALIGN, as even as that allows. False: share i of the layer is empty. */
+/* Cuts the weights of a layer at multiples of PLAN_ALIGN bytes, as evenly as that allows. False: share i of
+ * the layer is empty. */
 static bool share_of(const struct maker *m, uint32_t l, uint32_t i, struct share *ret)
 {
     const uint64_t bytes = w_bytes(m, l), blocks = round_up(bytes, PLAN_ALIGN) / PLAN_ALIGN,
                    n = m->form->cuts;
-    const uint64_t end = (i + 1) * blocks / n * PLAN_ALIGN;
+    const uint64_t begin = i * blocks / n * PLAN_ALIGN, end = (i + 1) * blocks / n * PLAN_ALIGN;
+    const uint64_t each = dtype_size(m->g->layers[l].size.w_dtype);
 
-    *ret = (struct share){i % m->form->n_devices, i * blocks / n * PLAN_ALIGN, end < bytes ? end : bytes};
+    *ret = (struct share){i % m->form->n_devices, begin / each, (end < bytes ? end : bytes) / each};
     return ret->begin < ret->end;
 }
 
@@ -125,6 +128,20 @@ static void move(struct maker *m, tensor_id t, uint64_t begin, uint64_t end, str
     operand(m, t, begin, end, to, ACCESS_WRITE);
 }
 
+/* The same for a share of a tensor W or dW. */
+static void operand_share(struct maker *m, tensor_id t, const struct share *s, struct at at,
+                          enum access access)
+{
+    const uint64_t each = dtype_size(m->h->tensors.at[t].dtype);
+    operand(m, t, s->begin * each, s->end * each, at, access);
+}
+
+static void move_share(struct maker *m, tensor_id t, const struct share *s, struct at from, struct at to)
+{
+    const uint64_t each = dtype_size(m->h->tensors.at[t].dtype);
+    move(m, t, s->begin * each, s->end * each, from, to);
+}
+
 static void move_whole(struct maker *m, tensor_id t, struct at from, struct at to)
 {
     if (t != PLAN_NONE)
@@ -180,12 +197,12 @@ static void get_shared_weights(struct maker *m, uint32_t l, bool pinned)
     FOR_EACH_SHARE(m, l, s)
     {
         if (pinned)
-            move(m, w, s.begin, s.end, PART(s.owner), WHOLE(s.owner));
+            move_share(m, w, &s, PART(s.owner), WHOLE(s.owner));
         else
-            move(m, w, s.begin, s.end, HOST, WHOLE(s.owner));
+            move_share(m, w, &s, HOST, WHOLE(s.owner));
         for (uint32_t d = 0; d < m->form->n_devices; d++)
             if (d != s.owner)
-                move(m, w, s.begin, s.end, pinned ? PART(s.owner) : WHOLE(s.owner), WHOLE(d));
+                move_share(m, w, &s, pinned ? PART(s.owner) : WHOLE(s.owner), WHOLE(d));
     }
 }
 
@@ -249,17 +266,17 @@ static void reduce_share(struct maker *m, uint32_t l, const struct share *s)
     for (uint32_t r = 0; r < m->form->n_replicas; r++) {
         const struct at there = gradient_at(m, r, s->owner);
         if (there.loc == PLAN_HOST || there.part)
-            move(m, find(m, TENSOR_DW, l, r), s->begin, s->end, WHOLE(device_of(m, r)), there);
+            move_share(m, find(m, TENSOR_DW, l, r), s, WHOLE(device_of(m, r)), there);
     }
     for (uint32_t r = 1; r < m->form->n_replicas; r++) {
         task(m, INSTR_RED, sum_at.loc, l);
         struct hm_program *p = &m->h->programs[m->h->now];
         p->instrs.at[p->instrs.n - 1].replica = r;
-        operand(m, sum, s->begin, s->end, sum_at, ACCESS_RW);
-        operand(m, find(m, TENSOR_DW, l, r), s->begin, s->end, gradient_at(m, r, s->owner), ACCESS_READ);
+        operand_share(m, sum, s, sum_at, ACCESS_RW);
+        operand_share(m, find(m, TENSOR_DW, l, r), s, gradient_at(m, r, s->owner), ACCESS_READ);
     }
     if (m->form->host_update && !m->form->host_reduction)
-        move(m, sum, s->begin, s->end, sum_at, HOST);
+        move_share(m, sum, s, sum_at, HOST);
 }
 
 /* On one device: its own shares may be there already, in the dW of replica 0. */
@@ -270,7 +287,7 @@ static void gather_gradient(struct maker *m, uint32_t l, uint32_t device)
     {
         const struct at from = gradient_at(m, 0, s.owner);
         if (from.loc != device || from.part)
-            move(m, find(m, TENSOR_DW, l, 0), s.begin, s.end, from, WHOLE(device));
+            move_share(m, find(m, TENSOR_DW, l, 0), &s, from, WHOLE(device));
     }
 }
 
@@ -322,8 +339,8 @@ static void k_range(const struct maker *m, uint32_t l, const struct share *s, ui
 {
     const bool all = m->form->cuts == 1;
     const struct state_part *p = all ? NULL : &m->g->layers[l].parts[part];
-    *ret_begin = all ? 0 : p->begin + s->begin;
-    *ret_end = all ? m->g->layers[l].k_bytes : p->begin + s->end;
+    *ret_begin = all ? 0 : p->begin + s->begin * dtype_size(p->dtype);
+    *ret_end = all ? m->g->layers[l].k_bytes : p->begin + s->end * dtype_size(p->dtype);
 }
 
 static void move_k(struct maker *m, uint32_t l, const struct share *s, bool in)
@@ -345,11 +362,10 @@ static void add_update(struct maker *m, uint32_t l, const struct share *s)
     if (!host && !m->form->pinned)
         move_k(m, l, s, true);
     task(m, INSTR_UPD, w_at.loc, l);
-    operand(m, find(m, TENSOR_DW, l, 0), s->begin, s->end, host ? HOST : gradient_at(m, 0, s->owner),
-            ACCESS_READ);
+    operand_share(m, find(m, TENSOR_DW, l, 0), s, host ? HOST : gradient_at(m, 0, s->owner), ACCESS_READ);
     if (m->g->groups[0].state_bytes > 0)
         whole(m, find(m, TENSOR_GROUP, PLAN_NONE, PLAN_NONE), host ? HOST : WHOLE(s->owner), ACCESS_READ);
-    operand(m, w, s->begin, s->end, w_at, ACCESS_RW);
+    operand_share(m, w, s, w_at, ACCESS_RW);
     for (uint32_t p = 0; p < k_operands(m, l); p++) {
         uint64_t begin, end;
         k_range(m, l, s, p, &begin, &end);
@@ -357,7 +373,7 @@ static void add_update(struct maker *m, uint32_t l, const struct share *s)
     }
     if (host || m->form->pinned)
         return;
-    move(m, w, s->begin, s->end, w_at, HOST);
+    move_share(m, w, s, w_at, HOST);
     move_k(m, l, s, false);
 }
 
@@ -390,8 +406,8 @@ static void make_state_moves(struct maker *m, enum program_kind k)
     for (uint32_t l = 0; m->form->pinned && l < m->g->n_layers; l++)
         FOR_EACH_SHARE(m, l, s)
         {
-            move(m, find(m, TENSOR_W, l, PLAN_NONE), s.begin, s.end, in ? HOST : PART(s.owner),
-                 in ? PART(s.owner) : HOST);
+            move_share(m, find(m, TENSOR_W, l, PLAN_NONE), &s, in ? HOST : PART(s.owner),
+                       in ? PART(s.owner) : HOST);
             move_k(m, l, &s, in);
         }
     if (k == PROGRAM_EXIT)
