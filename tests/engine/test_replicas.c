@@ -58,8 +58,8 @@ static void random_case(struct engine_case *c, uint32_t seed, uint32_t replicas)
     struct rng r = {.seed = seed};
     *c = (struct engine_case){.seed = seed};
     random_chain(&c->chain, &r, 60);
-    /* Half of the cases have weights in bf16. The plans of this test bring no group state to a loss, which the
-     * loss scale of fp16 would need. */
+    /* Half of the cases have weights in bf16. The plans of this test bring no group state to a loss, which
+     * the loss scale of fp16 would need. */
     random_precision(&c->chain, seed % 2 ? DTYPE_BF16 : DTYPE_F32);
     c->chain.n_replicas = replicas;
     c->chain.n_micro = replicas * (1 + rng_below(&r, 2));
