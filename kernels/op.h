@@ -388,7 +388,7 @@ struct op_decide {
     /* If this number is not 0, the losses of this step were multiplied by the old group->loss_scale, and
      * `decision` is not NULL. The op divides the norm and the scale of the update by it. If the norm is not
      * finite, the new loss scale is half of the old one. After growth_steps steps with a finite norm in a
-     * row, it is twice the old one. */
+     * row, it is twice the old one, but at most LOSS_SCALE_MOST. */
     uint32_t growth_steps;
 };
 

@@ -85,14 +85,19 @@ struct loss_scaling {
     uint32_t growth_steps;
 };
 
+#ifndef STEP_INLINE
+#define STEP_INLINE static inline /* kernels/cuda/ has another definition for devices */
+#endif
+
 /* The largest loss scale. Doubling stops there, so that the scale stays finite even if all gradients are 0.
  * */
 #define LOSS_SCALE_MOST 0x1p32f
 
-/* Changes a loss scale after one step. The op `decide` does it on a device, and the trainer follows it from
- * the decisions. `growth_steps` is as in struct loss_scaling. `finite` says whether the gradient of the step
- * was finite. *good_steps is the number of such steps in a row since the last change. */
-static inline void loss_scale_change(uint32_t growth_steps, bool finite, float *scale, uint32_t *good_steps)
+/* Changes a loss scale after one step. The op `decide` of every backend does it with this function, and the
+ * trainer follows it from the decisions. `growth_steps` is as in struct loss_scaling. `finite` says whether
+ * the gradient of the step was finite. *good_steps is the number of such steps in a row since the last
+ * change. */
+STEP_INLINE void loss_scale_change(uint32_t growth_steps, bool finite, float *scale, uint32_t *good_steps)
 {
     *good_steps = finite ? *good_steps + 1 : 0;
     if (!finite) {

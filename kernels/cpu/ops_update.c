@@ -27,7 +27,7 @@
  *
  *   decide:  in double, scale rounded to float at the end; bias corrections as in kernels/bias.h
  *            with loss scaling: norm = sqrt(sumsq) / loss_scale, scale = (clip factor) / loss_scale, both
- *            with the old loss scale; the new loss scale is the old one, half of it or twice it
+ *            with the old loss scale; the new loss scale is that of loss_scale_change
  *
  * A group whose apply is 0 leaves W and K untouched. Any thread may call it.
  */

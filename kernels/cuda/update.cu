@@ -6,6 +6,7 @@
  */
 #include <math.h>
 
+#define STEP_INLINE static __device__ __forceinline__
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernel.cuh"
@@ -288,19 +289,6 @@ int cuda_op_norm_add(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-/* Changes the loss scale after a step: half of it after an overflow, and twice of it after `growth_steps`
- * steps without one. */
-static __device__ void change_loss_scale(struct group_state *g, uint32_t growth_steps)
-{
-    if (!g->apply) {
-        g->loss_scale = g->loss_scale * 0.5f;
-        g->good_steps = 0;
-    } else if (++g->good_steps >= growth_steps) {
-        g->loss_scale = g->loss_scale * 2.0f;
-        g->good_steps = 0;
-    }
-}
-
 static __global__ void decide(const struct op_decide o)
 {
     struct step_decision *d = o.decision;
@@ -314,7 +302,7 @@ static __global__ void decide(const struct op_decide o)
     if (d)
         d->apply = g->apply;
     if (o.growth_steps > 0)
-        change_loss_scale(g, o.growth_steps);
+        loss_scale_change(o.growth_steps, g->apply != 0, &g->loss_scale, &g->good_steps);
     if (!g->apply)
         return;
     g->t++;

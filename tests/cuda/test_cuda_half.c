@@ -599,6 +599,34 @@ static void test_decide_changes_the_loss_scale(void **state)
     }
 }
 
+/* As on the cpu, doubling stops at LOSS_SCALE_MOST. */
+static void test_decide_ends_the_loss_scale(void **state)
+{
+    static const struct {
+        float before, after;
+    } cases[] = {{LOSS_SCALE_MOST / 2, LOSS_SCALE_MOST},
+                 {0x1.8p31f, LOSS_SCALE_MOST},
+                 {LOSS_SCALE_MOST, LOSS_SCALE_MOST},
+                 {LOSS_SCALE_MOST / 4, LOSS_SCALE_MOST / 2}};
+    struct {
+        struct step_decision decision;
+        struct group_state group;
+    } *a = (void *)host, *dev = devset_address(ds, 0, 0);
+    const struct op_call call = {
+        .op = OP_decide, .decide = {.decision = &dev->decision, .group = &dev->group, .growth_steps = 1}};
+
+    (void)state;
+    for (uint32_t i = 0; i < COUNT(cases); i++) {
+        memset(a, 0, sizeof *a);
+        a->group.loss_scale = cases[i].before;
+        launch_around(&call, 1, a, sizeof *a);
+        assert_int_equal(a->group.apply, 1);
+        assert_true(a->group.loss_scale == cases[i].after);
+        assert_int_equal(a->group.good_steps, 0);
+        assert_true(a->group.scale == 1 / cases[i].before);
+    }
+}
+
 /* Without loss scaling the group state ends before the loss scale, so the op must not touch it. */
 static void test_decide_without_loss_scale_leaves_it(void **state)
 {
@@ -679,6 +707,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_arrays_at_any_address),
         cmocka_unit_test(test_conversions_as_in_half_h),
         cmocka_unit_test(test_decide_changes_the_loss_scale),
+        cmocka_unit_test(test_decide_ends_the_loss_scale),
         cmocka_unit_test(test_decide_without_loss_scale_leaves_it),
         cmocka_unit_test(test_large_products_in_tiles),
         cmocka_unit_test(test_loss_scale_multiplies_gradients),

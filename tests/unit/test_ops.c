@@ -739,6 +739,27 @@ static void test_loss_scale_follows_overflows(void **state)
     }
 }
 
+/* Without overflows, the loss scale grows up to LOSS_SCALE_MOST and stays there. */
+static void test_loss_scale_has_an_end(void **state)
+{
+    static const float starts[] = {1, 100.1f, LOSS_SCALE_MOST / 2, 0x1.8p31f, LOSS_SCALE_MOST};
+    (void)state;
+
+    for (uint32_t i = 0; i < COUNT(starts); i++) {
+        struct group_state group = {.loss_scale = starts[i]};
+        for (uint32_t step = 0; step < 3 * 140; step++) {
+            const float before = group.loss_scale, doubled = before * 2;
+            decide_scaled(&group, 0, 0);
+            assert_true(group.apply == 1 && group.scale > 0);
+            if (step % 3 == 2)
+                assert_true(group.loss_scale == (doubled < LOSS_SCALE_MOST ? doubled : LOSS_SCALE_MOST));
+            else
+                assert_true(group.loss_scale == before);
+        }
+        assert_true(group.loss_scale == LOSS_SCALE_MOST);
+    }
+}
+
 static void test_clipping_sees_unscaled_norm(void **state)
 {
     struct group_state group = {.loss_scale = 64};
@@ -836,6 +857,7 @@ int main(void)
         cmocka_unit_test(test_small_updates_reach_bf16_weights),
         cmocka_unit_test(test_norm_weights_move_with_master),
         cmocka_unit_test(test_loss_scale_follows_overflows),
+        cmocka_unit_test(test_loss_scale_has_an_end),
         cmocka_unit_test(test_clipping_sees_unscaled_norm),
         cmocka_unit_test(test_add_passes_what_is_no_number),
         cmocka_unit_test(test_dropout_keeps_number_equal_to_p),
