@@ -367,12 +367,16 @@ struct op_sumsq {
 };
 /* Adds *sum, the sum of squares of one layer, to the total decision->sumsq. If *sum is infinite or NaN, sets
  * decision->bad_layer to `layer`. If `first` is true, the op begins by setting the total to 0 and
- * decision->bad_layer to STEP_NO_LAYER. */
+ * decision->bad_layer to STEP_NO_LAYER.
+ *
+ * If `other` is true, the sum belongs to a layer of another decision group with the same loss scale. The op
+ * then adds it only if it is infinite or NaN, so that the step is skipped. */
 struct op_norm_add {
     const double *sum;
     struct step_decision *decision;
     bool first;
     uint32_t layer;
+    bool other;
 };
 /* Decides whether the update of a step is applied. Sets `apply` in `decision` and in `group` to 1 if
  * decision->sumsq is finite, and to 0 otherwise. If the update is applied, the op also changes `group`: t

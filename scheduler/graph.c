@@ -507,9 +507,10 @@ static void add_norms(struct builder *b, uint32_t group)
 }
 
 /* Adds the DECIDE task of a decision group, which decides once per step whether the group's updates are
- * applied and how much its gradients are scaled down. The task reads the squared norms of the group, if there
- * are any. It writes the decision for the trainer, and advances the group state (GROUP) for the updates. A
- * group in which no update needs the group state has no DECIDE. */
+ * applied and how much its gradients are scaled down. The task reads the squared norms of the group, and
+ * those of all groups with the same loss scale, if there are any. It writes the decision for the trainer, and
+ * advances the group state (GROUP) for the updates. A group in which no update needs the group state has no
+ * DECIDE. */
 static void add_decide(struct builder *b, uint32_t group)
 {
     struct graph *g = b->g;
@@ -517,7 +518,7 @@ static void add_decide(struct builder *b, uint32_t group)
         return;
     begin_task(b, INSTR_DECIDE, group, PLAN_NONE, PLAN_NONE);
     for (uint32_t l = 0; l < g->n_layers; l++)
-        if (g->layers[l].group == group)
+        if (g->groups[g->layers[l].group].scale == g->groups[group].scale)
             add_read(b, ROLE_SUMSQ, TENSOR_SUMSQ, l, PLAN_NONE, 1);
     add_write(b, ROLE_DECISION, TENSOR_DECISION, group, PLAN_NONE);
     add_operand(b, &(struct use){ROLE_GROUP, TENSOR_GROUP, group, PLAN_NONE, ACCESS_RW, 0, 1, false});
@@ -548,7 +549,9 @@ static void add_updates(struct builder *b)
 {
     struct graph *g = b->g;
     for (uint32_t i = 0; i < g->n_groups; i++) {
-        add_norms(b, i);
+        for (uint32_t k = i; k < g->n_groups; k++)
+            if (g->groups[k].scale == i)
+                add_norms(b, k);
         add_decide(b, i);
         for (uint32_t l = 0; l < g->n_layers; l++)
             if (graph_updates(g, l) && g->layers[l].group == i)

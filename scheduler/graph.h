@@ -31,7 +31,7 @@
  *     1. for each micro-batch: FWD of all layers, then BWD of all layers in reverse
  *     2. RED of each layer and replica
  *     3. for each decision group: NORM of each layer, if gradients decide about the step; DECIDE, if the
- *        group has a state; UPD of each layer
+ *        group has a state; UPD of each layer. Of groups with the same loss scale, all NORM come first
  *
  * Steps. A graph covers one cycle: `steps` training steps, one after another. Values that live within a
  * training step, such as activations, are tensors of their own in each step. Weights, optimizer state,
@@ -195,6 +195,12 @@ struct graph_group {
     /* Whether the backward tasks of the group's losses read the GROUP tensor, for the loss scale. They read
      * the value that the decision of the step before has written. */
     bool scales_loss;
+    /* The first of the groups that have the same loss scale as this one. Groups have the same loss scale if
+     * losses are scaled and a gradient of one of them comes from a loss of another, because an
+     * update undoes only the loss scale of its own group. The DECIDE of each of these groups reads every
+     * SUMSQ of all of them. So an overflow in one of them skips the step of all, and their loss scales never
+     * differ. A group that shares its loss scale with no other has its own number here. */
+    uint32_t scale;
 };
 
 /* The graph of one training cycle or of one evaluation. It never changes after graph_build. The caller frees

@@ -300,6 +300,32 @@ static void find_groups(struct graph *g, const struct graph_config *c)
     }
 }
 
+/* Gives two decision groups the same loss scale, and with them all groups that have the scale of one of
+ * them. */
+static void join_scales(struct graph *g, uint32_t one, uint32_t other)
+{
+    uint32_t a = g->groups[one].scale, b = g->groups[other].scale;
+    for (uint32_t i = 0; a != b && i < g->n_groups; i++)
+        if (g->groups[i].scale == a || g->groups[i].scale == b)
+            g->groups[i].scale = a < b ? a : b;
+}
+
+/* Finds the decision groups that have the same loss scale. A gradient comes from a loss of another group if a
+ * layer returns a gradient to a layer of another group, or if it uses weights of another group. */
+static void find_scales(struct graph *g)
+{
+    for (uint32_t i = 0; i < g->n_groups; i++)
+        g->groups[i].scale = i;
+    for (uint32_t l = 0; l < g->n_layers; l++) {
+        const struct graph_layer *gl = &g->layers[l];
+        if (!gl->backward || !g->groups[gl->group].scales_loss)
+            continue;
+        join_scales(g, gl->group, g->layers[gl->owner].group);
+        if (gl->returns)
+            join_scales(g, gl->group, g->layers[gl->input].group);
+    }
+}
+
 /* Checks that a layer reads elements of the type that its input has. If it uses the weights of another layer,
  * also checks their size and type. */
 static int check_types(const struct graph *g, uint32_t l, struct err *err)
@@ -332,6 +358,7 @@ static int describe_layers(struct graph *g, const struct graph_config *c, const 
         return r;
     find_backward(g);
     find_groups(g, c);
+    find_scales(g);
     for (uint32_t l = 0; l < g->n_layers; l++) {
         /* If no gradient reaches the weights, they are never updated. The layer then has no optimizer
          * state. */

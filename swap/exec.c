@@ -44,6 +44,7 @@ struct exec {
     /* ends[r % PLAN_RING] is an array of events that mark the end of run r of the cycle, one event for each
      * stream. */
     struct event **ends[PLAN_RING];
+    uint32_t *norm_groups;  /* [plan->n_layers]: the decision group of each layer's NORM, or PLAN_NONE */
     struct step_args *ring; /* [PLAN_RING][plan->steps][plan->n_groups], for cycle runs */
     struct step_args once;  /* for exec_run; streams read it */
 
@@ -172,6 +173,15 @@ static int launch_norm(const struct bound_instr *in, const struct step_args *ste
     return sink->launch(sink->ctx, &call);
 }
 
+/* Returns whether a squared norm that the DECIDE `in` reads is that of a layer in another decision group. */
+static bool is_of_other_group(const struct exec *e, const struct bound_instr *in,
+                              const struct bound_operand *sum)
+{
+    const uint32_t group = e->norm_groups[e->config.plan->tensors[sum->tensor].layer];
+
+    return group != PLAN_NONE && group != in->group;
+}
+
 /* Enqueues the ops that decide whether the update of a training step is applied. Without squared norms, the
  * update is always applied. */
 static int launch_decide(const struct exec *e, const struct bound_program *p, const struct bound_instr *in,
@@ -193,6 +203,7 @@ static int launch_decide(const struct exec *e, const struct bound_program *p, co
             .norm_add = {.sum = address(e, o, run->slot),
                          .decision = a->at[ROLE_DECISION],
                          .first = first,
+                         .other = is_of_other_group(e, in, o),
                          .layer = e->config.model->layers[e->config.plan->tensors[o->tensor].layer].id},
         };
         r = sink->launch(sink->ctx, &add);
@@ -573,6 +584,20 @@ static int check_config(const struct exec_config *c, struct err *err)
     return 0;
 }
 
+/* Returns the decision group of each layer's NORM in the cycle, or PLAN_NONE for a layer without one. */
+static uint32_t *find_norm_groups(const struct plan *p, struct arena *arena)
+{
+    const struct plan_program *cycle = &p->programs[PROGRAM_CYCLE];
+    uint32_t *groups = arena_alloc_array(arena, p->n_layers, sizeof *groups);
+
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        groups[l] = PLAN_NONE;
+    for (uint32_t i = 0; i < cycle->n_instrs; i++)
+        if (cycle->instrs[i].kind == INSTR_NORM && cycle->instrs[i].layer < p->n_layers)
+            groups[cycle->instrs[i].layer] = cycle->instrs[i].group;
+    return groups;
+}
+
 static int create_events(struct exec *e, uint32_t n, struct event ***ret)
 {
     struct event **events = arena_alloc_array(e->arena, n, sizeof(struct event *)); /* NULL until created */
@@ -631,6 +656,7 @@ int exec_create(const struct exec_config *config, struct exec **ret, struct err 
     e = arena_alloc(arena, sizeof *e);
     e->config = *config;
     e->arena = arena;
+    e->norm_groups = find_norm_groups(config->plan, arena);
     e->ring = arena_alloc_array(arena, (size_t)PLAN_RING * config->plan->steps * config->plan->n_groups,
                                 sizeof *e->ring);
     for (uint32_t k = 0; k < PROGRAM_COUNT; k++) {

@@ -328,7 +328,8 @@ void cpu_op_norm_add(const struct op_call *call, struct pool *pool)
 {
     const struct op_norm_add *o = &call->norm_add;
     (void)pool;
-    o->decision->sumsq = (o->first ? 0.0 : o->decision->sumsq) + *o->sum;
+    const double sum = o->other && isfinite(*o->sum) ? 0.0 : *o->sum;
+    o->decision->sumsq = (o->first ? 0.0 : o->decision->sumsq) + sum;
     if (o->first)
         o->decision->bad_layer = STEP_NO_LAYER;
     if (!isfinite(*o->sum))

@@ -272,9 +272,10 @@ int cuda_op_sumsq(const struct cuda_compute *at, const struct op_call *call)
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
-static __global__ void norm_add(const double *sum, struct step_decision *decision, bool first, uint32_t layer)
+static __global__ void norm_add(const double *sum, struct step_decision *decision, bool first, bool other,
+                                uint32_t layer)
 {
-    decision->sumsq = (first ? 0.0 : decision->sumsq) + *sum;
+    decision->sumsq = (first ? 0.0 : decision->sumsq) + (other && isfinite(*sum) ? 0.0 : *sum);
     if (first)
         decision->bad_layer = STEP_NO_LAYER;
     if (!isfinite(*sum))
@@ -285,7 +286,7 @@ int cuda_op_norm_add(const struct cuda_compute *at, const struct op_call *call)
 {
     const struct op_norm_add *o = &call->norm_add;
 
-    norm_add<<<1, 1, 0, at->stream>>>(o->sum, o->decision, o->first, o->layer);
+    norm_add<<<1, 1, 0, at->stream>>>(o->sum, o->decision, o->first, o->other, o->layer);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }
 
@@ -341,7 +342,7 @@ int cuda_warm_update(const struct cuda_compute *at)
     decision.group = (struct group_state *)(at->partials + 4);
     block_sumsq<<<1, THREADS, 0, at->stream>>>(none, 0, 0, NULL, 0);
     add_blocks<<<1, THREADS, 0, at->stream>>>(NULL, 0, true, at->partials);
-    norm_add<<<1, 1, 0, at->stream>>>(at->partials, decision.decision, true, 0);
+    norm_add<<<1, 1, 0, at->stream>>>(at->partials, decision.decision, true, false, 0);
     decide<<<1, 1, 0, at->stream>>>(decision);
     return CUDA_CHECK(at->fault, cudaGetLastError());
 }

@@ -258,6 +258,22 @@ def overflowing(changes=None):
 
 
 @case
+def test_precision_fp16_has_one_loss_scale_for_overlapping_blocks(t):
+    """The update of a layer that two blocks share undoes one loss scale, and its gradient comes from both losses. The large
+    weights let gradients grow on their way down, so block 0 overflows at smaller loss scales than block 1."""
+    model = {"type": "mlp", "input": 64, "hidden": [64, 64, 64, 64], "classes": 4}
+    spec = job(JOB, {"model": model, "method": local("overlapping", [[0, 3], [3, 4]]), "init.std": 0.5, "train.steps": 60,
+                     "optimizer": {"type": "sgd", "lr": 1e-5}, "eval": DELETE, "checkpoint": DELETE})
+    how = {"start": 2.0**32, "growth_steps": 5}
+    half = metrics(train(t, job(spec, {"precision": "fp16", "train.loss_scale": how}), "fp16"))
+    clean = [m for m in half if not m.get("skipped")]
+    t.check(10 < len(clean) < 60, f"{len(clean)} of 60 steps were not skipped")
+    for m in half:
+        t.equal(len({b["loss_scale"] for b in m["blocks"]}), 1, f"loss scales of the blocks at step {m['step']}")
+    t.equal([m["loss_scale"] for m in half], follow(half, how["start"], how["growth_steps"]), "loss scales")
+
+
+@case
 def test_precision_fp16_with_a_loss_scale_below_1_has_diverged(t):
     run = train(t, overflowing(), "out", expect=1)
     t.contains(run.err, "loss scale is 0.5", "diverged", "bf16", what="standard error")

@@ -265,9 +265,11 @@ static void reference_state(struct reference *r, const struct graph_task *t, con
     case INSTR_DECIDE:
         for (uint32_t k = 0; k < r->g->n_layers; k++) {
             double *sum = mem(r, TENSOR_SUMSQ, k, PLAN_NONE);
-            if (sum == NULL || link_of(r, k).group != t->group)
+            const uint32_t group = link_of(r, k).group;
+            if (sum == NULL || r->g->groups[group].scale != r->g->groups[t->group].scale)
                 continue;
-            decision->sumsq = (first ? 0 : decision->sumsq) + *sum;
+            const double added = group != t->group && isfinite(*sum) ? 0 : *sum;
+            decision->sumsq = (first ? 0 : decision->sumsq) + added;
             first = false;
         }
         call.op = OP_decide;

@@ -298,9 +298,10 @@ static struct step_decision *tape_new_decision(struct tape *t, double sumsq)
 
 static void build_norm_add(struct tape *t, uint32_t v, struct op_call *call)
 {
-    call->norm_add = (struct op_norm_add){.sum = tape_double(t, v < 2 ? 0.1 : (double)INFINITY),
+    call->norm_add = (struct op_norm_add){.sum = tape_double(t, v % 4 < 2 ? 0.1 : (double)INFINITY),
                                           .decision = tape_new_decision(t, v % 2 == 0 ? NAN : 0.7),
                                           .first = v % 2 == 0,
+                                          .other = v >= 4,
                                           .layer = 5};
     if (!call->norm_add.first)
         call->norm_add.decision->bad_layer = 3;
@@ -309,13 +310,13 @@ static void build_norm_add(struct tape *t, uint32_t v, struct op_call *call)
 static void check_norm_add(const struct op_call *in, const struct op_call *out)
 {
     const struct op_norm_add *o = &in->norm_add;
-    double want = (o->first ? 0 : 0.7) + *o->sum;
+    double want = (o->first ? 0 : 0.7) + (o->other && !isinf(*o->sum) ? 0 : *o->sum);
     uint32_t bad = isinf(*o->sum) ? 5 : o->first ? STEP_NO_LAYER : 3;
     assert_true(out->norm_add.decision->sumsq == want);
     assert_int_equal(out->norm_add.decision->bad_layer, bad);
 }
 
-const struct op_test norm_add_test = {4, build_norm_add, check_norm_add};
+const struct op_test norm_add_test = {8, build_norm_add, check_norm_add};
 
 /* The fields of a loss scale before and after the decision mean nothing in cases without loss scaling. */
 static const struct decide_case {

@@ -702,6 +702,41 @@ static void test_graph_groups_update_one_after_another(void **state)
     graph_destroy(g);
 }
 
+/* The loss of group 1 sends a gradient to layers of group 0, so in fp16 both groups have one loss scale. Each
+ * decision then waits for the gradients of both. Without a loss scale the groups have nothing in common. */
+static void test_graph_groups_with_one_loss_scale_decide_together(void **state)
+{
+    static const struct {
+        enum dtype dtype;
+        uint32_t scale; /* of group 1 */
+        const char *operands[2];
+    } cases[] = {{DTYPE_F16,
+                  0,
+                  {"sumsq=N0 sumsq=N1 sumsq=N3 sumsq=N4 sumsq=N7 decision=decision0 group=group0/1",
+                   "sumsq=N0 sumsq=N1 sumsq=N3 sumsq=N4 sumsq=N7 decision=decision1 group=group1/1"}},
+                 {DTYPE_BF16,
+                  1,
+                  {"sumsq=N0 sumsq=N1 sumsq=N3 sumsq=N4 decision=decision0 group=group0/1",
+                   "sumsq=N7 decision=decision1 group=group1/1"}}};
+    struct strbuf b = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct random_chain c;
+        struct graph *g;
+        hand_built(&c, 2);
+        random_precision(&c, cases[i].dtype);
+        assert_int_equal(random_graph(&c, true, &g), 0);
+        assert_int_equal(g->groups[0].scale, 0);
+        assert_int_equal(g->groups[1].scale, cases[i].scale);
+        for (uint32_t group = 0; group < 2; group++) {
+            uint32_t task = graph_task_find(g, INSTR_DECIDE, group, PLAN_NONE, 1);
+            assert_string_equal(tell_operands(g, task, &b), cases[i].operands[group]);
+        }
+        graph_destroy(g);
+    }
+    strbuf_finish(&b);
+}
+
 static void test_graph_of_evaluation_has_the_same_tensors(void **state)
 {
     struct random_chain c;
@@ -887,6 +922,7 @@ int main(void)
         cmocka_unit_test(test_graph_compares_shapes_by_elements),
         cmocka_unit_test(test_graph_built_by_hand_has_these_operands),
         cmocka_unit_test(test_graph_groups_update_one_after_another),
+        cmocka_unit_test(test_graph_groups_with_one_loss_scale_decide_together),
         cmocka_unit_test(test_graph_of_evaluation_has_the_same_tensors),
         cmocka_unit_test(test_graph_refuses_links),
         cmocka_unit_test(test_graph_refuses_other_types),
