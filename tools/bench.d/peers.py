@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Tutti beside PyTorch: the same model, batch, threads and steps, everything in memory, fp32, AdamW.
+"""Tutti beside PyTorch: the same model, batch, threads and steps, everything in memory, fp32 or bf16, AdamW.
 Usage: peers.py WORKER DIR [--only WORD] [--steps N] [--rounds N] [--threads N] [--json] [--compile] [--malloc]   (`tools/bench peers ...`)
 
     --only WORD   only rows whose name contains it ("MLP", "GPT", "124M", "1024"); may be given again: all must be there
+    --precision P fp32 (default), or bf16: see below
     --steps N     measured steps of a round (default: by the size of the model); a few that do not count are made before
     --rounds N    default 3. A round runs every program of a row once, in turn, so that what the machine does for others
                   meets them all
@@ -25,6 +26,13 @@ GFLOP are those that the mathematics needs: products forward, and backward for w
 latter is not needed), of attention the lower half. `others`: cores that other programs used meanwhile, of all rounds the
 least. Where it is not near 0, times say little: threads of OpenMP wait for one another by spinning, so a core that is taken
 from one of them costs more than its share. Then `--threads 1` and the column `by cpu` still compare.
+
+With `--precision bf16`, the programs of a row are tutti in fp32 and in bf16, the newest PyTorch there is in fp32 and in three
+forms of bf16 (torch_gpt.py says what they are: autocast, all in bf16, and bf16 with master weights), and for GPTs tutti in bf16
+with the parts of the memory that its job in bf16 takes. `by best`, `by med.` and `by cpu` then compare programs of one
+precision: how much faster tutti is in it. `fp32` columns: how much faster a program is than the same maker's in fp32, by
+median and by processor seconds. Two lines follow: how much faster tutti in bf16 is than in fp32, and than the form of
+PyTorch that is the fastest by this measure. On a processor without AVX512_BF16 or AMX bf16 is not faster than fp32.
 """
 import argparse
 import glob
@@ -44,6 +52,7 @@ from predict import Others, wait_for_quiet
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS, GIB = (4, 8), 1 << 30
+TORCH_FORMS = ("fp32", "autocast", "bf16", "bf16 master")  # of a row with --precision bf16
 LATE = 2  # steps made after those that count: the last result is not read one step late as the others are
 JEMALLOC_CONF = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 
@@ -76,9 +85,10 @@ class Mlp:
         write_idx(labels, (self.batch,), 10)
         return model, {"format": "idx", "train": {"images": images, "labels": labels}, "shuffle": False}
 
-    def torch(self, steps, threads, compiled):
+    def torch(self, steps, threads, precision, compiled):
         """The script and its arguments; None: not offered."""
-        return None if compiled else ["torch_mlp.py", self.batch, steps, threads, self.width, self.depth, "--json"]
+        return None if compiled else ["torch_mlp.py", self.batch, steps, threads, self.width, self.depth, precision,
+                                      "--json"]
 
 
 class Gpt:
@@ -98,8 +108,9 @@ class Gpt:
     def job(self, directory):
         return {"type": "gpt2", **self.shape, "dropout": 0}, {"format": "synthetic", "samples": 4 * self.batch}
 
-    def torch(self, steps, threads, compiled):
-        job = {**self.shape, "batch": self.batch, "steps": steps, "threads": threads, "compile": compiled}
+    def torch(self, steps, threads, precision, compiled):
+        job = {**self.shape, "batch": self.batch, "steps": steps, "threads": threads, "precision": precision,
+               "compile": compiled}
         return ["torch_gpt.py", json.dumps(job)]
 
 
@@ -118,8 +129,9 @@ ROWS = [
 class Program:
     """Of each round the seconds and the processor seconds of a step; `why` it has none."""
 
-    def __init__(self, name, threads):
+    def __init__(self, name, threads, precision="fp32"):
         self.name, self.threads, self.seconds, self.cpu, self.others, self.why, self.about = name, threads, [], [], [], "", {}
+        self.precision = precision  # of PyTorch: one of its forms
 
     def add(self, row, steps):
         if self.why:
@@ -151,17 +163,18 @@ def last_line(text):
 class Tutti(Program):
     """With all the memory there is, or a part of what everything resident takes."""
 
-    def __init__(self, args, part=1):
-        super().__init__("tutti" if part == 1 else f"tutti, memory 1/{part}", args.threads)
+    def __init__(self, args, part=1, precision="fp32"):
+        name = "tutti" if args.precision == "fp32" else f"tutti {precision}"
+        super().__init__(name if part == 1 else f"{name}, memory 1/{part}", args.threads, precision)
         self.worker, self.directory, self.part, self.where = args.worker, args.directory, part, None
 
     def write_job(self, row, steps, micro_batch):
         model, data = row.job(self.directory)
-        job = {"schema": "job/v1", "name": "peers", "model": model, "data": data,
+        job = {"schema": "job/v1", "name": "peers", "model": model, "data": data, "precision": self.precision,
                "train": {"steps": steps + LATE, "global_batch": row.batch, "micro_batch": micro_batch},
                "optimizer": {"type": "adamw", "lr": 3e-4, "weight_decay": 0.01},
                "output": os.path.join(self.directory, "out")}
-        path = os.path.join(self.directory, f"job-{self.part}.json")
+        path = os.path.join(self.directory, f"job-{self.precision}-{self.part}.json")
         with open(path, "w", encoding="utf-8") as f:
             json.dump(job, f)
         return path
@@ -247,12 +260,15 @@ def cpu_s(pid):
 
 
 class Torch(Program):
-    def __init__(self, args, python, version, env, compiled=False):
-        super().__init__(f"PyTorch {version}{' compiled' if compiled else ''}", args.threads)
+    def __init__(self, args, python, version, env, compiled=False, precision="fp32"):
+        name = f"PyTorch {version.split('+')[0]}"
+        if args.precision != "fp32":
+            name += " " + precision
+        super().__init__(name + (" compiled" if compiled else ""), args.threads, precision)
         self.python, self.env, self.compiled = python, env, compiled
 
     def run(self, row, steps):
-        arguments = row.torch(steps, self.threads, self.compiled)
+        arguments = row.torch(steps, self.threads, self.precision, self.compiled)
         if arguments is None:
             raise Unable("not asked for")
         arguments[0] = os.path.join(HERE, arguments[0])
@@ -317,7 +333,17 @@ def find_torches(args):
             found.append(lambda: Torch(args, python, newest, new, True))
     elif os.environ.get("TUTTI_TORCH_PYTHON"):
         sys.exit(f"TUTTI_TORCH_PYTHON={python} has no torch; make one: python3 -m venv DIR && DIR/bin/pip install torch")
+    if args.precision == "bf16":
+        return halves(args, (python, newest, new) if newest else ("/usr/bin/python3", version, old))
     return found
+
+
+def halves(args, torch):
+    """Makers of the programs of one PyTorch with `--precision bf16`."""
+    if not torch[1]:
+        return []
+    compiled = (False, True) if args.compile else (False,)
+    return [lambda form=form, c=c: Torch(args, *torch, c, form) for form in TORCH_FORMS for c in compiled]
 
 
 # ---- tables ----
@@ -327,8 +353,48 @@ def ratio(value):
     return f"{value:8.2f}" if value else f"{'-':>8}"
 
 
+def kept(programs, maker, is_fp32):
+    """The programs of a maker that have figures, with everything in memory."""
+    return [p for p in programs
+            if isinstance(p, maker) and p.seconds and getattr(p, "part", 1) == 1 and (p.precision == "fp32") == is_fp32]
+
+
+def ratios(theirs, ours):
+    """How much faster `ours` is than `theirs`: by best, by median, by processor seconds."""
+    return [a / b for a, b in zip(theirs.figures(), ours.figures())]
+
+
+def by_tutti(p, programs):
+    """How much faster tutti is in the precision of a program. Of a part of the memory: the speed by that with all."""
+    tutti = kept(programs, Tutti, p.precision == "fp32")
+    if not tutti or p is tutti[0]:
+        return [None] * 3
+    return ratios(tutti[0], p) if isinstance(p, Tutti) else ratios(p, tutti[0])
+
+
+def by_fp32(p, programs):
+    """How much faster a program is than its maker's in fp32: by median, by processor seconds."""
+    base = kept(programs, type(p), True)
+    return ratios(base[0], p)[1:] if base and p.precision != "fp32" else [None] * 2
+
+
+def comparisons(programs):
+    """Of tutti in bf16: {words: [by best, by median, by processor seconds]}."""
+    ours, wide, theirs = kept(programs, Tutti, False), kept(programs, Tutti, True), kept(programs, Torch, False)
+    ret = {}
+    if ours and wide:
+        ret["tutti bf16 by tutti fp32"] = ratios(wide[0], ours[0])
+    if ours and theirs:
+        fastest = [min(theirs, key=lambda p, i=i: p.figures()[i]) for i in range(3)]
+        names = " / ".join(dict.fromkeys(p.name for p in fastest))
+        ret[f"tutti bf16 by the fastest form, {names}"] = [p.figures()[i] / ours[0].figures()[i]
+                                                           for i, p in enumerate(fastest)]
+    return ret
+
+
 def print_row(row, programs, steps, rounds):
-    tutti = programs[0]
+    tutti, halves = programs[0], any(p.precision != "fp32" for p in programs)
+    wide_titles = f"{'fp32 med':>8} {'fp32 cpu':>8} " if halves else ""
     parameters = {p.about["parameters"] for p in programs if "parameters" in p.about}
     print(f"\n{row.name}: {'/'.join(f'{n / 1e6:.2f}' for n in parameters) or '?'} M parameters, {row.flops() / 1e9:.1f} GFLOP a step; "
           f"{rounds} round{'s' if rounds > 1 else ''} of {steps} steps, {tutti.threads} "
@@ -336,27 +402,26 @@ def print_row(row, programs, steps, rounds):
     if len(parameters) > 1:
         print("  (the models differ: these figures do not compare)")
     print(f"  {'':28} {'best s':>9} {'median s':>9} {'cpu s':>9} {'steps/s':>8} {row.unit + '/s':>10} {'GFLOP/s':>8} {'by best':>8} "
-          f"{'by med.':>8} {'by cpu':>8} {'others':>6}")
+          f"{'by med.':>8} {'by cpu':>8} {wide_titles}{'others':>6}")
     for p in programs:
         if not p.seconds:
             print(f"  {p.name:28} {p.why}")
             continue
         best, median, cpu = p.figures()
-        by = [None, None, None]
-        if tutti.seconds and p is not tutti:
-            by = [theirs / ours for theirs, ours in zip(p.figures(), tutti.figures())]
-            if isinstance(p, Tutti):
-                by = [1 / b for b in by]
+        by = by_tutti(p, programs)
+        wide = "".join(f" {ratio(r)}" for r in by_fp32(p, programs)) if halves else ""
         print(f"  {p.name:28} {best:9.4f} {median:9.4f} {cpu:9.4f} {1 / median:8.3f} {row.per_step / median:10.0f} "
-              f"{row.flops() / median / 1e9:8.1f} {ratio(by[0])} {ratio(by[1])} {ratio(by[2])} {min(p.others):6.2f}  {p.words()}",
+              f"{row.flops() / median / 1e9:8.1f} {ratio(by[0])} {ratio(by[1])} {ratio(by[2])}{wide} {min(p.others):6.2f}  {p.words()}",
               flush=True)
+    for words, by in comparisons(programs).items():
+        print(f"  {words}: {by[0]:.2f} by best, {by[1]:.2f} by median, {by[2]:.2f} by processor seconds")
 
 
 def as_json(row, programs, steps, rounds):
     ret = {"row": row.name, "unit": row.unit, "per_step": row.per_step, "flops": row.flops(), "steps": steps, "rounds": rounds,
-           "programs": []}
+           "programs": [], "comparisons": comparisons(programs)}
     for p in programs:
-        one = {"name": p.name, "about": p.about, "others": p.others}
+        one = {"name": p.name, "precision": p.precision, "about": p.about, "others": p.others}
         if p.seconds:
             best, median, cpu = p.figures()
             one.update(best_s=best, median_s=median, cpu_s=cpu, seconds=p.seconds)
@@ -368,9 +433,10 @@ def as_json(row, programs, steps, rounds):
 
 def measure(row, args, torches):
     steps = args.steps or row.steps
-    programs = [Tutti(args), *(make() for make in torches)]
+    precisions = dict.fromkeys(("fp32", args.precision))
+    programs = [*(Tutti(args, 1, precision) for precision in precisions), *(make() for make in torches)]
     if row.memory_rows:
-        programs += [Tutti(args, part) for part in PARTS]
+        programs += [Tutti(args, part, args.precision) for part in PARTS]
     for i in range(args.rounds):
         for p in programs:
             print(f"{row.name}: round {i + 1} of {args.rounds}, {p.name}", file=sys.stderr, flush=True)
@@ -386,6 +452,7 @@ def main():
     parser.add_argument("worker", type=os.path.abspath)
     parser.add_argument("directory", type=os.path.abspath)
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)

@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """The peer of `tools/bench peers`: GPT-2 as one writes it in plain PyTorch, the fastest way that the version offers and that
-computes the same in fp32. Prints JSON lines: first what ran, then seconds, processor seconds and loss of each step, warm-up
+computes the same in fp32, or in bf16. Prints JSON lines: first what ran, then seconds, processor seconds and loss of each step, warm-up
 included.
 usage: torch_gpt.py '{"layers":6,"heads":6,"width":384,"vocab":256,"context":256,"batch":8,"steps":10,"threads":2}'
 
+"precision" is "fp32" if it is left out, or
+    autocast        weights in fp32, the model under torch.autocast(bfloat16)
+    bf16            weights, activations, gradients and the state of AdamW in bf16: the least work there is, but small
+                    updates are lost
+    bf16 master     weights, activations and gradients in bf16. AdamW updates master weights in fp32, as in tutti
 Attention is F.scaled_dot_product_attention where there is one (2.0), else a masked softmax; AdamW is fused where it is for the
 CPU (2.4), else foreach. "compile": true: the model through torch.compile. "plain": true: neither of the former two. The
 embedding is tied to the output, dropout is 0, every token has a target.
 """
+import contextlib
 import json
 import math
 import sys
@@ -73,15 +79,47 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
-def adamw(model, plain):
+def adamw(parameters, plain):
     """And its name."""
+    parameters = list(parameters)
     options = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
     for kind in ("foreach",) if plain else ("fused", "foreach"):
         try:
-            return torch.optim.AdamW(model.parameters(), **options, **{kind: True}), kind
+            return torch.optim.AdamW(parameters, **options, **{kind: True}), kind
         except (TypeError, RuntimeError):
             pass
-    return torch.optim.AdamW(model.parameters(), **options), "single"
+    return torch.optim.AdamW(parameters, **options), "single"
+
+
+class Trainer:
+    """Updates a model, in one of the forms of "precision". torch_mlp.py uses it too."""
+
+    def __init__(self, model, precision, make_optimizer):
+        assert precision in ("fp32", "autocast", "bf16", "bf16 master"), precision
+        self.autocast, self.masters = precision == "autocast", None
+        if precision == "bf16 master":
+            self.masters = [p.detach().clone().requires_grad_() for p in model.parameters()]
+        if precision.startswith("bf16"):
+            model.to(torch.bfloat16)
+        self.weights = list(model.parameters())
+        self.optimizer, self.kind = make_optimizer(self.masters or self.weights)
+
+    def forward(self):
+        """A context for the forward pass and the loss."""
+        return torch.autocast("cpu", dtype=torch.bfloat16) if self.autocast else contextlib.nullcontext()
+
+    def clear(self):
+        for p in self.weights:
+            p.grad = None
+
+    def update(self):
+        if self.masters:
+            for master, p in zip(self.masters, self.weights):
+                master.grad = p.grad.float()
+        self.optimizer.step()
+        if self.masters:
+            with torch.no_grad():
+                torch._foreach_copy_(self.weights, self.masters)
 
 
 def main():
@@ -90,19 +128,22 @@ def main():
     torch.manual_seed(1)
     sdpa = hasattr(F, "scaled_dot_product_attention") and not job.get("plain")
     model = GPT(*(job[k] for k in ("layers", "heads", "width", "vocab", "context")), sdpa)
-    optimizer, kind = adamw(model, job.get("plain"))
+    precision = job.get("precision", "fp32")
+    trainer = Trainer(model, precision, lambda parameters: adamw(parameters, job.get("plain")))
     step_model = torch.compile(model) if job.get("compile") else model
     data = torch.randint(0, job["vocab"], (4, job["batch"], job["context"] + 1))
-    variant = f"{'sdpa' if sdpa else 'masked softmax'}, {kind} AdamW{', compiled' if job.get('compile') else ''}"
+    compiled = ", compiled" if job.get("compile") else ""
+    variant = f"{'sdpa' if sdpa else 'masked softmax'}, {trainer.kind} AdamW{compiled}"
     print(json.dumps({"torch": torch.__version__, "variant": variant, "threads": torch.get_num_threads(),
                       "parameters": sum(p.numel() for p in model.parameters())}), flush=True)
     for i in range(job["steps"]):
         rows = data[i % len(data)]
         begin, cpu = time.perf_counter(), time.process_time()
-        optimizer.zero_grad(set_to_none=True)
-        loss = step_model(rows[:, :-1], rows[:, 1:].contiguous())
+        trainer.clear()
+        with trainer.forward():
+            loss = step_model(rows[:, :-1], rows[:, 1:].contiguous())
         loss.backward()
-        optimizer.step()
+        trainer.update()
         print(json.dumps({"s": time.perf_counter() - begin, "cpu": time.process_time() - cpu, "loss": loss.item()}), flush=True)
 
 
