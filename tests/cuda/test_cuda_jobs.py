@@ -63,7 +63,7 @@ def write_job(steps=1, spec=None):
     path = os.path.join(ROOT, "job.json")
     job = dict(spec or JOB)
     if job.get("method", {}).get("type") != "local":
-        job["memory"] = {"cycle_steps": steps}
+        job["memory"] = dict(job.get("memory", {}), cycle_steps=steps)
     elif job["method"]["scheme"] != "overlapping":
         job["method"] = dict(job["method"], resident_steps=steps)
     with open(path, "w") as f:
@@ -162,6 +162,20 @@ def first():
 def case_machine(i):
     found = run("cuda", *MACHINES[i], seed=100 + i)
     assert found == first(), f"other bits on {MACHINES[i]}"
+
+
+def case_precision(name):
+    """Training in 16 bits, with updates on the devices and on the host's cores, which write 16-bit weights too."""
+    spec = dict(JOB, precision=name, train=dict(JOB["train"], steps=5))
+    found = {}
+    for i, (devices, memory, policy) in enumerate((m for m in MACHINES[:5:2] if m[0] <= n_devices())):
+        for update in ("device", "host"):
+            where = f"{policy} on {devices} x {memory}, updates on the {update}"
+            found[where] = run("cuda", devices, memory, policy, seed=500 + i, spec=dict(spec, memory={"optimizer_on": update}))
+    expected = next(iter(found.values()))
+    assert len(expected[1]) == 5 and expected != first(), expected
+    for where, result in found.items():
+        assert result == expected, f"other bits with {where}"
 
 
 def case_steps():
@@ -440,6 +454,8 @@ def case_profile():
 def main():
     cases = [(f"{m[2]} on {m[0]} x {m[1]} has the same bits", lambda i=i: case_machine(i)) for i, m in enumerate(MACHINES)
              if m[0] <= n_devices()]
+    cases += [(f"{name} has the same bits on any machine, with updates anywhere", lambda name=name: case_precision(name))
+              for name in ("bf16", "fp16")]
     cases += [("several steps in a cycle have the same bits on every machine", case_steps),
               ("three phases have the same bits on every machine", case_phases), *((f"method {name} has the same bits on any machine, and the figures of the cpu", lambda n=name: case_method(n)) for name in METHODS), ("one block or partition is backpropagation", case_one_part),
               ("method greedy is one block for each layer", case_greedy),
