@@ -160,6 +160,20 @@ static void store_sums(float *to, const float *sums, uint32_t width, bool accumu
         to[c] = accumulate ? to[c] + sums[c] : sums[c];
 }
 
+/* Widens `width` columns of `rows` rows to floats. Rows are `n` elements apart at `from`, and COLUMNS
+ * elements at `to`. */
+CPU_CLONES static void widen_columns(enum dtype type, const uint16_t *restrict from, size_t rows, size_t n,
+                                     size_t width, float *restrict to)
+{
+    for (size_t r = 0; r < rows; r++)
+        if (type == DTYPE_BF16)
+            for (size_t c = 0; c < width; c++)
+                to[r * COLUMNS + c] = bf16_to_float(from[r * n + c]);
+        else
+            for (size_t c = 0; c < width; c++)
+                to[r * COLUMNS + c] = f16_to_float(from[r * n + c]);
+}
+
 /* Adds up the same columns as sum_norm_columns, for arrays of a 16-bit type. One chunk of rows at a time is
  * widened into tiles on the stack. `first` is the number of the first column. */
 static void sum_half_norm_columns(const struct op_rownorm_bwd *o, uint32_t first, uint32_t width, float *dw,
@@ -168,12 +182,9 @@ static void sum_half_norm_columns(const struct op_rownorm_bwd *o, uint32_t first
     float x[CHUNK_ROWS * COLUMNS], dy[CHUNK_ROWS * COLUMNS];
 
     for (size_t r0 = 0; r0 < o->rows; r0 += CHUNK_ROWS) {
-        size_t rows = o->rows - r0 < CHUNK_ROWS ? o->rows - r0 : CHUNK_ROWS;
-        for (size_t r = 0; r < rows; r++) {
-            size_t at = (r0 + r) * o->n + first;
-            half_widen(o->dtype, floats_at(o->dtype, o->x, at), x + r * COLUMNS, width);
-            half_widen(o->dtype, floats_at(o->dtype, o->dy, at), dy + r * COLUMNS, width);
-        }
+        size_t rows = o->rows - r0 < CHUNK_ROWS ? o->rows - r0 : CHUNK_ROWS, at = r0 * o->n + first;
+        widen_columns(o->dtype, (const uint16_t *)o->x + at, rows, o->n, width, x);
+        widen_columns(o->dtype, (const uint16_t *)o->dy + at, rows, o->n, width, dy);
         sum_norm_columns(x, dy, o->stats + 2 * r0, rows, COLUMNS, width, dw, db);
     }
 }
