@@ -19,9 +19,10 @@
 /* The search for the next evaluation or checkpoint looks at no more than this many steps. */
 #define FAR 4096u
 
-/* A number of steps in a cycle is better than another if it saves much of the time or of the bytes moved, and
- * if the objective allows what it costs of the other. Much is at least the fraction LESS_TIME of the time, or
- * LESS_BYTES of the bytes. The balanced objective allows the fraction LESS_TIME more time. */
+/* One number of steps in a cycle is better than another in two cases. It saves at least the fraction
+ * LESS_TIME of the time, and the objective accepts the bytes that it moves. Or it saves at least the
+ * fraction LESS_BYTES of the bytes, and the objective accepts the time that it takes. The balanced
+ * objective accepts up to the fraction LESS_TIME more time. */
 #define LESS_TIME  0.02
 #define LESS_BYTES 0.1
 

@@ -70,9 +70,9 @@ void bound_sizes_finish(struct bound_sizes *s);
 /* Returns a layer that is likely to give a large bound as the `turn_layer` of bound_sizes_of. */
 uint32_t bound_turn_layer(const struct plan *p);
 
-/* The sizes of a plan that determine the bound on one run of a cycle of `steps` training steps. For example,
- * 4 blocks of 300 kB of W and K each, on a device of 500 kB of which the task at the chosen moment takes
- * 20 kB beside W and K: free_bytes is 480 kB. */
+/* The sizes of a plan that determine the bound on one run of a cycle of `steps` training steps. Example:
+ * there are 4 blocks with 300 kB of W and K each, and the device has 500 kB. At the chosen moment, a task
+ * needs 20 kB beside W and K. Then free_bytes is 480 kB. */
 struct bound_cycle {
     uint32_t steps;
     struct bound_state *states; /* uses the members w, dw and k */
