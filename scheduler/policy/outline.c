@@ -619,8 +619,8 @@ static const struct save_rate rates[] = {{1, 1}, {4, 5}, {3, 4}, {2, 3}, {3, 5},
 #define BUSY_NUM 7
 #define BUSY_DEN 8
 
-/* Returns the least time in which the links can carry what the waves of an outline move in one direction, if
- * they save S at rate `r`. The state moves once or twice each way, and activations are small. */
+/* Estimates how long the links need for the moves of one training step in one direction. The waves save S at
+ * rate `r`. The estimate counts S, W and dW, and leaves out other activations, because they are small. */
 static uint64_t overlap_links_ns(const struct sketch *k, struct save_rate r, uint64_t links)
 {
     uint64_t s = sum(k->at->s, 0, k->o->fused) * micros(k, k->at), w = sum(k->m->w, 0, k->o->fused),

@@ -40,7 +40,7 @@ static const struct group_state *loss_group(struct tape *t)
     return g;
 }
 
-/* What the gradient of a loss is multiplied with, exactly. */
+/* Returns the exact factor by which an op multiplies the gradient of a loss. */
 static double gradient_factor(const struct step_args *step, const struct group_state *group)
 {
     return (double)(group ? step->grad_scale * group->loss_scale : step->grad_scale);
